@@ -1,0 +1,116 @@
+"""Every error a user can meet: a stable code, whether to try again, and a hint.
+
+Nothing here formats for a terminal; the CLI and the API render the same fields.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Retry(StrEnum):
+    """What the caller can do about it."""
+
+    NEVER = "never"  # the request itself is wrong
+    LATER = "later"  # the world is in the way: try the same again
+    REFRESH = "refresh"  # the caller looked at an old state: look again, then try
+
+
+class TidemillError(Exception):
+    """Root of all errors that are somebody's to fix, as opposed to bugs."""
+
+    code: ClassVar[str] = "error"
+    retry: ClassVar[Retry] = Retry.NEVER
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = where
+
+    def as_dict(self) -> dict[str, str]:
+        return {
+            "code": self.code,
+            "message": self.message,
+            "where": self.where,
+            "hint": self.hint,
+            "retry": self.retry.value,
+        }
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.message}"
+
+
+class ConfigError(TidemillError):
+    """`tidemill.yaml` (or an override of it) does not say something valid."""
+
+    code = "config"
+    exit_code = 2
+
+
+class InputError(TidemillError):
+    """A file, a value or an argument that came from outside is not usable."""
+
+    code = "input"
+    exit_code = 2
+
+
+class NotFoundError(TidemillError):
+    """The named stream, slice, level … does not exist."""
+
+    code = "not_found"
+    exit_code = 2
+
+
+class QueryError(TidemillError):
+    """A query text that can not be parsed or planned; `position` is a character offset."""
+
+    code = "query"
+    exit_code = 2
+
+    def __init__(
+        self, message: str, *, hint: str = "", where: str = "", position: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.position = position
+
+
+class ConflictError(TidemillError):
+    """Another writer committed first; look again and decide anew."""
+
+    code = "conflict"
+    retry = Retry.REFRESH
+    exit_code = 4
+
+
+class BusyError(TidemillError):
+    """Another process holds the lease that this work needs."""
+
+    code = "busy"
+    retry = Retry.LATER
+    exit_code = 4
+
+
+class StorageError(TidemillError):
+    """The warehouse can not be read or written (disk full, no permission, damage)."""
+
+    code = "storage"
+    retry = Retry.LATER
+    exit_code = 3
+
+
+class EnvironmentFault(TidemillError):
+    """The machine lacks something: Java, Python, memory."""
+
+    code = "environment"
+    exit_code = 3
+
+
+class VerifyError(TidemillError):
+    """What is stored differs from what a recomputation gives."""
+
+    code = "verify"
+    exit_code = 1

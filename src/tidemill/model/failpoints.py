@@ -1,0 +1,49 @@
+"""Named places where a test can make the process die, to prove that nothing needs repair by hand.
+
+In production the cost is one dictionary look-up; a point fires only when the environment variable
+`TIDEMILL_FAILPOINT` names it (`name` or `name:3` for the third time it is passed).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+POINTS: Final[dict[str, str]] = {
+    "landing.after_temp": "slice bytes are in a temporary file, not yet synced",
+    "landing.after_rename": "slice file has its final name, the ledger does not know it",
+    "landing.after_ledger": "slice is in the ledger, not yet acknowledged",
+    "accept.after_stage": "slices are parsed into staging",
+    "accept.after_gate": "outcomes are decided and id runs staged",
+    "accept.after_write": "raw parts are staged, nothing is committed",
+    "quarantine.before_commit": "quarantine parts have their names, no commit",
+    "quarantine.after_commit": "quarantine is committed, raw is not",
+    "raw.before_commit": "raw parts have their names, no commit",
+    "raw.after_commit": "raw is committed, the state does not know it",
+    "accept.after_state": "the ledger knows the outcomes, staging is not cleaned",
+    "rollups.after_build": "new tiles are staged",
+    "rollups.before_commit": "new tiles have their names, no commit",
+    "rollups.after_commit": "tiles are committed, the state does not know it",
+    "rollups.after_state": "the state knows the new tiles, staging is not cleaned",
+    "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
+}
+EXIT_CODE: Final = 86
+
+_passed: dict[str, int] = {}
+
+
+def failpoint(name: str) -> None:
+    """Die here, at once and without clean-up, when the environment asks for it."""
+    assert name in POINTS, name
+    wanted = os.environ.get("TIDEMILL_FAILPOINT")
+    if not wanted:
+        return
+    point, _, count = wanted.partition(":")
+    if point != name:
+        return
+    _passed[name] = _passed.get(name, 0) + 1
+    if _passed[name] >= int(count or 1):
+        sys.stderr.write(f"failpoint {name}: exit\n")
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)

@@ -1,0 +1,58 @@
+"""The five rollup levels, the spans of their tiles, and which level answers an interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.model.errors import QueryError
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, WEEK, align, format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Buckets of `width`, rewritten in tiles of `tile`; every tile holds whole tiles of the level below."""
+
+    name: str
+    width: int
+    tile: int
+
+    def tile_of(self, us: int) -> int:
+        return align(us, self.tile)
+
+
+LEVELS: Final[tuple[Level, ...]] = (
+    Level("5s", 5 * SECOND, 15 * MINUTE),
+    Level("1m", MINUTE, 2 * HOUR),
+    Level("1h", HOUR, DAY),
+    Level("1d", DAY, 28 * DAY),
+    Level("7d", WEEK, 364 * DAY),
+)
+BASE: Final = LEVELS[0]
+BY_NAME: Final = {level.name: level for level in LEVELS}
+NAMES: Final = tuple(BY_NAME)
+
+
+def below(level: Level) -> Level | None:
+    index = LEVELS.index(level)
+    return LEVELS[index - 1] if index else None
+
+
+def level_named(name: str) -> Level:
+    try:
+        return BY_NAME[name]
+    except KeyError:
+        raise QueryError(
+            f"there is no rollup level {name!r}", hint=f"levels: {', '.join(NAMES)}"
+        ) from None
+
+
+def level_for(interval: int) -> Level:
+    """The largest level that divides `interval`."""
+    for level in reversed(LEVELS):
+        if interval > 0 and interval % level.width == 0:
+            return level
+    raise QueryError(
+        f"no rollup level divides an interval of {format_duration(interval)}",
+        hint=f"use a multiple of one of the levels {', '.join(NAMES)}",
+    )

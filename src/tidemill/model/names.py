@@ -1,0 +1,21 @@
+"""Names that come from outside: what is allowed, so that they can never become paths or SQL."""
+
+from __future__ import annotations
+
+import re
+
+from tidemill.model.errors import InputError
+
+_SAFE = re.compile(r"[a-z][a-z0-9_]{0,62}")
+NAME_HINT = "use a lower-case letter, then letters, digits or _ (63 characters at most)"
+
+
+def is_safe_name(name: str) -> bool:
+    return _SAFE.fullmatch(name) is not None
+
+
+def safe_name(name: str, what: str) -> str:
+    """`name` itself when it is safe for a folder and a column, else an error that says why."""
+    if not is_safe_name(name):
+        raise InputError(f"{what} name {name!r} is not allowed", hint=NAME_HINT)
+    return name

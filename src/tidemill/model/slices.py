@@ -1,0 +1,112 @@
+"""Slices, their identity, the outcomes of their records, and the hash of a set of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tidemill.model.time import Interval
+
+
+class Outcome(StrEnum):
+    """What the gate decided, once, for a record."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    REJECTED = "rejected"
+
+
+class Reject(StrEnum):
+    """Why a record was rejected."""
+
+    MALFORMED = "malformed"
+    MISSING_ID = "missing_id"
+    BAD_TIME = "bad_time"
+    SKEW = "skew"
+    UNKNOWN_TYPE = "unknown_type"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    TOO_LARGE = "too_large"
+    ENCODING = "encoding"
+
+
+class SliceStatus(StrEnum):
+    PENDING = "pending"  # in the ledger, not yet through the gate
+    ACCEPTED = "accepted"  # every record has its outcome
+    FAILED = "failed"  # can not be read as a whole; kept, with its error
+
+
+class Format(StrEnum):
+    NDJSON = "ndjson"
+    JSON = "json"  # one array of objects, or one object
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+class Codec(StrEnum):
+    NONE = "none"
+    GZIP = "gz"
+    ZSTD = "zst"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSlice:
+    """A slice whose bytes are durable at `path`, about to be entered in the ledger."""
+
+    id: str
+    stream: str
+    source: str  # where it came from; each source has its own watermark
+    name: str  # what the sender called it, for people
+    format: Format
+    codec: Codec
+    path: str  # relative to the warehouse, with forward slashes
+    size: int  # bytes on disk
+    arrival: int
+    declared: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Records of one slice by outcome; they add up to `records`."""
+
+    records: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    conflict: int = 0
+    rejected: int = 0
+    late: int = 0  # of the accepted ones, those at or before the watermark they met
+    rejects: Mapping[str, int] = field(default_factory=dict)  # by reason
+
+
+@dataclass(frozen=True, slots=True)
+class SliceEntry:
+    """A row of the ledger."""
+
+    seq: int  # arrival order within the warehouse, from 1, no gaps implied
+    slice: NewSlice
+    status: SliceStatus = SliceStatus.PENDING
+    counts: Counts = field(default_factory=Counts)
+    observed: Interval | None = None  # first to last accepted event time (end exclusive)
+    watermark: int | None = None  # the source's watermark that its records met
+    batch: str | None = None  # the accept batch that decided it
+    error: str | None = None
+    landings: int = 1  # how often the same bytes and bounds were landed
+
+    @property
+    def id(self) -> str:
+        return self.slice.id
+
+
+def slice_id(stream: str, declared: Interval | None, content_sha256: str) -> str:
+    """sha256 of stream + declared bounds + bytes (the bytes by their own sha256)."""
+    bounds = f"{declared.start}:{declared.end}" if declared else "-"
+    return hashlib.sha256(f"{stream}\n{bounds}\n{content_sha256}".encode()).hexdigest()
+
+
+def set_hash(ids: Iterable[str]) -> str:
+    """The one hash that says whether an output is current. Order and repeats do not matter."""
+    return hashlib.sha256(",".join(sorted(set(ids))).encode()).hexdigest()
