@@ -1,0 +1,61 @@
+#!/bin/sh
+# Says what this machine lacks for Tidemill, before anything is installed; prints the Python to use.
+# It must run on a bare machine, so it needs nothing but a POSIX shell and never installs anything.
+set -u
+
+need_python="3.11"
+need_java=17
+faults=0
+
+complain() {
+    faults=1
+    printf 'tidemill: %s\n' "$1" >&2
+    printf '          %s\n' "$2" >&2
+}
+
+python_version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# --- Python: the first of the candidates that is new enough -----------------------------------------
+found="" old=""
+if [ -n "${PYTHON:-}" ]; then candidates=$PYTHON; else candidates="python3 python3.13 python3.12 python3.11"; fi
+for candidate in $candidates; do
+    version=$(python_version "$candidate") || continue
+    major=${version%%.*} minor=${version#*.}
+    if [ "$major" -gt 3 ] || { [ "$major" -eq 3 ] && [ "$minor" -ge 11 ]; }; then
+        found=$candidate
+        break
+    fi
+    old="$old $candidate is $version;"
+done
+if [ -z "$found" ]; then
+    complain "Python >= $need_python is needed, and none was found (tried: $candidates;${old:- none of them runs})" \
+        "install Python 3.11 or newer (Debian/Ubuntu: python3.11 python3.11-venv; macOS: python@3.12), or: make PYTHON=/path/to/python3.12 setup"
+elif ! "$found" -c 'import ensurepip, venv' 2>/dev/null; then
+    complain "$found can not make virtual environments (its modules venv and ensurepip are missing)" \
+        "install them (Debian/Ubuntu: python$version-venv), or: make PYTHON=/path/to/another/python setup"
+fi
+
+# --- Java: JAVA_HOME when it is set, as Spark does, else the one on the path ------------------------
+java_hint="install a Java runtime, version $need_java or newer (Debian/Ubuntu: openjdk-17-jre-headless; macOS: openjdk@17), or set JAVA_HOME to one"
+if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java where="JAVA_HOME=$JAVA_HOME"; else java=java where="the java on the path"; fi
+if ! report=$("$java" -version 2>&1); then
+    if [ -n "${JAVA_HOME:-}" ]; then
+        complain "Java >= $need_java is needed, and $where has no bin/java that runs" "$java_hint"
+    else
+        complain "Java >= $need_java is needed, and no java was found on the path" "$java_hint"
+    fi
+else
+    # 'version "17.0.15"', 'version "21"', and the old spelling 'version "1.8.0_392"'
+    version=$(printf '%s\n' "$report" | sed -n 's/.*version "\([0-9._]*\).*/\1/p' | head -n 1)
+    major=${version%%[._]*}
+    [ "$major" != 1 ] || { rest=${version#1.}; major=${rest%%[._]*}; }
+    case $major in
+        "" | *[!0-9]*) complain "the version of $where can not be read" "$java_hint" ;;
+        *) [ "$major" -ge $need_java ] || complain "Java >= $need_java is needed, and $where is $version" "$java_hint" ;;
+    esac
+fi
+
+[ $faults -eq 0 ] || exit 1
+printf '%s\n' "$found"

@@ -1,0 +1,143 @@
+"""The house rules that no linter knows: module length, clocks, fail points, leftovers, registry hosts.
+
+Reads the source as text and syntax trees only; it imports nothing of the project and changes nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_LINES = 600
+# Spelt in pieces, so that this file passes its own rules.
+LEFTOVER = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+REGISTRY = re.compile(
+    r"(pypi|pythonhosted|repo1?\.maven|maven\.apache|npmjs|yarnpkg|conda\.anaconda|docker|ghcr|quay|crates)"
+    r"\.(org|io|com)\b",
+    re.IGNORECASE,
+)
+CLOCKS = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("time", "sleep"),
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+    ("date", "today"),
+}
+# Where the wall clock may be read: the object that wires the rooms, and what stands on it.
+ABOVE = ("src/tidemill/mill.py", "src/tidemill/cli/")
+MADE = ("build/", "dist/", "demo/", "bench/work/")  # by running things, not by people
+TEXT = {".py", ".toml", ".lock", ".md", ".yaml", ".yml", ".sh", ".cfg", ".txt", ".lark", ".html", ".js", ""}
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """(path from the root, text) of every file that belongs to the project."""
+    for path in sorted(ROOT.rglob("*")):
+        name = path.relative_to(ROOT).as_posix()
+        hidden = any(part.startswith(".") and part not in {".ci", ".gitignore"} for part in name.split("/"))
+        if path.is_file() and path.suffix in TEXT and not hidden and not name.startswith(MADE):
+            yield name, path.read_text(encoding="utf-8")
+
+
+def clock_reads(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """(line, call, whether it was given an argument) of each read of the wall clock, and each sleep."""
+    imported = {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called: tuple[str, str] | None = None
+        if isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+            called = (name, node.func.attr)
+        elif isinstance(node.func, ast.Name):
+            called = imported.get(node.func.id)
+        if called in CLOCKS:
+            yield node.lineno, ".".join(called or ()), bool(node.args or node.keywords)
+
+
+def python_faults(path: str, text: str, tree: ast.AST) -> Iterator[str]:
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        yield f"{path}: {lines} lines; a module has at most {MAX_LINES}"
+    below = path.startswith("src/") and not path.startswith(ABOVE)
+    for line, call, given in clock_reads(tree):
+        if below:
+            yield f"{path}:{line}: {call}() below mill.py; time is a parameter"
+        elif call == "time.sleep" and path.startswith("tests/"):
+            yield f"{path}:{line}: a test does not sleep; pass the time in"
+        elif call in {"datetime.utcnow", "datetime.today"} or (call == "datetime.now" and not given):
+            yield f"{path}:{line}: {call}() is naive; use datetime.now(UTC)"
+
+
+def failpoint_calls(path: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
+    """(place, the point's name, None unless it is a literal) of each `failpoint(...)` call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if name == "failpoint":
+                first = node.args[0] if node.args else None
+                literal = first.value if isinstance(first, ast.Constant) else None
+                yield f"{path}:{node.lineno}", literal if isinstance(literal, str) else None
+
+
+def declared_points(tree: ast.AST) -> set[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "POINTS":
+            points: dict[str, str] = ast.literal_eval(node.value) if node.value else {}
+            return set(points)
+    return set()
+
+
+def failpoint_faults(trees: dict[str, ast.AST]) -> Iterator[str]:
+    home = "src/tidemill/model/failpoints.py"
+    declared = declared_points(trees[home]) if home in trees else set()
+    used: set[str] = set()
+    for path, tree in trees.items():
+        if not path.startswith("src/"):
+            continue
+        for place, name in failpoint_calls(path, tree):
+            if name is None:
+                yield f"{place}: name the fail point with a literal, so that it can be found"
+            elif name not in declared:
+                yield f"{place}: fail point {name!r} is not in model/failpoints.POINTS"
+            else:
+                used.add(name)
+    for name in sorted(declared - used):
+        yield f"{home}: fail point {name!r} is declared but never passed"
+
+
+def faults() -> Iterator[str]:
+    trees: dict[str, ast.AST] = {}
+    for path, text in files():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if leftover := LEFTOVER.search(line):
+                yield f"{path}:{number}: {leftover.group(0)}; do it or delete it"
+            if path != "scripts/house_rules.py" and (host := REGISTRY.search(line)):
+                yield f"{path}:{number}: names the registry host {host.group(0)}"
+        if path.endswith(".py"):
+            trees[path] = ast.parse(text, filename=path)
+            yield from python_faults(path, text, trees[path])
+    yield from failpoint_faults(trees)
+
+
+def main() -> int:
+    found = list(faults())
+    for fault in found:
+        print(fault)
+    print(f"house rules: {len(found)} broken" if found else "house rules: kept")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

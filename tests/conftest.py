@@ -1,0 +1,32 @@
+"""What all tests share: one Spark session for those that ask for it, and the pure tests first.
+
+Importing this file must not start a JVM, nor import Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of the run, stopped at its end."""
+    from tidemill.engine.session import start_session
+
+    session = start_session(cores=2, memory="1g", app="tests")
+    yield session
+    session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the session, and run it last: a pure failure shows before a JVM starts."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
