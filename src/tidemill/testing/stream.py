@@ -1,0 +1,109 @@
+"""A stream as the oracle needs it, said in plain values rather than in `tidemill.yaml`.
+
+It is deliberately not the configuration of the engine: a test writes both and compares the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, get_args
+
+from tidemill.model.errors import ConfigError
+from tidemill.model.time import DAY, SECOND
+
+FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
+TimeType = Literal[
+    "unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns", "iso8601"
+]
+
+
+DEEPEST: Final = 256  # the oracle reads JSON recursively
+
+
+class OracleField(NamedTuple):
+    type: FieldType
+    required: bool = False
+    scale: int | None = None  # of a decimal: digits kept after the point
+
+
+class OracleMetric(NamedTuple):
+    """A counter: a count and the exact sums of its measures, per combination of dimensions."""
+
+    dimensions: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OracleStream:
+    """Columns are top-level keys, or dotted paths into nested objects."""
+
+    name: str
+    fields: Mapping[str, OracleField] = field(default_factory=dict)
+    time_column: str | None = None  # None: processing time, the event happens when it arrives
+    time_type: TimeType = "unixtimestamp_ms"
+    identity: tuple[str, ...] = ("event_id",)
+    tenant_column: str | None = None
+    tenant_value: str | None = None
+    type_column: str | None = None
+    allowed_types: frozenset[str] = frozenset()
+    skew_past: int | None = None
+    skew_future: int | None = None
+    late_tolerance: int = 0
+    metrics: Mapping[str, OracleMetric] = field(default_factory=dict)
+    record_bytes: int = 1 << 20
+    depth: int = 64
+
+    def __post_init__(self) -> None:
+        if (self.tenant_column is None) == (self.tenant_value is None):
+            raise self._wrong("tenant", "give either tenant_column or tenant_value")
+        if not self.identity:
+            raise self._wrong("identity", "name at least one column")
+        if self.time_type not in get_args(TimeType):
+            raise self._wrong(f"time_type {self.time_type!r}", f"types: {', '.join(get_args(TimeType))}")
+        if not 1 <= self.depth <= DEEPEST:
+            raise self._wrong(f"depth {self.depth}", f"1 to {DEEPEST}")
+        for name, declared in self.fields.items():
+            if declared.type not in get_args(FieldType):
+                raise self._wrong(f"type of {name}", f"types: {', '.join(get_args(FieldType))}")
+            if (declared.type == "decimal") != (declared.scale is not None):
+                raise self._wrong(f"scale of {name}", "a decimal has a scale, other types have none")
+        for name, metric in self.metrics.items():
+            self._need(f"dimension of metric {name}", metric.dimensions, ("string", "integer", "boolean"))
+            self._need(f"measure of metric {name}", metric.measures, ("integer", "decimal"))
+
+    def _need(self, what: str, columns: tuple[str, ...], types: tuple[str, ...]) -> None:
+        """Only declared columns of exact types, so that a rollup has one value for each spelling."""
+        usable = [name for name, declared in self.fields.items() if declared.type in types]
+        for column in columns:
+            if column not in usable:
+                raise self._wrong(f"{what}, {column!r}", f"declared {'/'.join(types)} fields: {usable}")
+
+    def _wrong(self, what: str, hint: str) -> ConfigError:
+        return ConfigError(f"stream {self.name}: {what} is not usable", hint=hint)
+
+
+REQUESTS: Final = OracleStream(
+    name="requests",
+    fields={
+        "event_id": OracleField("string", required=True),
+        "ts": OracleField("integer", required=True),
+        "event_type": OracleField("string"),
+        "tenant": OracleField("string", required=True),
+        "api": OracleField("string"),
+        "region": OracleField("string"),
+        "status": OracleField("integer"),
+        "latency_ms": OracleField("decimal", scale=3),
+        "bytes": OracleField("integer"),
+        "user_agent": OracleField("string"),
+        "trace": OracleField("string"),
+    },
+    time_column="ts",
+    time_type="unixtimestamp_ms",
+    tenant_column="tenant",
+    type_column="event_type",
+    allowed_types=frozenset({"request"}),
+    skew_future=DAY,
+    late_tolerance=2 * SECOND,
+    metrics={"requests": OracleMetric(("api", "region", "status"), ("latency_ms",))},
+)
