@@ -32,16 +32,18 @@ _UNITS = {
     "d": DAY,
     "w": WEEK,
 }
-_SHORT = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+# ASCII digits only: `\d` alone also matches those of other scripts. At most 15: any instant fits.
+_AMOUNT = r"(\d{1,15}(?:\.\d{1,15})?)"
+_SHORT = re.compile(rf"{_AMOUNT}(us|ms|s|m|h|d|w)", re.ASCII)
 _ISO = re.compile(
-    r"P(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?"
-    r"(?:T(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+    rf"P(?:{_AMOUNT}W)?(?:{_AMOUNT}D)?(?:T(?:{_AMOUNT}H)?(?:{_AMOUNT}M)?(?:{_AMOUNT}S)?)?", re.ASCII
 )
 _ISO_UNITS = (WEEK, DAY, HOUR, MINUTE, SECOND)
 _INSTANT = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"
     r"(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?"
-    r"\s*([Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})?"
+    r"\s*([Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})?",
+    re.ASCII,
 )
 DURATION_HINT = "use 250ms, 5s, 1m, 2h30m, 1d, 1w or ISO 8601 such as PT1H, P1D"
 INSTANT_HINT = "use RFC 3339 such as 2024-01-15T14:23:45Z"
@@ -125,6 +127,8 @@ def parse_instant(text: str) -> int:
 
 def format_instant(us: int) -> str:
     """RFC 3339 in UTC with as many digits as are needed (none, 3 or 6)."""
+    if not MIN_INSTANT <= us < MAX_INSTANT:  # the end of an interval or a watermark can be out there
+        return f"{'-' if us < 0 else '+'}{format_duration(abs(us))} from 1970"
     seconds, micros = divmod(us, SECOND)
     text = (EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     if micros == 0:

@@ -1,0 +1,141 @@
+"""Event-time types by name: each turns the value of a column into UTC microseconds.
+
+A parser never guesses a unit and never uses a float; what it can not read is a ValueError for that
+record, with a reason, and must not be an error for the pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from tidemill.model.errors import InputError
+from tidemill.model.time import INSTANT_HINT, MAX_INSTANT, MIN_INSTANT, parse_instant
+
+Parser = Callable[[object], int]
+"""A JSON value (int, Decimal for other numbers, str, bool, None …) to UTC microseconds."""
+
+ENTRY_POINTS: Final = "tidemill.eventtime"
+
+# Wide enough for every instant to 1e-40 s, and rounding down, so that cutting a longer number here
+# and flooring it to a microsecond afterwards give the same as flooring the exact value.
+_EXACT: Final = Context(prec=60, rounding=ROUND_FLOOR, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+
+
+def _in_range(us: int) -> int:
+    if not MIN_INSTANT <= us < MAX_INSTANT:
+        raise ValueError("the time is outside the years 1 to 9999")
+    return us
+
+
+def _kind(value: object) -> str:
+    """What JSON calls the type of `value`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return f"a {type(value).__name__}"
+
+
+def _floor(number: Decimal, exponent: int) -> int:
+    """`number * 10**exponent` microseconds, floored; refused before a huge integer is made of it."""
+    if not number.is_finite():
+        raise ValueError(f"{number} is not a time")
+    if number and number.adjusted() + exponent > 20:
+        raise ValueError("the time is outside the years 1 to 9999")
+    scaled = _EXACT.scaleb(number, exponent)
+    return int(scaled.to_integral_value(ROUND_FLOOR, _EXACT))
+
+
+def _unix(exponent: int) -> Parser:
+    """A parser of numbers whose unit is `10**exponent` microseconds."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            factor = 10 ** abs(exponent)
+            return _in_range(value * factor if exponent >= 0 else value // factor)
+        if isinstance(value, Decimal):
+            return _in_range(_floor(value, exponent))
+        if isinstance(value, str):
+            if not _NUMBER.fullmatch(value):
+                raise ValueError(f"{value[:40]!r} is not a number")
+            return _in_range(_floor(Decimal(value), exponent))
+        raise ValueError(f"a Unix timestamp is a number or a string of digits, not {_kind(value)}")
+
+    return parse
+
+
+def _iso8601(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f"an ISO 8601 time is a string, not {_kind(value)}")
+    try:
+        return _in_range(parse_instant(value))
+    except InputError:
+        raise ValueError(f"{value[:40]!r} is not an ISO 8601 time; {INSTANT_HINT}") from None
+
+
+_parsers: Final[dict[str, Parser]] = {
+    "unixtimestamp_s": _unix(6),
+    "unixtimestamp_ms": _unix(3),
+    "unixtimestamp_us": _unix(0),
+    "unixtimestamp_ns": _unix(-3),
+    "iso8601": _iso8601,
+}
+
+
+def register(name: str, parser: Parser) -> None:
+    """Add a type to this process. A name that another parser has is refused, not replaced.
+
+    Spark's Python workers are other processes: a type that is used there comes from an entry point
+    of the group `tidemill.eventtime`, in a package that is installed wherever Spark runs.
+    """
+    if _parsers.setdefault(name, parser) is not parser:
+        raise InputError(
+            f"event-time type {name!r} is registered already",
+            hint=f"choose a name other than {', '.join(sorted(_parsers))}",
+        )
+
+
+def resolve(name: str) -> Parser:
+    """The parser of a type, from a third party's entry point when no other has the name."""
+    if name not in _parsers:
+        found = {point for point in entry_points(group=ENTRY_POINTS) if point.name == name}
+        if not found:
+            raise InputError(
+                f"there is no event-time type {name!r}", hint=f"types: {', '.join(registered())}"
+            )
+        if len(found) > 1:
+            raise InputError(
+                f"event-time type {name!r} is provided more than once",
+                hint=f"uninstall all but one of {', '.join(sorted(p.value for p in found))}",
+            )
+        register(name, _load(found.pop()))
+    return _parsers[name]
+
+
+def registered() -> tuple[str, ...]:
+    """Every type that `resolve` knows, those of installed packages included, by name."""
+    return tuple(sorted({*_parsers, *(point.name for point in entry_points(group=ENTRY_POINTS))}))
+
+
+def _load(point: EntryPoint) -> Parser:
+    try:
+        parser = point.load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise InputError(
+            f"event-time type {point.name!r} can not be loaded from {point.value}: {error}",
+            hint="repair or uninstall the package that provides it",
+        ) from error
+    if not callable(parser):
+        raise InputError(
+            f"event-time type {point.name!r}: {point.value} is not a function",
+            hint="the entry point names a function of one value that returns UTC microseconds",
+        )
+    loaded: Parser = parser
+    return loaded
