@@ -69,6 +69,14 @@ class State(Protocol):
         its `landings` goes up and the existing entry (landings > 1) is returned."""
         ...
 
+    def enter_all(self, news: Sequence[NewSlice]) -> list[SliceEntry]:
+        """`enter` each in the order given, all or none of them."""
+        ...
+
+    def landings(self) -> int:
+        """How many landings were ever entered, repeats included; landing compares it with its log."""
+        ...
+
     def slice(self, id_or_prefix: str) -> SliceEntry | None:
         """One entry by its id, or by a prefix of it that is unambiguous (else InputError)."""
         ...
@@ -90,15 +98,18 @@ class State(Protocol):
 
     def totals(self, stream: str) -> Mapping[str, int]:
         """Sums over the stream's ledger: slices by status (`pending_slices` …), records by outcome
-        (`accepted`, …), `reject_<code>`, `bytes`. Maintained, not scanned."""
+        (`accepted`, …), `late`, `reject_<code>`, `records`, `landings`, `bytes`; those without a
+        reject code are always there. Maintained, not scanned."""
         ...
 
     def apply_batch(self, record: BatchRecord) -> bool:
-        """Apply it once; False when this (stream, batch) was applied before."""
+        """Apply it once; False when this (stream, batch) was applied before. Clocks and versions never
+        go back. A slice that failed before may be decided again. StorageError when the ledger does
+        not know one of its slices."""
         ...
 
     def batches(self, stream: str) -> frozenset[str]:
-        """The batches applied so far whose raw version is newer than what `recover` needs: all."""
+        """All batches applied so far."""
         ...
 
     def has_batch(self, stream: str, batch: str) -> bool: ...
@@ -110,7 +121,7 @@ class State(Protocol):
         ...
 
     def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
-        """Swap merged runs; False when one of `old` is no longer there."""
+        """Swap merged runs, the new ones at the place of the oldest; False when one of `old` is gone."""
         ...
 
     def stale_tiles(self, stream: str) -> list[BaseTile]:
@@ -125,7 +136,8 @@ class State(Protocol):
         ...
 
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
-        """Record tiles as committed at `version` of the rollups table, atomically."""
+        """Record tiles as committed at `version` of the rollups table, atomically. For a 5s tile the
+        observed set becomes `slices`, whose `set_hash` its hash must be."""
         ...
 
     def table_versions(self, stream: str) -> Mapping[str, int]:
@@ -139,7 +151,8 @@ class State(Protocol):
     def release(self, name: str, owner: str) -> None: ...
 
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
-        """Fill an empty state in one transaction: the ledger as it was, then the batches."""
+        """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
+        batches in the order given."""
         ...
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
