@@ -37,7 +37,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(StorageError, match="not Tidemill's"):
+    with pytest.raises(StorageError, match="not the state of a warehouse"):
         open_state(path)
 
 

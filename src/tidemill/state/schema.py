@@ -5,6 +5,8 @@ Nothing here knows what the rows mean; a file written by a newer Tidemill is ref
 
 from __future__ import annotations
 
+import os
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from typing import Final
 from tidemill.model.errors import BusyError, StorageError
 
 VERSION: Final = 1
-APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign database is never written to
+APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file is never written to
 BUSY_SECONDS: Final = 30.0
 
 _TABLES: Final = """
@@ -137,6 +139,12 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(
             f"state can not be used: {text}", where=str(path), hint="check that folder and file are writable"
         ) from error
+    except OSError as error:
+        raise StorageError(
+            f"state can not be used: {error.strerror or error}",
+            where=str(path),
+            hint="check that there is space and that folder and file are writable",
+        ) from error
     except sqlite3.DatabaseError as error:
         raise StorageError(
             f"state is damaged: {error}",
@@ -146,51 +154,69 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode: transactions are always opened by name."""
+    """A connection in autocommit mode (transactions are opened by name), to a new file if need be."""
     with storage_errors(path):
-        connection = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
+        if not path.exists():
+            _create(path)
+        connection = _open(path)
         try:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            _prepare(connection, path)
+            _check(connection, path)
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables when the file is new; else check that they are ours and of this version."""
-    if _is_current(connection, path):
-        return
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("BEGIN IMMEDIATE")
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+
+
+def _create(path: Path) -> None:
+    """Make the file whole under another name first: two processes that both create it can not meet half
+    of it, and the switch to WAL, for which SQLite does not wait, is done before anybody else looks."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        if not _is_current(connection, path):  # another process may have been first
-            for statement in _TABLES.split(";"):
-                if statement.strip():
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
+        connection = _open(draft)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(
+                f"BEGIN; {_TABLES} PRAGMA application_id = {APPLICATION};"
+                f" PRAGMA user_version = {VERSION}; COMMIT;"
+            )
+        finally:
+            connection.close()
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return  # another process was first
+        except OSError:  # no hard links here; the window between two creators is small but open
+            draft.replace(path)
+        sync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
-def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """The file is ours and of the version this code writes."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application == APPLICATION and version == VERSION:
-        return True
-    foreign = application not in (0, APPLICATION) or (
-        application == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
-    )
-    if foreign:
+    if application != APPLICATION:
         raise StorageError(
-            "this database is not Tidemill's", where=str(path), hint="name another warehouse folder"
+            "this file is not the state of a warehouse",
+            where=str(path),
+            hint="move it away, then run `tidemill recover`, or name another warehouse folder",
         )
     if version > VERSION:
         raise StorageError(
@@ -198,4 +224,3 @@ def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
             where=str(path),
             hint="use the newer Tidemill that wrote it, or move the file away and run `tidemill recover`",
         )
-    return False
