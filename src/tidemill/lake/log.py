@@ -1,0 +1,184 @@
+"""The entries of a Delta log as files: reading them, making them durable, dropping what is too old.
+
+Writes no entry: commits go through `Table.commit` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidemill.lake.snapshot import plain_path
+from tidemill.lake.sync import storage_errors, sync_file, sync_folder
+from tidemill.model.errors import StorageError
+
+INFO_KEY: Final = "tidemill"  # where our metadata is inside Delta's commitInfo
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One entry of the log: what its writer said, and the parts that came and went."""
+
+    version: int
+    info: dict[str, str]
+    added: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+def log_folder(root: Path) -> Path:
+    return root / "_delta_log"
+
+
+def entry_path(root: Path, version: int) -> Path:
+    return log_folder(root) / f"{version:020d}.json"
+
+
+def _numbered(root: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    with storage_errors("list the log", log_folder(root)):
+        matches = ((pattern.fullmatch(path.name), path) for path in log_folder(root).iterdir())
+        return {int(match.group(1)): path for match, path in matches if match}
+
+
+def entries(root: Path) -> dict[int, Path]:
+    return _numbered(root, _ENTRY)
+
+
+def checkpoints(root: Path) -> dict[int, Path]:
+    return _numbered(root, _CHECKPOINT)
+
+
+def _actions(path: Path) -> Iterator[dict[str, dict[str, object]]]:
+    for line in path.read_bytes().splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def read_commit(root: Path, version: int) -> Commit:
+    path = entry_path(root, version)
+    commit = Commit(version, {})
+    try:
+        with storage_errors("read the log entry", path):
+            for action in _actions(path):
+                if "commitInfo" in action:
+                    info = action["commitInfo"].get(INFO_KEY, {})
+                    assert isinstance(info, dict), path
+                    commit.info.update(info)
+                elif "add" in action:
+                    commit.added.append(plain_path(str(action["add"]["path"])))
+                elif "remove" in action:
+                    commit.removed.append(plain_path(str(action["remove"]["path"])))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise StorageError(
+                f"version {version} of the table is no longer in its log",
+                hint="run `tidemill recover`: it rebuilds the state from the parts themselves",
+                where=str(path),
+            ) from None
+        raise
+    except ValueError as error:
+        raise StorageError(
+            f"version {version} of the log is damaged: {error}",
+            hint="run `tidemill recover`",
+            where=str(path),
+        ) from error
+    return commit
+
+
+def is_whole(path: Path) -> bool:
+    """Does every line of the entry parse, and is there one?"""
+    with storage_errors("read the log entry", path):
+        try:
+            return len(list(_actions(path))) > 0
+        except ValueError:
+            return False
+
+
+def set_torn_entries_aside(root: Path, aside: Path) -> list[int]:
+    """Move away the newest entries when a power loss left them empty or cut.
+
+    deltalake renames an entry into place without syncing its bytes first. We acknowledge a commit only
+    after syncing them, so an entry that is not whole was never acknowledged to anybody.
+    """
+    if not log_folder(root).is_dir():
+        return []
+    found = entries(root)
+    torn: list[int] = []
+    for version in sorted(found, reverse=True):
+        if is_whole(found[version]):
+            break
+        torn.append(version)
+    for version in torn:
+        with storage_errors("set the torn log entry aside", found[version]):
+            aside.mkdir(parents=True, exist_ok=True)
+            found[version].replace(aside / found[version].name)
+    if torn:
+        sync_folder(log_folder(root))
+    return torn
+
+
+def last_checkpoint(root: Path) -> int:
+    """The version of the newest checkpoint, -1 when there is none."""
+    path = log_folder(root) / "_last_checkpoint"
+    with storage_errors("read", path):
+        try:
+            return int(json.loads(path.read_bytes())["version"])
+        except FileNotFoundError:
+            return -1
+        except (ValueError, KeyError):  # only a pointer: the checkpoint itself is found by its name
+            return max(checkpoints(root), default=-1)
+
+
+def sync_entries(root: Path, after: int, upto: int) -> None:
+    """Make the entries in (after, upto] durable, and their names.
+
+    Not only the last one: another writer may have committed in between and not synced yet, and a
+    durable entry on top of one that a power loss tears would be worth nothing.
+    """
+    for version in range(after + 1, upto + 1):
+        path = entry_path(root, version)
+        if version == upto or path.exists():
+            sync_file(path)
+    sync_folder(log_folder(root))
+
+
+def sync_checkpoint(root: Path, version: int) -> None:
+    for path in (
+        log_folder(root) / f"{version:020d}.checkpoint.parquet",
+        log_folder(root) / "_last_checkpoint",
+    ):
+        sync_file(path)
+    sync_folder(log_folder(root))
+
+
+def removed_since(root: Path, instant: int) -> set[str]:
+    """Parts that entries written since `instant` removed: a reader may still be on them."""
+    removed: set[str] = set()
+    for version, path in entries(root).items():
+        with storage_errors("look at the log entry", path):
+            young = path.stat().st_mtime_ns // 1000 >= instant
+        if young:
+            removed.update(read_commit(root, version).removed)
+    return removed
+
+
+def trim(root: Path, before: int) -> int:
+    """Delete entries and checkpoints below the newest checkpoint that is older than `before`.
+
+    Every version from that checkpoint on can still be read; returns how many entries went.
+    """
+    marks = checkpoints(root)
+    with storage_errors("look at the log", log_folder(root)):
+        old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
+        floor = max(old, default=-1)
+        gone = [path for version, path in entries(root).items() if version < floor]
+        for path in [*gone, *(path for version, path in marks.items() if version < floor)]:
+            path.unlink(missing_ok=True)
+    if gone:
+        sync_folder(log_folder(root))
+    return len(gone)

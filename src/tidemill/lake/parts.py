@@ -1,0 +1,148 @@
+"""Writing one immutable Parquet part into staging, and reading back what a part says of itself.
+
+The hot path of every build: no copies that are not needed. Nothing here knows the Delta log, and a
+part written here is invisible until its table publishes and commits it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.lake.stats import delta_stats
+from tidemill.lake.sync import storage_errors, sync_file
+from tidemill.model.errors import StorageError
+
+FOOTER_KEY: Final = b"tidemill"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """A part whose bytes are durable in staging."""
+
+    path: str  # absolute, in staging
+    name: str  # its file name once published
+    partition: tuple[tuple[str, str], ...]
+    rows: int
+    size: int
+    stats: str  # Delta's JSON
+
+    def to_row(self) -> dict[str, str | int]:
+        """Plain strings and integers, to come home from a Spark task through Arrow."""
+        return {**asdict(self), "partition": json.dumps(self.partition, ensure_ascii=False)}
+
+    @staticmethod
+    def from_row(row: Mapping[str, object]) -> StagedPart:
+        pairs = json.loads(str(row["partition"]))
+        return StagedPart(
+            path=str(row["path"]),
+            name=str(row["name"]),
+            partition=tuple((str(column), str(value)) for column, value in pairs),
+            rows=int(str(row["rows"])),
+            size=int(str(row["size"])),
+            stats=str(row["stats"]),
+        )
+
+
+def write_part(
+    folder: Path,
+    name: str,
+    table: pa.Table,
+    *,
+    partition: Mapping[str, str],
+    footer: Mapping[str, object],
+    stats_columns: Sequence[str],
+    row_group_rows: int = 131_072,
+    dictionary: Sequence[str] = (),
+    level: int = 1,
+) -> StagedPart:
+    """Write `table` as zstd Parquet to `folder`/`name` and return once its bytes are on disk.
+
+    The same columns, footer and options give the same bytes, however the table is chunked. Columns named
+    in `partition` are left out of the file, as Delta wants it. The name itself is durable only once the
+    folder is synced, which `Table.publish` does for the final one.
+    """
+    assert "/" not in name, name
+    assert not name.startswith((".", "_")), name  # readers skip such files
+    table = _checked(table.drop_columns([column for column in partition if column in table.column_names]))
+    encoded = [
+        field.name for field in table.schema if field.name in dictionary or pa.types.is_dictionary(field.type)
+    ]
+    stats = delta_stats(table, stats_columns)
+    target, temporary = folder / name, folder / f".{name}.tmp"
+    with storage_errors("write the part", target):
+        try:
+            with (
+                pa.OSFile(str(temporary), "wb") as sink,
+                pq.ParquetWriter(
+                    sink,
+                    table.schema,
+                    compression="zstd",
+                    compression_level=level,
+                    use_dictionary=encoded or False,
+                    write_statistics=list(stats_columns) or False,
+                    store_schema=False,  # an Arrow schema would make readers see dictionary types
+                ) as writer,
+            ):
+                for start in range(0, table.num_rows, row_group_rows):
+                    # one chunk per column and row group: chunk borders would move page borders
+                    group = table.slice(start, row_group_rows).combine_chunks()
+                    writer.write_table(group, row_group_rows)
+                text = json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+                writer.add_key_value_metadata({FOOTER_KEY: text.encode()})
+            sync_file(temporary)
+            size = temporary.stat().st_size
+            temporary.replace(target)
+        except (OSError, StorageError):
+            temporary.unlink(missing_ok=True)
+            raise
+    return StagedPart(
+        path=str(target.absolute()),
+        name=name,
+        partition=tuple(partition.items()),
+        rows=table.num_rows,
+        size=size,
+        stats=stats,
+    )
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    for field in table.schema:
+        if pa.types.is_timestamp(field.type):
+            assert (field.type.unit, field.type.tz) == ("us", "UTC"), field
+    return table.replace_schema_metadata(None)
+
+
+def read_footer(path: Path | str) -> dict[str, object]:
+    """What the part was made of, as its writer said; StorageError when it is not one of ours."""
+    footer = _footer(path)
+    if footer is None:
+        raise StorageError(
+            "the file is not a part that Tidemill wrote",
+            hint="move it out of the warehouse, or run `tidemill verify`",
+            where=str(path),
+        )
+    return footer
+
+
+def is_ours(path: Path | str) -> bool:
+    return _footer(path) is not None
+
+
+def _footer(path: Path | str) -> dict[str, object] | None:
+    with storage_errors("read the part", path):
+        try:
+            metadata = pq.read_metadata(path).metadata or {}
+        except pa.ArrowInvalid:
+            return None
+    if FOOTER_KEY not in metadata:
+        return None
+    footer = json.loads(metadata[FOOTER_KEY])
+    assert isinstance(footer, dict), path
+    return footer

@@ -1,0 +1,94 @@
+"""Making bytes durable, and turning what the disk says into errors that people can act on.
+
+Nothing here knows about tables. No file is ever left half-written under its final name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidemill.model.errors import StorageError
+
+_HINTS: Final = {
+    errno.ENOSPC: "the disk is full: free some space, then run the same again; nothing is half-written",
+    errno.EDQUOT: "the disk quota is used up: free some space, then run the same again",
+    errno.EFBIG: "the file is larger than the system allows: raise the file size limit (ulimit -f)",
+    errno.EACCES: "check that the user running tidemill may read and write the warehouse folder",
+    errno.EPERM: "check that the user running tidemill may read and write the warehouse folder",
+    errno.EROFS: "the warehouse is on a read-only file system: remount it or move the warehouse",
+    errno.ENOENT: "something removed files of the warehouse: restore them, or run `tidemill recover`",
+    errno.EIO: "the disk reports an I/O error: check the disk before anything else",
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+}
+_HINT: Final = "check the disk and the permissions of the warehouse folder, then run the same again"
+
+
+def hint_for(code: int | None) -> str:
+    return _HINTS.get(code or 0, _HINT)
+
+
+def hint_for_text(text: str) -> str:
+    """For libraries that pass on what the system said only as text."""
+    return next((hint for code, hint in _HINTS.items() if os.strerror(code) in text), _HINT)
+
+
+@contextmanager
+def storage_errors(act: str, where: Path | str) -> Iterator[None]:
+    """Inside it an OSError becomes a StorageError that says what was being done, where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        message = f"can not {act}: {reason}"
+        raise StorageError(message, hint=hint_for(error.errno), where=str(where)) from error
+
+
+def _sync(path: Path, flags: int) -> None:
+    with storage_errors("make durable", path):
+        fd = os.open(path, flags)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Return once the bytes of `path` are on disk, whoever wrote them."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(path: Path) -> None:
+    """Return once the names in `path` are on disk."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def make_folder(path: Path, *, top: Path) -> None:
+    """Create `path` under the existing `top`, with every new name on the way down durable."""
+    if path.is_dir():
+        return
+    assert top in path.parents, (path, top)
+    make_folder(path.parent, top=top)
+    with storage_errors("create the folder", path):
+        path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Put `content` at `path` durably; at every instant the old or the new content is there, whole."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with storage_errors("write", path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+    sync_folder(path.parent)
