@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,24 +29,22 @@ _HINTS: Final = {
 _HINT: Final = "check the disk and the permissions of the warehouse folder, then run the same again"
 
 
-def hint_for(code: int | None) -> str:
-    return _HINTS.get(code or 0, _HINT)
-
-
-def hint_for_text(text: str) -> str:
-    """For libraries that pass on what the system said only as text."""
-    return next((hint for code, hint in _HINTS.items() if os.strerror(code) in text), _HINT)
+def disk_error(act: str, where: Path | str, error: Exception) -> StorageError:
+    """`error` as one that says what was being done, where, and what to do about it."""
+    # deltalake passes on what the system said only as (coloured) text
+    told = re.search(r"os error (\d+)", str(error))
+    code = getattr(error, "errno", None) or (int(told.group(1)) if told else 0)
+    reason = os.strerror(code) if code else " ".join(str(error).split())
+    return StorageError(f"can not {act}: {reason}", hint=_HINTS.get(code, _HINT), where=str(where))
 
 
 @contextmanager
 def storage_errors(act: str, where: Path | str) -> Iterator[None]:
-    """Inside it an OSError becomes a StorageError that says what was being done, where, and what to do."""
+    """Inside it an OSError becomes a StorageError."""
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        message = f"can not {act}: {reason}"
-        raise StorageError(message, hint=hint_for(error.errno), where=str(where)) from error
+        raise disk_error(act, where, error) from error
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -26,7 +26,7 @@ from tidemill.lake.parts import StagedPart
 from tidemill.lake.schemas import added_columns, stored_schema
 from tidemill.lake.snapshot import Part, Snapshot, plain_path, snapshot_of
 from tidemill.lake.stats import bounds
-from tidemill.lake.sync import hint_for_text, make_folder, storage_errors, sync_folder
+from tidemill.lake.sync import disk_error, make_folder, storage_errors, sync_folder
 from tidemill.model.errors import ConfigError, ConflictError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -51,9 +51,7 @@ def _delta_errors(act: str, root: Path) -> Iterator[None]:
     except CommitFailedError:
         raise
     except DeltaError as error:
-        raise StorageError(
-            f"can not {act}: {error}", hint=hint_for_text(str(error)), where=str(root)
-        ) from error
+        raise disk_error(act, root, error) from error
 
 
 class Table:
@@ -129,8 +127,8 @@ class Table:
                         commit_properties=self._properties({"columns": ",".join(f.name for f in added)}),
                         post_commithook_properties=_NO_HOOKS,
                     )
-            except CommitFailedError:
-                self._lost(base)
+            except CommitFailedError as error:
+                self._lost(base, error)
             else:
                 self._won(base + 1)
             self._read_shape()
@@ -300,12 +298,10 @@ class Table:
         assert found.st_size == part.size, (path, found.st_size, part.size)
         return found.st_mtime_ns // 1000
 
-    def _lost(self, base: int, error: CommitFailedError | None = None) -> None:
+    def _lost(self, base: int, error: CommitFailedError) -> None:
         """Another writer took version base + 1: look at it. If nobody did, the failure is no conflict."""
         if self.refresh() == base:
-            raise StorageError(
-                f"the commit failed: {error}", hint=hint_for_text(str(error)), where=str(self.root)
-            ) from error
+            raise disk_error("commit", self.root, error) from error
 
     def _won(self, version: int) -> None:
         log.sync_entries(self.root, self._synced, version)
@@ -386,14 +382,15 @@ def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: st
                 name=name,
                 description=description,
                 configuration=dict(_SETTINGS),
-                commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, 1)]),
+                # with retries the slower of two creators would land a second table as version 1
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, app_transactions=[Transaction(APP_ID, 1)]
+                ),
                 post_commithook_properties=_NO_HOOKS,
             )
     except CommitFailedError as error:
         if not log.entry_path(root, 0).exists():
-            raise StorageError(
-                f"can not create the table: {error}", hint=hint_for_text(str(error)), where=str(root)
-            ) from error
+            raise disk_error("create the table", root, error) from error
     log.sync_entries(root, -1, 0)
     sync_folder(root)
 
