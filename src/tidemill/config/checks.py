@@ -1,0 +1,175 @@
+"""What the sections of a stream say about each other: columns that exist, types that suit their use.
+
+Pure: each rule yields findings, and none stops at the first. Sections that are broken by themselves
+are passed as such, so that nothing is reported about them twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from tidemill.config.problems import Path, choices
+from tidemill.config.project import Engine, Limits
+from tidemill.config.schema import Field, FieldType
+from tidemill.config.stream import Stream
+from tidemill.config.validation import Finding
+
+IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
+DIMENSION_TYPES: tuple[FieldType, ...] = ("string", "integer", "boolean")
+MEASURE_TYPES: tuple[FieldType, ...] = ("integer", "decimal")
+TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "any")
+
+_MEASURE_HINT = "a float has no exact sum: declare a decimal with a scale, such as {type: decimal, scale: 3}"
+
+
+def check_stream(
+    stream: Stream, time_types: Collection[str], broken: Collection[Path] = ()
+) -> Iterator[Finding]:
+    """Everything wrong between the sections of `stream`; paths are relative to it."""
+    columns = _Columns(stream, broken)
+    yield from _schema(stream, broken)
+    yield from _csv(stream)
+    if ("event_time",) not in broken:
+        yield from _event_time(stream, columns, time_types, broken)
+    yield from _gate(stream, broken)
+    for path, column in _listed(("identity",), stream.identity):
+        yield from columns.check(path, column, IDENTITY_TYPES, f"an identity is {_or(IDENTITY_TYPES)}")
+    if stream.tenant.column is not None:
+        yield from columns.check(
+            ("tenant", "column"), stream.tenant.column, ("string",), "a tenant is a string"
+        )
+    if stream.event_type is not None:
+        path = ("event_type", "column")
+        yield from columns.check(path, stream.event_type.column, ("string",), "an event type is a string")
+        yield from _repeats(("event_type", "allowed"), stream.event_type.allowed)
+    for name, metric in stream.metrics.items():
+        at = ("metrics", name)
+        for path, column in _listed((*at, "dimensions"), metric.dimensions):
+            hint = f"a dimension is {_or(DIMENSION_TYPES)}"
+            yield from columns.check(path, column, DIMENSION_TYPES, hint)
+        for path, column in _listed((*at, "measures"), metric.measures):
+            hint = f"a measure is {_or(MEASURE_TYPES)}; {_MEASURE_HINT}"
+            yield from columns.check(path, column, MEASURE_TYPES, hint)
+        yield from _repeats((*at, "dimensions"), metric.dimensions)
+        yield from _repeats((*at, "measures"), metric.measures)
+    yield from _repeats(("identity",), stream.identity)
+
+
+def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:
+    """Sizes that must fit into each other; paths are from the top of the file."""
+    if engine.chunk_bytes < limits.record_bytes:
+        yield Finding(
+            ("limits", "record_bytes"),
+            f"a record of {limits.record_bytes} bytes does not fit a chunk of {engine.chunk_bytes}",
+            "make engine.chunk_bytes at least as large",
+        )
+    if engine.batch_bytes < engine.chunk_bytes:
+        yield Finding(
+            ("engine", "batch_bytes"),
+            f"a batch of {engine.batch_bytes} bytes is smaller than a chunk of {engine.chunk_bytes}",
+            "make engine.batch_bytes at least as large as engine.chunk_bytes",
+        )
+
+
+class _Columns:
+    """The declared columns, for rules that name one."""
+
+    def __init__(self, stream: Stream, broken: Collection[Path]) -> None:
+        self._fields = stream.fields
+        self._broken = {path[1] for path in broken if len(path) == 2 and path[0] == "schema"}
+        self._unknown = ("schema",) in broken
+
+    def check(self, path: Path, column: str, types: Sequence[FieldType], hint: str) -> Iterator[Finding]:
+        field = self._fields.get(column)
+        if field is not None:
+            if field.type not in types:
+                yield Finding(path, f"column {column!r} is of type {field.type}", hint)
+        elif not self._unknown and column not in self._broken:
+            valid = tuple(name for name, known in self._fields.items() if known.type in types)
+            hint = choices(column, valid, "columns that can be used here")
+            yield Finding(path, f"column {column!r} is not in the schema", hint)
+
+
+def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+    if not stream.fields and not any(path[0] == "schema" for path in broken):
+        yield Finding(("schema",), "the schema has no columns", "declare at least one, such as ts: integer")
+    for column in stream.fields:
+        parts = column.split(".")
+        for length in range(1, len(parts)):
+            parent = ".".join(parts[:length])
+            outer: Field | None = stream.fields.get(parent)
+            if outer is not None and outer.type not in ("object", "any"):
+                yield Finding(
+                    ("schema", column),
+                    f"{parent!r} is of type {outer.type} and has nothing inside",
+                    f"declare {parent} as object, or rename {column}",
+                )
+
+
+def _csv(stream: Stream) -> Iterator[Finding]:
+    if "csv" not in stream.model_fields_set:
+        return
+    if stream.format not in ("auto", "csv"):
+        message = f"slices of format {stream.format} are not CSV"
+        yield Finding(("csv",), message, "remove csv, or set format: csv")
+    yield from _repeats(("csv", "columns"), stream.csv.columns)
+    if stream.csv.columns:
+        for column, field in stream.fields.items():
+            if field.required and column not in stream.csv.columns:
+                yield Finding(
+                    ("csv", "columns"),
+                    f"the required column {column!r} is not among them",
+                    "add it, or make it optional in the schema",
+                )
+
+
+def _event_time(
+    stream: Stream, columns: _Columns, time_types: Collection[str], broken: Collection[Path]
+) -> Iterator[Finding]:
+    declared, path = stream.event_time, ("event_time",)
+    if declared.mode == "event":
+        otherwise = "or set mode: processing to use the arrival"
+        if declared.column is None and (*path, "column") not in broken:
+            yield Finding(path, "column is missing", f"name a column of the schema, {otherwise}")
+        if declared.type is None and (*path, "type") not in broken:
+            yield Finding(path, "type is missing", f"types: {', '.join(sorted(time_types))}; {otherwise}")
+    if declared.column is not None:
+        hint = f"an event time is {_or(TIME_TYPES)}"
+        yield from columns.check((*path, "column"), declared.column, TIME_TYPES, hint)
+    if declared.type is not None and declared.type not in time_types:
+        hint = choices(declared.type, sorted(time_types), "types")
+        yield Finding((*path, "type"), f"there is no event-time type {declared.type!r}", hint)
+    field = stream.fields.get(declared.column or "")
+    if declared.type == "iso8601" and field is not None and field.type in ("integer", "decimal"):
+        yield Finding(
+            (*path, "type"),
+            f"iso8601 reads text, and column {declared.column!r} is of type {field.type}",
+            "declare the column as string, or use one of the unixtimestamp types",
+        )
+
+
+def _gate(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+    if ("gate",) in broken or ("identity",) in broken:
+        return
+    if stream.gate == "event_id" and not stream.identity:
+        path: Path = ("gate",) if "gate" in stream.model_fields_set else ()
+        yield Finding(
+            path,
+            "the gate needs to know what makes an event one event",
+            "add identity: COLUMN or a list of columns, or gate: none to accept every record",
+        )
+
+
+def _listed(path: Path, columns: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    return (((*path, index), column) for index, column in enumerate(columns))
+
+
+def _repeats(path: Path, names: Iterable[str]) -> Iterator[Finding]:
+    for name, count in Tally(names).items():
+        if count > 1:
+            yield Finding(path, f"{name!r} is listed {count} times", "list it once")
+
+
+def _or(types: Sequence[str]) -> str:
+    return f"{', '.join(types[:-1])} or {types[-1]}"

@@ -1,0 +1,160 @@
+"""YAML text to plain data that remembers the line of every key.
+
+Only what YAML 1.2 calls the core types: `no` and `on` are text, and so are dates. Tags are refused,
+a key is given once, and nothing that the text says can make it grow without bound.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Final
+
+import yaml
+
+from tidemill.config.problems import Document, Path, Place, Problem, dotted, line_place
+from tidemill.model.errors import ConfigError
+
+MAX_NODES: Final = 500_000  # aliases of aliases would otherwise unfold without end
+MAX_DEPTH: Final = 100
+
+_TAG: Final = "tag:yaml.org,2002:"
+_CORE: Final = {
+    "null": (r"~|null|Null|NULL|", "~nN\0"),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]{1,40}", "-+0123456789"),
+    "float": (r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+}
+_SYNTAX_HINT: Final = "YAML is indented with spaces; text with : # { } [ ] & * or quotes goes in quotes"
+
+
+class _CoreLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """PyYAML's parser with the core types only. It composes nodes and never constructs objects."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    _depth = 0
+
+    # Called around every node. The composer of libyaml recurses on the C stack: without a bound of our
+    # own, a file of brackets would end the process.
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: object) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            mark = current_node.start_mark if current_node is not None else None
+            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=mark)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+
+
+for _name, (_pattern, _first) in _CORE.items():
+    _CoreLoader.add_implicit_resolver(
+        _TAG + _name, re.compile(f"(?:{_pattern})$"), [c if c != "\0" else "" for c in _first]
+    )
+
+
+def parse_document(text: str, file: str) -> Document:
+    """The document of a file. Text that is not YAML at all is an error at once."""
+    document = Document(file)
+    root = _compose(text, file)
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
+        raise ConfigError(
+            "the file is empty", hint="`tidemill init DIR` writes one to start from", where=file
+        )
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(
+            "the file is not a mapping of keys to values",
+            hint="it starts with `version: 1`, `warehouse: …` and `streams:`",
+            where=f"{file}:1",
+        )
+    _Reader(document).mapping(root, ())
+    return document
+
+
+def parse_value(text: str, place: Place, path: Path, document: Document) -> object:
+    """The value of an override, as if it stood in the file at `path`."""
+    try:
+        root = _compose(text, place.text)
+    except ConfigError as error:
+        document.problems.append(Problem(place, f"{dotted(path)}: {error.message}", error.hint))
+        return None
+    return None if root is None else _Reader(document, place).value(root, path)
+
+
+def _compose(text: str, file: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=_CoreLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{file}:{mark.line + 1}" if mark else file
+        said = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"this is not YAML: {said}", hint=_SYNTAX_HINT, where=where) from None
+    except yaml.reader.ReaderError as error:
+        where = f"{file}:{text.count(chr(10), 0, error.position) + 1}"
+        raise ConfigError(f"this is not YAML: {error.reason}", hint=_SYNTAX_HINT, where=where) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"this is not YAML: {said}", hint=_SYNTAX_HINT, where=file) from None
+    return node
+
+
+class _Reader:
+    """Walks the nodes once, filling a document; `place` overrides the lines of the file."""
+
+    def __init__(self, document: Document, place: Place | None = None) -> None:
+        self._document = document
+        self._place = place
+        self._nodes = 0
+
+    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        found: dict[str, object] = {} if path else self._document.data
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._report(key_node, path, "a key is not plain text", "write key: value")
+                continue
+            key = str(key_node.value)  # as written: a key `404` or `true` is text, too
+            if key in found:
+                self._report(key_node, (*path, key), "this key is given twice", "remove one of the two")
+                continue
+            self._document.places[*path, key] = self._at(key_node)
+            found[key] = self.value(value_node, (*path, key))
+        return found
+
+    def value(self, node: yaml.Node, path: Path) -> object:
+        self._nodes += 1
+        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            raise ConfigError(
+                f"{dotted(path[:8])}: the file is nested too deeply or unfolds to too many values",
+                hint="an alias must not contain itself, and aliases of aliases multiply",
+                where=self._at(node).text,
+            )
+        self._document.places.setdefault(path, self._at(node))
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _scalar(self, node: yaml.Node, path: Path) -> object:
+        text = str(node.value)
+        try:
+            match node.tag.removeprefix(_TAG):
+                case "str":
+                    return text
+                case "null":
+                    return None
+                case "bool":
+                    return text.lower() == "true"
+                case "int":
+                    return int(text)
+                case "float":
+                    return float(text)
+        except ValueError:
+            pass  # `!!int x` asks for what the text is not: reported like any other tag
+        self._report(node, path, f"the tag {node.tag} does not fit here", "leave the tag out")
+        return text
+
+    def _at(self, node: yaml.Node) -> Place:
+        return self._place or line_place(self._document.file, node.start_mark.line + 1)
+
+    def _report(self, node: yaml.Node, path: Path, message: str, hint: str) -> None:
+        said = f"{dotted(path)}: {message}" if path else message
+        self._document.problems.append(Problem(self._at(node), said, hint))

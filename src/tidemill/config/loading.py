@@ -1,0 +1,150 @@
+"""`tidemill.yaml` and the environment in, a checked `Project` out, or one error that lists every problem.
+
+The only place that reads a configuration. It creates nothing and knows no event-time parser: the
+names of the registered types are passed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from copy import deepcopy
+from pathlib import Path as FilePath
+from typing import Final
+
+from tidemill.config.checks import check_sizes, check_stream
+from tidemill.config.document import parse_document
+from tidemill.config.overrides import apply_overrides
+from tidemill.config.problems import Document, Path, config_error
+from tidemill.config.project import FILE_NAME, Project, Settings
+from tidemill.config.stream import Stream
+from tidemill.config.validation import Finding, validate
+from tidemill.model.errors import ConfigError
+from tidemill.model.names import NAME_HINT, is_safe_name
+
+MAX_BYTES: Final = 16 << 20
+_NAME: Final = frozenset({"name"})  # of a stream: its key in the file, not a key of its own
+
+
+def load_project(
+    path: FilePath, time_types: Collection[str], environ: Mapping[str, str] = os.environ
+) -> Project:
+    """The project of a `tidemill.yaml`, or of the folder that holds one."""
+    names_a_file = path.suffix in (".yaml", ".yml") and not os.path.isdir(path)  # noqa: PTH112 - never raises
+    file = path if names_a_file else path / FILE_NAME
+    return parse_project(_read(file), file, time_types, environ)
+
+
+def parse_project(
+    text: str, file: FilePath, time_types: Collection[str], environ: Mapping[str, str]
+) -> Project:
+    """The project that `text` declares, as if it were the content of `file`."""
+    document = parse_document(text, str(file))
+    apply_overrides(document, environ)
+    settings = _settings(document)
+    streams = _streams(document, time_types)
+    if settings is not None:
+        for finding in check_sizes(settings.engine, settings.limits):
+            document.report(finding.path, finding.message, finding.hint)
+    if document.problems or settings is None:
+        raise config_error(document.problems)
+    root = file.absolute().parent
+    return Project(
+        path=file.absolute(),
+        root=root,
+        warehouse=FilePath(os.path.normpath(root / FilePath(settings.warehouse).expanduser())),
+        engine=settings.engine,
+        limits=settings.limits,
+        streams=streams,
+    )
+
+
+def _read(file: FilePath) -> str:
+    try:
+        if not file.is_file():
+            raise ConfigError(
+                f"no {file.name} in {file.parent}", hint=f"run tidemill init {file.parent}", where=str(file)
+            )
+        if file.stat().st_size > MAX_BYTES:
+            raise ConfigError(
+                "the file is too large", hint=f"at most {MAX_BYTES} bytes are read", where=str(file)
+            )
+        content = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the file can not be read: {error.strerror}", hint="check who may read it", where=str(file)
+        ) from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError("the file is not UTF-8", hint="save it as UTF-8", where=f"{file}:{line}") from None
+
+
+def _settings(document: Document) -> Settings | None:
+    found = validate(Settings, document.data)
+    if isinstance(found, Settings):
+        return found
+    for finding in found:
+        document.report(finding.path, finding.message, finding.hint)
+    return None
+
+
+def _streams(document: Document, time_types: Collection[str]) -> dict[str, Stream]:
+    declared = document.data.get("streams") or {}
+    if not declared:
+        document.report(("streams",), "declare at least one stream", "streams: {requests: {schema: …}}")
+    if not isinstance(declared, dict):
+        return {}  # reported with the settings
+    streams: dict[str, Stream] = {}
+    for name, data in declared.items():
+        path: Path = ("streams", name)
+        if not is_safe_name(name):
+            document.report(path, f"stream name {name!r} is not allowed", NAME_HINT)
+            name = "unnamed"  # so that the rest of it is checked, too
+        if not isinstance(data, dict):
+            document.report(path, "should be a section of keys and values", "it has at least a schema")
+        elif stream := _stream(document, path, name, data, time_types):
+            streams[name] = stream
+    return streams
+
+
+def _stream(
+    document: Document, path: Path, name: str, data: Mapping[str, object], time_types: Collection[str]
+) -> Stream | None:
+    """The stream, or None; what is broken is left out so that the rest of it is still checked."""
+    if "name" in data:
+        document.report((*path, "name"), "unknown key", "the key under streams is the name of the stream")
+    sound: dict[str, object] = deepcopy({**data, "name": name})
+    broken: set[Path] = set()
+    found = validate(Stream, sound, _NAME)
+    for finding in found if isinstance(found, list) else ():
+        document.report((*path, *finding.path), finding.message, finding.hint)
+    while isinstance(found, list):
+        removed = [_remove(sound, finding) for finding in found]
+        broken.update(gone for gone in removed if gone is not None)
+        if not any(removed):
+            return None
+        found = validate(Stream, sound, _NAME)
+    for finding in check_stream(found, time_types, broken):
+        document.report((*path, *finding.path), finding.message, finding.hint)
+    return found
+
+
+def _remove(data: dict[str, object], finding: Finding) -> Path | None:
+    """Take what a finding is about out of a stream's data; the path that went, None if it was gone."""
+    path: Path = finding.path
+    if not path:  # only the schema is required
+        is_new = data.setdefault("schema", None) is None
+        data["schema"] = {}
+        return ("schema",) if is_new else None
+    # A list goes as a whole, so that the positions of what stays in it do not shift.
+    depth = next((index for index, key in enumerate(path) if isinstance(key, int)), len(path))
+    *outer, last = path[:depth]
+    section: object = data
+    for key in outer:
+        section = section.get(str(key)) if isinstance(section, dict) else None
+    if not isinstance(section, dict) or last not in section:
+        return None
+    del section[str(last)]
+    return path[:depth]

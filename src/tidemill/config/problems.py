@@ -1,0 +1,93 @@
+"""What is wrong in a configuration, where, and the one error that lists all of it.
+
+Every problem has a place (a line of the file or an environment variable) and says what is valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from tidemill.model.errors import ConfigError
+
+Path = tuple[str | int, ...]
+"""The way into the file: keys, and positions in lists."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of the file, or a variable of the environment (after all lines)."""
+
+    order: int
+    text: str
+
+
+def line_place(file: str, line: int) -> Place:
+    return Place(line, f"{file}:{line}")
+
+
+def variable_place(name: str) -> Place:
+    return Place(1 << 62, f"environment variable {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    place: Place
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Document:
+    """The plain data of a file and its overrides, with the place that each value came from."""
+
+    file: str
+    data: dict[str, object] = field(default_factory=dict)
+    places: dict[Path, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, path: Path) -> Place:
+        """Where `path` was written, or else the nearest section around it."""
+        for length in range(len(path), 0, -1):
+            if found := self.places.get(path[:length]):
+                return found
+        return line_place(self.file, 1)
+
+    def report(self, path: Path, message: str, hint: str) -> None:
+        said = f"{dotted(path)}: {message}" if path else message
+        self.problems.append(Problem(self.place(path), said, hint))
+
+
+def dotted(path: Path) -> str:
+    """`streams.requests.source_links[0].href`"""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += f".{key}" if text else key
+    return text
+
+
+def choices(word: str, valid: Sequence[str], what: str) -> str:
+    """A hint that names the closest valid choice first, then all of them."""
+    if not valid:
+        return f"there are no {what}"
+    near = get_close_matches(word, valid, n=1, cutoff=0.5) or get_close_matches(
+        word.lower(), valid, n=1, cutoff=0.5
+    )
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"{guess}{what}: {', '.join(valid)}"
+
+
+def config_error(problems: Iterable[Problem]) -> ConfigError:
+    """All problems in the order of the file, one on each line; printed, every line has its place."""
+    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.place)
+    if not others:
+        return ConfigError(first.message, hint=first.hint, where=first.place.text)
+    lines = [f"{first.message} ({first.hint})"]
+    lines += [f"{other.place.text}: {other.message} ({other.hint})" for other in others]
+    return ConfigError(
+        "\n".join(lines), hint=f"{len(lines)} problems, one on each line", where=first.place.text
+    )

@@ -1,0 +1,105 @@
+"""The project: where the warehouse is, what the engine may use, what a record may be, the streams.
+
+Paths are absolute here. Nothing is created or opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import pydantic
+from pydantic import BeforeValidator, StrictInt, model_validator
+
+from tidemill.config.problems import choices
+from tidemill.config.quantities import ByteSize, Cores, HeapSize, wrong
+from tidemill.config.schema import SECTION
+from tidemill.config.stream import Stream
+from tidemill.model.errors import NotFoundError
+
+FILE_NAME: Final = "tidemill.yaml"
+VERSION: Final = 1
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+
+def _version(value: object) -> object:
+    if value != VERSION or isinstance(value, bool):
+        raise wrong(f"{value!r} is not a version of this file that is known", f"write version: {VERSION}")
+    return value
+
+
+def _warehouse(value: object) -> object:
+    if isinstance(value, str):
+        if "://" in value:
+            raise wrong(f"{value!r} is not a folder", "name a folder, relative to this file or absolute")
+        if not value.strip() or "\0" in value:
+            raise wrong("the warehouse has no name", "name a folder, relative to this file or absolute")
+        try:
+            Path(value).expanduser()
+        except RuntimeError:
+            raise wrong(f"{value!r} names the home of nobody", "write the path in full") from None
+    return value
+
+
+class Engine(pydantic.BaseModel):
+    """What Spark may use, and how much it takes at once."""
+
+    model_config = SECTION
+
+    cores: Cores = "auto"  # all that the machine has
+    memory: HeapSize = "1g"  # JVM heap; the Python workers come on top
+    batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB  # slice bytes of one accept batch
+    chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 48 * MIB  # unit of work
+
+
+class Limits(pydantic.BaseModel):
+    """What a single record may be; beyond it, it is rejected."""
+
+    model_config = SECTION
+
+    record_bytes: Annotated[ByteSize, pydantic.Field(ge=64, le=256 * MIB)] = MIB
+    depth: Annotated[StrictInt, pydantic.Field(ge=1, le=512)] = 64
+
+
+class Settings(pydantic.BaseModel):
+    """The top of the file; its streams are read one by one."""
+
+    model_config = SECTION
+
+    version: Annotated[Literal[1], BeforeValidator(_version)]
+    warehouse: Annotated[str, BeforeValidator(_warehouse)] = "warehouse"
+    engine: Engine = Engine()
+    limits: Limits = Limits()
+    streams: Mapping[str, object] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_absent(cls, data: object) -> object:
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A `tidemill.yaml` that was read and checked."""
+
+    path: Path  # the file
+    root: Path  # its folder
+    warehouse: Path
+    engine: Engine
+    limits: Limits
+    streams: Mapping[str, Stream]
+
+    def stream(self, name: str) -> Stream:
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise NotFoundError(
+                f"there is no stream {name!r}",
+                hint=choices(name, tuple(self.streams), "streams"),
+                where=str(self.path),
+            ) from None

@@ -1,0 +1,63 @@
+"""The typed fields of a stream: what a record may hold, as declared in `tidemill.yaml`.
+
+A column is a path of names joined by dots. Nothing here looks at a record.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal, get_args
+
+import pydantic
+from pydantic import AfterValidator, ConfigDict, StrictBool, StrictInt, model_validator
+
+from tidemill.config.quantities import wrong
+
+FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
+FIELD_TYPES: Final[tuple[FieldType, ...]] = get_args(FieldType)
+MAX_SCALE: Final = 15
+DECIMAL_DIGITS: Final = 18  # so that a value, scaled, is a 64-bit integer
+
+SECTION: Final = ConfigDict(frozen=True, extra="forbid")
+"""How every section of the file is read: unknown keys are errors, and nothing changes afterwards."""
+
+_COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+_COLUMN_HINT: Final = "use letters, digits and _, not starting with a digit; dots lead into objects"
+
+
+def _column(name: str) -> str:
+    if not _COLUMN.fullmatch(name) or len(name) > 255:
+        raise wrong(f"column name {name!r} is not allowed", _COLUMN_HINT)
+    return name
+
+
+ColumnName = Annotated[str, AfterValidator(_column)]
+
+
+class Field(pydantic.BaseModel):
+    """One column: `{type: integer, required: true}`, or just `integer`."""
+
+    model_config = SECTION
+
+    type: FieldType
+    required: StrictBool = False
+    scale: Annotated[StrictInt, pydantic.Field(ge=0, le=MAX_SCALE)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: object) -> object:
+        if data is None:
+            raise wrong("the column has no type", f"types: {', '.join(FIELD_TYPES)}")
+        return {"type": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _scale_belongs_to_decimals(self) -> Field:
+        if self.type == "decimal" and self.scale is None:
+            raise wrong(
+                "a decimal needs its scale",
+                f"write {{type: decimal, scale: 3}} for thousandths; 0 to {MAX_SCALE}, "
+                f"{DECIMAL_DIGITS} digits in all",
+            )
+        if self.type != "decimal" and self.scale is not None:
+            raise wrong(f"a field of type {self.type} has no scale", "leave scale out, or use type: decimal")
+        return self

@@ -1,0 +1,229 @@
+"""A stream as declared: its schema, event time, identity, tenant, gate, metrics and retention.
+
+Each section checks only itself here; what one section says about another is checked in `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, Literal, get_args
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, StrictBool, model_validator
+
+from tidemill.config.quantities import Duration, PositiveDuration, wrong
+from tidemill.config.schema import SECTION, ColumnName, Field
+from tidemill.model.levels import NAMES as LEVEL_NAMES
+from tidemill.model.names import NAME_HINT, is_safe_name
+from tidemill.model.time import DAY
+
+FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
+TimeMode = Literal["event", "processing"]
+GateMode = Literal["event_id", "none"]
+
+
+def _name(name: str) -> str:
+    if not is_safe_name(name):
+        raise wrong(f"name {name!r} is not allowed", NAME_HINT)
+    return name
+
+
+def _level(name: str) -> str:
+    if name not in LEVEL_NAMES:
+        raise wrong(f"there is no rollup level {name!r}", f"levels: {', '.join(LEVEL_NAMES)}")
+    return name
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise wrong("is empty", "write some text, or leave it out")
+    return value
+
+
+def _delimiter(value: str) -> str:
+    if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
+        raise wrong(f"{value!r} can not separate columns", 'use one character such as ",", ";" or "\\t"')
+    return value
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+SafeName = Annotated[str, AfterValidator(_name)]
+LevelName = Annotated[str, AfterValidator(_level)]
+Text = Annotated[str, AfterValidator(_text)]
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in order of first mention."""
+    return tuple(dict.fromkeys(names))
+
+
+class Link(pydantic.BaseModel):
+    """Where the feed comes from, for people: an address, or `{href, title}`."""
+
+    model_config = SECTION
+
+    href: str
+    title: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: object) -> object:
+        return {"href": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _is_a_web_address(self) -> Link:
+        if not self.href.startswith(("https://", "http://")):
+            raise wrong(f"{self.href!r} is not a web address", "use https://… or http://…")
+        return self
+
+
+class Csv(pydantic.BaseModel):
+    """How CSV slices are cut into records. `columns` names them when there is no header."""
+
+    model_config = SECTION
+
+    delimiter: Annotated[str, AfterValidator(_delimiter)] = ","
+    header: StrictBool = True
+    columns: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _columns_have_names(self) -> Csv:
+        if not self.header and not self.columns:
+            raise wrong("without a header the columns have no names", "list them: columns: [a, b, c]")
+        return self
+
+
+class EventType(pydantic.BaseModel):
+    """Only events whose `column` holds one of `allowed` are accepted."""
+
+    model_config = SECTION
+
+    column: str
+    allowed: Annotated[tuple[Text, ...], pydantic.Field(min_length=1)]
+
+
+class EventTime(pydantic.BaseModel):
+    """Which column says when it happened; in mode `processing` the arrival says it."""
+
+    model_config = SECTION
+
+    column: str | None = None
+    type: str | None = None
+    late_tolerance: Duration = 0
+    mode: TimeMode = "event"
+
+
+class Tenant(pydantic.BaseModel):
+    """Whose event it is: the value of a column, or the same for all of them."""
+
+    model_config = SECTION
+
+    column: str | None = None
+    value: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: object) -> object:
+        return {"column": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Tenant:
+        if (self.column is None) == (self.value is None):
+            raise wrong("needs a column or a value", "write {column: NAME} or {value: NAME}, not both")
+        return self
+
+
+class Skew(pydantic.BaseModel):
+    """How far event time may lie from the arrival; beyond it a record is rejected. None: no limit.
+
+    The future is limited by default, since one far-future time would make all that follows late.
+    """
+
+    model_config = SECTION
+
+    past: Duration | None = None
+    future: Duration | None = DAY
+
+
+class Counter(pydantic.BaseModel):
+    """Counts events and sums measures exactly, for every combination of its dimensions."""
+
+    model_config = SECTION
+
+    kind: Literal["counter"]
+    dimensions: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+
+
+Metric = Counter
+"""Every kind of metric. With a second one: `Annotated[Counter | Gauge, Field(discriminator="kind")]`."""
+
+
+class Retention(pydantic.BaseModel):
+    """How long what is kept is kept. None or absent: for ever."""
+
+    model_config = SECTION
+
+    raw: PositiveDuration | None = None
+    quarantine: PositiveDuration | None = None
+    rollups: Mapping[LevelName, PositiveDuration] = {}
+
+
+class Stream(pydantic.BaseModel):
+    """A declared feed. Frozen, and can be pickled: Spark tasks get it whole."""
+
+    model_config = SECTION
+
+    name: SafeName
+    description: str = ""
+    keywords: tuple[Text, ...] = ()
+    source_links: tuple[Link, ...] = ()
+    format: FormatName = "auto"
+    csv: Csv = Csv()
+    fields: Annotated[Mapping[ColumnName, Field], pydantic.Field(alias="schema")]
+    event_type: EventType | None = None
+    event_time: EventTime = EventTime(mode="processing")
+    identity: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    tenant: Tenant = Tenant(value="default")
+    skew: Skew = Skew()
+    gate: GateMode = "event_id"
+    metrics: Mapping[SafeName, Metric] = {}
+    retention: Retention = Retention()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_absent(cls, data: object) -> object:
+        """`csv:` with all its keys commented out is the default, not an error."""
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+    @property
+    def time_column(self) -> str | None:
+        """The column that event time is read from; None when the arrival is used."""
+        return self.event_time.column if self.event_time.mode == "event" else None
+
+    @property
+    def dimension_columns(self) -> tuple[str, ...]:
+        return _once(column for metric in self.metrics.values() for column in metric.dimensions)
+
+    @property
+    def measure_columns(self) -> tuple[str, ...]:
+        return _once(column for metric in self.metrics.values() for column in metric.measures)
+
+    def columns_used(self) -> tuple[str, ...]:
+        """What the engine has to read of each record: identity, tenant, event type, event time,
+        dimensions, measures, in this order and each once."""
+        single = (
+            self.tenant.column,
+            self.event_type.column if self.event_type else None,
+            self.time_column,
+        )
+        named = tuple(column for column in single if column is not None)
+        return _once((*self.identity, *named, *self.dimension_columns, *self.measure_columns))
+
+
+FORMATS: Final[tuple[FormatName, ...]] = get_args(FormatName)

@@ -1,0 +1,83 @@
+"""The `tidemill.yaml` that `tidemill init` writes: a whole, commented stream of web requests.
+
+It must load as it is; a test proves it, and that what its comments call a default is one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TEMPLATE: Final = """\
+# A Tidemill project. Durations: 250ms, 5s, 1m, 2h30m, 1d, 1w or ISO 8601 (PT1H). Sizes: 64KiB, 48MiB, 1GB.
+# Any setting can come from the environment: TIDEMILL__ENGINE__CORES=2,
+# TIDEMILL__STREAMS__REQUESTS__SKEW__FUTURE=1h; values are YAML.
+version: 1
+
+# The folder that holds everything, relative to this file. Or set TIDEMILL_WAREHOUSE.
+warehouse: warehouse
+
+engine:
+  cores: auto          # how many Spark may use; auto is all of them
+  memory: 1g           # heap of the JVM; the Python workers come on top
+  # batch_bytes: 1GiB  # how many bytes of slices are accepted in one batch
+  # chunk_bytes: 48MiB # the unit of work inside a batch
+
+# limits:
+#   record_bytes: 1MiB # a longer record is rejected as too_large
+#   depth: 64          # a record that is nested deeper is rejected as malformed
+
+streams:
+  requests:
+    description: Web requests of the tenants acme, globex and initech
+    keywords: [web, latency]
+    source_links:
+      - {href: "https://example.com/gateway", title: The gateway that sends them}
+
+    # auto goes by the name of the file: ndjson, json, csv, parquet, arrow; also .gz and .zst
+    format: auto
+    # csv: {delimiter: ",", header: true}
+
+    # Types: string, integer (64-bit), decimal (with a scale), float, boolean, object, array, any.
+    # A record with a wrong type or without a required column is rejected; other columns are kept as
+    # they are. A dot leads into an object: `resource.service: string`.
+    schema:
+      event_id: {type: string, required: true}
+      event_type: {type: string, required: true}
+      ts: {type: integer, required: true}
+      tenant: {type: string, required: true}
+      api: string
+      region: string
+      status: integer
+      latency_ms: {type: decimal, scale: 3}
+
+    # Only these types of events are accepted.
+    event_type: {column: event_type, allowed: [request]}
+
+    # When it happened. Types: unixtimestamp_s, _ms, _us, _ns, iso8601. An event is late when it is
+    # more than late_tolerance behind the newest one of its source. `mode: processing` would use the
+    # arrival instead.
+    event_time: {column: ts, type: unixtimestamp_ms, late_tolerance: 2s}
+
+    # What makes it one event: a column or a list of columns. The same identity with the same content
+    # is a duplicate, with other content a conflict. `gate: none` accepts every record.
+    identity: event_id
+    gate: event_id
+
+    # Whose event it is: a column, or {value: acme} for all of them.
+    tenant: {column: tenant}
+
+    # How far event time may lie from the arrival. By default the past has no limit and the future
+    # has 1d, since a time far ahead would make all that follows late.
+    skew: {past: 400d, future: 5m}
+
+    # Counted and summed at 5s, 1m, 1h, 1d and 7d. Dimensions are strings, integers or booleans;
+    # measures are integers or decimals, whose sums are exact.
+    metrics:
+      requests: {kind: counter, dimensions: [api, region, status], measures: [latency_ms]}
+
+    # How long what is kept is kept; without a limit, for ever.
+    # retention:
+    #   raw: 400d
+    #   quarantine: 30d
+    #   rollups: {5s: 7d, 1m: 90d}
+"""

@@ -1,0 +1,151 @@
+"""From plain data to a checked model, and from pydantic's errors to problems in the words of the file.
+
+Knows the shape of models in general and nothing about what they mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from tidemill.config.problems import Path, choices
+
+_SECTION: Final = "should be a section of keys and values"
+_WORDS: Final = {
+    "string_type": ("should be text", "put quotes around it"),
+    "bool_type": ("should be true or false", "use true or false"),
+    "int_type": ("should be a whole number", "use digits only"),
+    "tuple_type": ("should be a list", "use [a, b] or one `- item` on each line"),
+    "mapping_type": (_SECTION, "use key: value, indented, or {key: value}"),
+    "dict_type": (_SECTION, "use key: value, indented, or {key: value}"),
+    "model_type": (_SECTION, "use key: value, indented, or {key: value}"),
+    "too_short": ("should not be empty", "give at least one"),
+    "greater_than_equal": ("should be at least {ge}", "use a larger one"),
+    "less_than_equal": ("should be at most {le}", "use a smaller one"),
+}
+_M = TypeVar("_M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that does not fit a model, at a path relative to it."""
+
+    path: Path
+    message: str
+    hint: str
+    is_extra: bool = False  # a key too many; the rest of its section stands
+
+
+def validate(
+    model: type[_M], data: Mapping[str, object], reserved: frozenset[str] = frozenset()
+) -> _M | list[Finding]:
+    """The model of `data`, or everything that is wrong with it.
+
+    `reserved` are keys of the model that the file does not have."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        return [_finding(model, data, detail, reserved) for detail in details]
+
+
+def keys_of(model: type[BaseModel], reserved: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """The keys that a section may have, as they are written."""
+    names = (info.alias or name for name, info in model.model_fields.items())
+    return tuple(name for name in names if name not in reserved)
+
+
+def _finding(
+    model: type[BaseModel], data: Mapping[str, object], detail: ErrorDetails, reserved: frozenset[str]
+) -> Finding:
+    kind, value = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    if kind in ("extra_forbidden", "missing"):
+        *location, last = detail["loc"]
+        path = _path(data, location)
+        section = _annotation_at(model, path)
+        if kind == "missing":
+            return Finding(path, f"{last} is missing", _missing_hint(section, str(last)))
+        valid = keys_of(section, reserved if section is model else frozenset()) if section else ()
+        return Finding((*path, last), "unknown key", choices(str(last), valid, "keys"), is_extra=True)
+    path = _path(data, detail["loc"])
+    if kind == "tidemill":
+        return Finding(path, str(context["message"]), str(context["hint"]))
+    if kind == "literal_error":
+        valid = tuple(re.findall(r"'([^']*)'", str(context["expected"])))
+        message = f"{_shown(value)} is not a valid {detail['loc'][-1]}"
+        return Finding(path, message, choices(str(value), valid, "choices"))
+    if kind in _WORDS:
+        words, hint = _WORDS[kind]
+        return Finding(path, f"{_shown(value)} {words.format(**context)}", hint)
+    said = detail["msg"].removeprefix("Input ")
+    return Finding(path, f"{_shown(value)} {said}", "`tidemill init DIR` writes an example")
+
+
+def _path(data: object, location: Sequence[str | int]) -> Path:
+    """The part of pydantic's location that exists in the data: without tags, `[key]` and short forms."""
+    path: Path = ()
+    for key in location:
+        match data:
+            case dict() if key in data:
+                data = data[key]
+            case list() if isinstance(key, int) and key < len(data):
+                data = data[key]
+            case _:
+                continue
+        path = (*path, key)
+    return path
+
+
+def _shown(value: object) -> str:
+    """Scalars as they are, cut; sections and lists by what they are."""
+    if isinstance(value, dict):
+        return "a section"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _missing_hint(section: type[BaseModel] | None, key: str) -> str:
+    for name, info in section.model_fields.items() if section else ():
+        if (info.alias or name) == key and get_origin(info.annotation) is Literal:
+            return f"add {key}: {' | '.join(str(choice) for choice in get_args(info.annotation))}"
+    return f"add {key}: …"
+
+
+def _annotation_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model of the section at `path`, following the annotations of `model`."""
+    found: object = model
+    for key in path:
+        found = _inside(_plain(found), key)
+    found = _plain(found)
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _plain(annotation: object) -> object:
+    """Without `Annotated` and `| None`."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _plain(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return _plain(next(arg for arg in get_args(annotation) if arg is not type(None)))
+    return annotation
+
+
+def _inside(annotation: object, key: str | int) -> object:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields.items()
+        return next((info.annotation for name, info in fields if (info.alias or name) == key), None)
+    arguments = get_args(annotation)
+    if isinstance(key, int):
+        return arguments[0] if arguments else None
+    return arguments[1] if len(arguments) == 2 else None

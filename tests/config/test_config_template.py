@@ -1,0 +1,64 @@
+"""What `tidemill init` writes loads, and its comments tell the truth."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+from tidemill.config import TEMPLATE, Project, Stream, parse_project
+from tidemill.config.project import Engine, Limits
+from tidemill.config.stream import Csv
+from tidemill.eventtime import registered
+from tidemill.model.time import DAY, MINUTE, SECOND
+
+FILE = Path("/srv/mill/tidemill.yaml")
+
+
+def load(text: str) -> Project:
+    return parse_project(text, FILE, registered(), {})
+
+
+def test_template_loads() -> None:
+    project = load(TEMPLATE)
+    assert (project.path, project.root, project.warehouse) == (
+        FILE, Path("/srv/mill"), Path("/srv/mill/warehouse"),
+    )  # fmt: skip
+    assert (project.engine, project.limits) == (Engine(), Limits())
+    assert list(project.streams) == ["requests"]
+
+
+def test_template_declares_the_requests_stream() -> None:
+    stream = load(TEMPLATE).stream("requests")
+    assert stream.name == "requests"
+    assert all(tenant in stream.description for tenant in ("acme", "globex", "initech"))
+    assert stream.source_links[0].href == "https://example.com/gateway"
+    assert stream.fields["latency_ms"].model_dump() == {"type": "decimal", "required": False, "scale": 3}
+    assert stream.fields["ts"].required
+    assert (stream.time_column, stream.event_time.type) == ("ts", "unixtimestamp_ms")
+    assert stream.event_time.late_tolerance == 2 * SECOND
+    assert (stream.skew.past, stream.skew.future) == (400 * DAY, 5 * MINUTE)
+    assert (stream.identity, stream.gate, stream.tenant.column) == (("event_id",), "event_id", "tenant")
+    assert stream.dimension_columns == ("api", "region", "status")
+    assert stream.measure_columns == ("latency_ms",)
+    assert stream.columns_used() == (
+        "event_id", "tenant", "event_type", "ts", "api", "region", "status", "latency_ms",
+    )  # fmt: skip
+
+
+def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() -> None:
+    uncommented = re.sub(r"^( *)# (?=\s*[a-z_]+:(?: |$))", r"\1", TEMPLATE, flags=re.MULTILINE)
+    assert uncommented.count("#") < TEMPLATE.count("#")
+    project = load(uncommented)
+    assert (project.engine, project.limits) == (Engine(), Limits())
+    assert project.engine.model_fields_set == set(Engine.model_fields)
+    assert project.limits.model_fields_set == set(Limits.model_fields)
+    stream = project.stream("requests")
+    assert stream.csv == Csv()
+    assert stream.retention.rollups == {"5s": 7 * DAY, "1m": 90 * DAY}
+    assert stream.model_fields_set == set(Stream.model_fields)
+
+
+def test_stream_travels_to_other_processes() -> None:
+    stream = load(TEMPLATE).stream("requests")
+    assert pickle.loads(pickle.dumps(stream)) == stream  # noqa: S301
