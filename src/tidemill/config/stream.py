@@ -6,7 +6,7 @@ Each section checks only itself here; what one section says about another is che
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, StrictBool, model_validator
@@ -224,6 +224,3 @@ class Stream(pydantic.BaseModel):
         )
         named = tuple(column for column in single if column is not None)
         return _once((*self.identity, *named, *self.dimension_columns, *self.measure_columns))
-
-
-FORMATS: Final[tuple[FormatName, ...]] = get_args(FormatName)
