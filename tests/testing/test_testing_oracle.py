@@ -49,7 +49,7 @@ def test_m1_identical_event_is_a_duplicate_and_changes_nothing() -> None:
 
 RESPELLED = (
     rb'{"status":2e2,"tenant":"acme","ts":1704103200000.0,"event_type":"request","event_id":"e1","x":[1,-0]}',
-    b' {"event_id":"\\u00651","tenant":"acme",\t"x":[1.0,0],"ts":17041032e5,"status":2E2,"event_type":"request" }\r',
+    b'{"tenant":"acme",\r"event_id":"\\u00651","x":[1e0,0],"ts":17041032e5,"status":2E2,"event_type":"request"}',
 )
 
 

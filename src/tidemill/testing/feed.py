@@ -128,9 +128,7 @@ class RequestFeed:
                 hint="each at least 0, together at most 0.9",
             )
         if self.tenants < 1 or self.span <= 0 or self.disorder < 0 or self.seed < 0:
-            raise InputError(
-                "a feed needs tenants and a span", hint="tenants, span > 0; disorder, seed >= 0"
-            )
+            raise InputError("a feed needs tenants and a span", hint="tenants, span > 0; disorder, seed >= 0")
 
     def tenant_names(self) -> tuple[str, ...]:
         more = (f"tenant-{i:05d}" for i in range(len(TENANTS), self.tenants))

@@ -13,9 +13,7 @@ from tidemill.model.errors import ConfigError
 from tidemill.model.time import DAY, SECOND
 
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
-TimeType = Literal[
-    "unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns", "iso8601"
-]
+TimeType = Literal["unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns", "iso8601"]
 
 
 DEEPEST: Final = 256  # the oracle reads JSON recursively

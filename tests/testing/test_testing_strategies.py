@@ -1,0 +1,174 @@
+"""The generated feeds are what they claim to be, and the oracle obeys its laws over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.model.levels import LEVELS, below
+from tidemill.model.slices import Outcome, Reject
+from tidemill.model.time import DAY, HOUR, align
+from tidemill.testing import REQUESTS, Oracle, OracleField, OracleMetric, OracleStream
+from tidemill.testing.oracle import Landing
+from tidemill.testing.spelling import SPOILED_TEXT, plain, respelled
+from tidemill.testing.strategies import FIRST_ARRIVAL, events, feeds, spoils
+from tidemill.testing.strictjson import canonical, read_object
+
+NESTED = OracleStream(
+    name="nested",
+    fields={
+        "meta.source": OracleField("string", required=True),
+        "meta.n": OracleField("integer", required=True),
+        "body": OracleField("object"),
+        "body.price": OracleField("decimal", scale=2),
+        "tags": OracleField("array"),
+        "flag": OracleField("boolean"),
+        "ratio": OracleField("float"),
+        "free": OracleField("any", required=True),
+    },
+    time_column="meta.at",
+    time_type="iso8601",
+    identity=("meta.source", "meta.n", "part"),
+    tenant_value="one",
+    skew_past=2 * DAY,
+    skew_future=HOUR,
+    metrics={"sold": OracleMetric(("flag",), ("body.price", "meta.n")), "seen": OracleMetric()},
+    record_bytes=4096,
+    depth=6,
+)
+STREAMS = [
+    replace(REQUESTS, record_bytes=4096),
+    NESTED,
+    replace(NESTED, time_column=None, skew_past=None),
+    replace(NESTED, time_type="unixtimestamp_ns", identity=("part",)),
+    replace(NESTED, time_type="unixtimestamp_s", fields={**NESTED.fields, "meta.at": OracleField("string")}),
+]
+quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def landed(feed: list[Landing], stream: OracleStream = REQUESTS) -> Oracle:
+    oracle = Oracle(stream)
+    for landing in feed:
+        oracle.land(*landing)
+    return oracle
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@quick
+@given(data=st.data())
+def test_good_events_are_accepted_and_every_spoiled_one_is_rejected(
+    stream: OracleStream, data: st.DataObject
+) -> None:
+    event = data.draw(events(stream, 7))
+    text = plain(event)
+    random = Random(data.draw(st.integers(0, 1000)))
+    again = respelled(event, random)
+    assert "\n" not in text + again
+    assert canonical(read_object(text, 64)) == canonical(read_object(again, 64)) == canonical(event)
+    outcomes = Oracle(stream).land("good", [text.encode(), again.encode()], FIRST_ARRIVAL)
+    assert [verdict.outcome for verdict in outcomes] == [Outcome.ACCEPTED, Outcome.DUPLICATE]
+
+    for name, spoil_text in SPOILED_TEXT.items():
+        record = spoil_text(again, random)
+        assert b"\n" not in record
+        (verdict,) = Oracle(stream).land("bad", [record], FIRST_ARRIVAL)
+        assert verdict.outcome is Outcome.REJECTED, (name, record)
+    for spoil in (spoil for rule in spoils(stream).values() for spoil in rule):
+        broken = read_object(text, 64)
+        spoil(broken)
+        (verdict,) = Oracle(stream).land("bad", [plain(broken).encode()], FIRST_ARRIVAL)
+        assert verdict.outcome is Outcome.REJECTED, broken
+
+
+def test_every_outcome_and_reason_turns_up() -> None:
+    seen: Counter[str] = Counter()
+    stream = STREAMS[0]
+
+    @settings(quick, max_examples=50, derandomize=True, database=None)
+    @given(feeds(stream))
+    def collect(feed: list[Landing]) -> None:
+        total = landed(feed, stream).total()
+        assert 1 <= total.records <= 60
+        assert total.records == total.accepted + total.duplicate + total.conflict + total.rejected
+        seen.update(total.rejects)
+        seen.update(
+            a=total.accepted, d=total.duplicate, c=total.conflict, late=total.late, slices=len(feed) > 1
+        )
+
+    collect()
+    assert all(seen[reason] for reason in Reject), seen
+    assert all(seen[what] for what in ("a", "d", "c", "late", "slices")), seen
+
+
+@quick
+@given(feed=feeds(conflicts=False), data=st.data())
+def test_without_conflicts_arrival_order_and_slicing_change_nothing(
+    feed: list[Landing], data: st.DataObject
+) -> None:
+    once = landed(feed)
+    assert once.total().conflict == 0
+    records = data.draw(st.permutations([record for landing in feed for record in landing.records]))
+    other = Oracle(REQUESTS)
+    other.land("all", records, feed[-1].arrival)
+    assert {row[:3] for row in other.raw} == {row[:3] for row in once.raw}
+    assert other.tiles() == once.tiles()
+    assert other.total().rejects == once.total().rejects
+    assert other.total().duplicate == once.total().duplicate
+
+
+@quick
+@given(feed=feeds())
+def test_landing_everything_again_is_a_no_op_for_raw_and_tiles(feed: list[Landing]) -> None:
+    oracle = landed(feed)
+    raw, tiles, clocks = list(oracle.raw), oracle.tiles(), dict(oracle.clocks)
+    before = oracle.total()
+    for landing in feed:
+        oracle.land(*landing._replace(slice=landing.slice + "-again", arrival=feed[-1].arrival))
+    assert (oracle.raw, oracle.tiles(), oracle.clocks) == (raw, tiles, clocks)
+    after = oracle.total()
+    assert (after.accepted, after.conflict) == (before.accepted, 2 * before.conflict)
+    assert after.duplicate == 2 * before.duplicate + before.accepted
+
+
+@pytest.mark.parametrize("stream", STREAMS[:2])
+@quick
+@given(data=st.data())
+def test_each_level_says_the_same_as_the_one_below(stream: OracleStream, data: st.DataObject) -> None:
+    oracle = landed(data.draw(feeds(stream)), stream)
+    for level in LEVELS:
+        cells = oracle.rollup(level.name)
+        assert all(key.bucket % level.width == 0 for key in cells)
+        assert sum(cell.events for cell in cells.values()) == len(oracle.raw) * len(stream.metrics)
+        lower = below(level)
+        if lower is None:
+            continue
+        for key, cell in cells.items():
+            inside = [
+                part
+                for k, part in oracle.rollup(lower.name).items()
+                if k[:3] == key[:3] and align(k.bucket, level.width) == key.bucket
+            ]
+            assert cell.events == sum(part.events for part in inside)
+            for name, (n, total, low, high) in cell.measures.items():
+                parts = [part.measures[name] for part in inside]
+                assert (n, total) == (sum(p.n for p in parts), sum(p.sum for p in parts))
+                assert low == min((p.min for p in parts if p.min is not None), default=None)
+                assert high == max((p.max for p in parts if p.max is not None), default=None)
+
+
+@quick
+@given(feed=feeds(), data=st.data())
+def test_retraction_is_the_story_without_the_slice(feed: list[Landing], data: st.DataObject) -> None:
+    gone = data.draw(st.sampled_from(feed)).slice
+    expected = landed([landing for landing in feed if landing.slice != gone])
+    rebuilt = landed(feed).rebuilt(without={gone})
+    assert (rebuilt.raw, rebuilt.quarantine, rebuilt.clocks) == (
+        expected.raw,
+        expected.quarantine,
+        expected.clocks,
+    )
