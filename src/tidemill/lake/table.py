@@ -329,7 +329,8 @@ class Table:
         """Delete our files that no version younger than `retain` refers to; returns their paths.
 
         A file is kept while it, or the commit that removed it, is younger than `retain`. Staging of
-        that age goes too. Files that Tidemill did not write are never touched.
+        that age goes too, so `retain` must exceed the longest build. Files that Tidemill did not write are
+        never touched.
         """
         oldest = now - retain
         kept = self._current_paths() | log.removed_since(self.root, oldest)
