@@ -13,6 +13,7 @@ from typing import Final
 POINTS: Final[dict[str, str]] = {
     "landing.after_temp": "slice bytes are in a temporary file, not yet synced",
     "landing.after_rename": "slice file has its final name, the ledger does not know it",
+    "landing.after_log": "the landing is in the log, the ledger does not know it",
     "landing.after_ledger": "slice is in the ledger, not yet acknowledged",
     "accept.after_stage": "slices are parsed into staging",
     "accept.after_gate": "outcomes are decided and id runs staged",

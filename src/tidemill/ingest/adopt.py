@@ -1,0 +1,140 @@
+"""What is done, when a warehouse is opened, about landings that a crash interrupted.
+
+Bytes that have their final name are never deleted unless the ledger holds the same slice elsewhere;
+temporaries, which nobody was told about, are. Live landings of other processes are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.ingest.flight import Note, notes_of
+from tidemill.ingest.log import NAME, LandingLog
+from tidemill.lake.sync import make_folder, storage_errors, sync_folder
+from tidemill.model.slices import NewSlice, SliceEntry
+from tidemill.state.protocol import State
+
+ORPHANS: Final = "_orphans"
+_TEMPORARY: Final = re.compile(r"\.([0-9a-f]{16})-\d+\.tmp")
+_FINAL: Final = re.compile(r"([0-9a-f]{64})\.[a-z.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What was found and done."""
+
+    entered: tuple[SliceEntry, ...]  # whole slices of a dead process, now in the ledger
+    removed: tuple[str, ...]  # temporaries, and copies of slices that the ledger has elsewhere
+    set_aside: tuple[str, ...]  # slices nobody knows: never acknowledged, kept under slices/_orphans
+
+
+def needs_recover(warehouse: Path, state_path: Path) -> bool:
+    """The state is gone but slices have landed: ask before a new, empty state is made."""
+    return not state_path.exists() and (warehouse / "slices" / NAME).exists()
+
+
+def adopt(warehouse: Path, state: State, *, thorough: bool = False) -> Adopted:
+    """Finish or undo what dead processes left. Cheap: it looks only where one is known to have worked.
+    `thorough` looks at every slice file: what a power cut may leave without a note."""
+    log = LandingLog(warehouse)
+    if not (warehouse / "slices").is_dir():
+        return Adopted((), (), ())
+    log.settle(state)
+    entered: list[SliceEntry] = []
+    removed: list[str] = []
+    set_aside: list[str] = []
+    files = list(_files(warehouse)) if thorough else []  # before the notes: see _sweep
+    with storage_errors("clean up after a crash", warehouse), notes_of(warehouse) as notes:
+        for note in notes:
+            if not note.alive:
+                entered += _enter(log, state, _orphans(warehouse, state, note), note)
+                removed += _clear(warehouse, state, note)
+        if thorough:
+            swept, kept = _sweep(warehouse, state, files, [note for note in notes if note.alive])
+            removed += swept
+            set_aside += kept
+    return Adopted(tuple(entered), tuple(removed), tuple(set_aside))
+
+
+def _enter(log: LandingLog, state: State, orphans: list[NewSlice], note: Note) -> list[SliceEntry]:
+    if not orphans or note.folder is None:
+        return []
+    sync_folder(note.folder)  # their process may have died before it did
+    return log.commit(state, orphans)
+
+
+def _orphans(warehouse: Path, state: State, note: Note) -> list[NewSlice]:
+    """Slices that got their final name, and with it all their bytes, but no place in the ledger."""
+    return [
+        new
+        for new in note.slices
+        if state.slice(new.id) is None and _size(warehouse / new.path) == new.size
+    ]
+
+
+def _clear(warehouse: Path, state: State, note: Note) -> list[str]:
+    removed: list[str] = []
+    for path in sorted(note.folder.glob(f".{note.token}-*.tmp")) if note.folder else ():
+        removed.append(_remove(warehouse, path))
+    for new in note.slices:
+        if _is_copy(warehouse, state, new.id, warehouse / new.path):
+            removed.append(_remove(warehouse, warehouse / new.path))
+    note.path.unlink(missing_ok=True)
+    return removed
+
+
+def _sweep(
+    warehouse: Path, state: State, files: Iterable[Path], alive: Iterable[Note]
+) -> tuple[list[str], list[str]]:
+    """Look at files that were listed before the notes were read: a live landing notes a slice before it
+    names it, so a listed file without a note is either in the ledger by now or nobody's."""
+    tokens = {note.token for note in alive}
+    named = {new.path for note in alive for new in note.slices}
+    removed: list[str] = []
+    set_aside: list[str] = []
+    for path in files:
+        temporary, final = _TEMPORARY.fullmatch(path.name), _FINAL.fullmatch(path.name)
+        if temporary and temporary.group(1) not in tokens:
+            removed.append(_remove(warehouse, path))
+        elif final and path.relative_to(warehouse).as_posix() not in named:
+            if _is_copy(warehouse, state, final.group(1), path):
+                removed.append(_remove(warehouse, path))
+            elif state.slice(final.group(1)) is None and ORPHANS not in path.parts:
+                set_aside.append(_set_aside(warehouse, path))
+    return removed, set_aside
+
+
+def _files(warehouse: Path) -> Iterator[Path]:
+    yield from sorted((warehouse / "slices").glob("*/*/*"))
+
+
+def _is_copy(warehouse: Path, state: State, id_: str, path: Path) -> bool:
+    """The ledger has this slice in another file, which is there."""
+    entry = state.slice(id_)
+    if entry is None:
+        return False
+    home = warehouse / entry.slice.path
+    return home != path and path.exists() and _size(home) == entry.slice.size
+
+
+def _set_aside(warehouse: Path, path: Path) -> str:
+    folder = warehouse / "slices" / ORPHANS / path.parent.parent.name
+    make_folder(folder, top=warehouse)
+    path.replace(folder / path.name)
+    return (folder / path.name).relative_to(warehouse).as_posix()
+
+
+def _remove(warehouse: Path, path: Path) -> str:
+    path.unlink(missing_ok=True)
+    return path.relative_to(warehouse).as_posix()
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

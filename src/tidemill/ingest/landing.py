@@ -1,0 +1,323 @@
+"""Landing a slice: temporary name, sync, final name, sync of the folder, log, ledger; then it is told.
+
+What is acknowledged is durable, and the same bytes and bounds are one slice however often they come.
+The bytes are always copied: a slice never shares a file with its sender, who may still write to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from tidemill.ingest.flight import Flight, flight
+from tidemill.ingest.log import LandingLog
+from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
+from tidemill.ingest.sources import KINDS_HINT, STDIN
+from tidemill.lake.sync import make_folder, storage_errors, sync_folder
+from tidemill.model.errors import InputError, TidemillError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.names import safe_name
+from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, slice_id
+from tidemill.model.time import Interval, format_instant
+from tidemill.state.protocol import State
+
+_COPY: Final = 1024 * 1024
+GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
+GROUP_BYTES: Final = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """An acknowledged slice; `new` is False when its bytes and bounds had landed before."""
+
+    entry: SliceEntry
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file of several that could not be landed, and why."""
+
+    name: str
+    error: TidemillError
+
+
+@dataclass(frozen=True, slots=True)
+class LandedMany:
+    """What became of several files: each is in one of the two, in the order given."""
+
+    landed: tuple[Landed, ...]
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What all slices of one call have in common."""
+
+    stream: str
+    source: str
+    arrival: int
+    format: Format | None
+    declared: Interval | None
+
+    @property
+    def folder(self) -> str:
+        return f"slices/{safe_name(self.stream, 'stream')}/{format_instant(self.arrival)[:10]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Something to land: what its sender calls it, what errors call it, and how to read it."""
+
+    name: str
+    shown: str
+    open: Callable[[], AbstractContextManager[BinaryIO]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A checked, durable copy under a temporary name, and what it will be."""
+
+    temporary: Path
+    new: NewSlice
+
+
+class Landing:
+    """Where slices come into one warehouse. Safe to use from several threads and processes."""
+
+    def __init__(self, warehouse: Path, state: State) -> None:
+        self._warehouse = warehouse
+        self._state = state
+        self._log = LandingLog(warehouse)
+
+    def land_file(
+        self,
+        stream: str,
+        source_path: Path,
+        *,
+        arrival: int,
+        format: Format | None = None,
+        declared: Interval | None = None,
+        source: str = "file",
+        name: str | None = None,
+    ) -> Landed:
+        """Land one file. InputError when it can not be used: then nothing of it is left behind."""
+        origin = _Origin(stream, source, arrival, format, declared)
+        item = _item(source_path)
+        return self._only(origin, replace(item, name=name) if name else item)
+
+    def land_stream(
+        self,
+        stream: str,
+        fileobj: BinaryIO,
+        *,
+        arrival: int,
+        format: Format | None = None,
+        declared: Interval | None = None,
+        source: str = "stdin",
+        name: str = "stdin",
+    ) -> Landed:
+        """Land what can be read from `fileobj`, up to its end."""
+        origin = _Origin(stream, source, arrival, format, declared)
+        return self._only(origin, _Item(name, name, lambda: nullcontext(fileobj)))
+
+    def land_bytes(
+        self,
+        stream: str,
+        content: bytes,
+        *,
+        arrival: int,
+        format: Format | None = None,
+        declared: Interval | None = None,
+        source: str = "api",
+        name: str = "bytes",
+    ) -> Landed:
+        origin = _Origin(stream, source, arrival, format, declared)
+        return self._only(origin, _Item(name, name, partial(io.BytesIO, content)))
+
+    def land_many(
+        self,
+        stream: str,
+        paths: Iterable[Path],
+        *,
+        arrival: int,
+        format: Format | None = None,
+        declared: Interval | None = None,
+        source: str = "file",
+        progress: Callable[[Landed | Refused], None] | None = None,
+    ) -> LandedMany:
+        """Land many files in the order given. They are acknowledged in groups that share the syncs of
+        folder, log and ledger; a file that can not be used does not keep the others out."""
+        origin = _Origin(stream, source, arrival, format, declared)
+        landed: list[Landed] = []
+        refused: list[Refused] = []
+        for group in _groups(paths):
+            done, failed = self._land(origin, [_item(path) for path in group])
+            landed += done
+            refused += failed
+            results: list[Landed | Refused] = [*done, *failed]
+            if progress:
+                for result in results:
+                    progress(result)
+        return LandedMany(tuple(landed), tuple(refused))
+
+    def _only(self, origin: _Origin, item: _Item) -> Landed:
+        landed, refused = self._land(origin, [item])
+        if refused:
+            raise refused[0].error
+        return landed[0]
+
+    def _land(self, origin: _Origin, items: Sequence[_Item]) -> tuple[list[Landed], list[Refused]]:
+        folder = self._warehouse / origin.folder
+        make_folder(folder, top=self._warehouse)
+        staged: list[_Staged] = []
+        refused: list[Refused] = []
+        with flight(self._warehouse, folder) as flying:
+            try:
+                for number, item in enumerate(items):
+                    try:
+                        with item.open() as content:
+                            temporary = flying.temporary(folder, number)
+                            staged.append(_stage(origin, temporary, content, item.name))
+                    except TidemillError as error:
+                        refused.append(Refused(item.shown, error))
+                landed = self._commit(folder, staged, flying) if staged else []
+            except BaseException:
+                for rest in staged:
+                    rest.temporary.unlink(missing_ok=True)
+                raise
+        return landed, refused
+
+    def _commit(self, folder: Path, staged: Sequence[_Staged], flying: Flight) -> list[Landed]:
+        news: list[NewSlice] = []
+        placed: dict[str, NewSlice] = {}
+        for item in staged:
+            known = placed.get(item.new.id) or self._known(item.new.id)
+            with storage_errors("name the slice", folder):
+                if known is None:
+                    flying.note(item.new)
+                    item.temporary.replace(self._warehouse / item.new.path)
+                    placed[item.new.id] = item.new
+                else:
+                    item.temporary.unlink()
+            news.append(item.new if known is None else replace(item.new, path=known.path))
+        sync_folder(folder)
+        failpoint("landing.after_rename")
+        entries = self._log.commit(self._state, news)
+        failpoint("landing.after_ledger")
+        for entry in entries:
+            mine = placed.get(entry.id)
+            if mine and mine.path != entry.slice.path:  # another process landed it first, on another day
+                (self._warehouse / mine.path).unlink(missing_ok=True)
+        return [Landed(entry, new=entry.landings == 1) for entry in entries]
+
+    def _known(self, id_: str) -> NewSlice | None:
+        entry = self._state.slice(id_)
+        return entry.slice if entry else None
+
+
+def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str) -> _Staged:
+    """Copy, hash, check and sync. On any error the temporary is removed."""
+    try:
+        head, size, digest = _copy(content, temporary, name)
+        format_, codec = _checked(origin, temporary, head, name)
+        failpoint("landing.after_temp")
+        with storage_errors("make the slice durable", temporary), temporary.open("rb") as file:
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    id_ = slice_id(origin.stream, origin.declared, digest)
+    suffix = format_.value if codec is Codec.NONE else f"{format_.value}.{codec.value}"
+    path = f"{origin.folder}/{id_}.{suffix}"
+    return _Staged(
+        temporary,
+        NewSlice(
+            id=id_,
+            stream=origin.stream,
+            source=origin.source,
+            name=name,
+            format=format_,
+            codec=codec,
+            path=path,
+            size=size,
+            arrival=origin.arrival,
+            declared=origin.declared,
+        ),
+    )
+
+
+def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, str]:
+    """The head, the size and the sha256 of what was copied."""
+    head, size, digest = b"", 0, hashlib.sha256()
+    with storage_errors("write the slice", temporary), temporary.open("xb", buffering=0) as file:
+        while piece := _read(content, name):
+            digest.update(piece)
+            if len(head) < HEAD_BYTES:
+                head += piece[: HEAD_BYTES - len(head)]
+            view = memoryview(piece)
+            while view:
+                view = view[file.write(view) :]
+            size += len(piece)
+    return head, size, digest.hexdigest()
+
+
+def _checked(origin: _Origin, temporary: Path, head: bytes, name: str) -> tuple[Format, Codec]:
+    format_, codec = sniff(head, name, origin.format)
+    if not check_whole(temporary, format_, codec, name) and origin.declared is None:
+        raise InputError(
+            "is empty",
+            where=name,
+            hint="if nothing happened in the time it covers, say so with --start and --end",
+        )
+    return format_, codec
+
+
+def _read(content: BinaryIO, name: str) -> bytes:
+    try:
+        return content.read(_COPY)
+    except OSError as error:
+        raise InputError(
+            f"can not be read: {error.strerror or error}", where=name, hint="check the disk it is on"
+        ) from error
+
+
+def _item(path: Path) -> _Item:
+    if path == STDIN:
+        return _Item("stdin", "stdin", lambda: nullcontext(sys.stdin.buffer))
+    return _Item(path.name, str(path), partial(_open, path))
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise InputError("there is no such file", where=str(path), hint=KINDS_HINT) from None
+    except IsADirectoryError:
+        raise InputError("is a folder", where=str(path), hint="name the files in it") from None
+    except OSError as error:
+        raise InputError(
+            f"can not be opened: {error.strerror or error}", where=str(path), hint="check its permissions"
+        ) from error
+
+
+def _groups(paths: Iterable[Path]) -> Iterable[list[Path]]:
+    group: list[Path] = []
+    size = 0
+    for path in paths:
+        group.append(path)
+        with suppress(OSError):  # it is told when the file is opened
+            size += path.stat().st_size
+        if len(group) >= GROUP_FILES or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
