@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from tidemill.testing.spelling import respelled
 from tidemill.testing.strictjson import MalformedError, Number, canonical, nesting, read_object
 
 
@@ -90,3 +93,9 @@ def test_depth_counts_the_object_itself_and_not_brackets_in_strings() -> None:
         read_object('{"a":[[]]}', 2)
     with pytest.raises(MalformedError):
         read_object('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", 64)
+
+
+def test_the_deepest_allowed_nesting_is_read_and_spelled() -> None:
+    text = '{"a":' * 512 + "1" + "}" * 512
+    assert canonical(read_object(text, 512)) == text
+    assert canonical(read_object(respelled(read_object(text, 512), Random(3)), 512)) == text

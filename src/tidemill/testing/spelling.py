@@ -33,16 +33,17 @@ def plain(value: Json) -> str:
 
 def respelled(value: Json, random: Random) -> str:
     """The same value with another order of keys, other white space, escapes and numbers."""
+    items: list[str] = []
     if isinstance(value, dict):
-        items = [
-            f"{_space(random)}{respelled(key, random)}{_space(random)}:"
-            f"{_space(random)}{respelled(item, random)}{_space(random)}"
-            for key, item in value.items()
-        ]
+        for key, item in value.items():
+            items.append(
+                f"{_padded(respelled(key, random), random)}:{_padded(respelled(item, random), random)}"
+            )
         random.shuffle(items)
         return "{" + (",".join(items) or _space(random)) + "}"
     if isinstance(value, list):
-        items = [f"{_space(random)}{respelled(item, random)}{_space(random)}" for item in value]
+        for item in value:
+            items.append(_padded(respelled(item, random), random))
         return "[" + (",".join(items) or _space(random)) + "]"
     if isinstance(value, Number):
         return random.choice(number_spellings(value))
@@ -76,6 +77,10 @@ def number_spellings(number: Number) -> list[str]:
     spellings.append(f"{sign}0.{number.digits}e{number.exponent + len(number.digits)}")
     spellings.append(f"{sign}{number.digits}00E{number.exponent - 2:+d}")
     return spellings
+
+
+def _padded(text: str, random: Random) -> str:
+    return _space(random) + text + _space(random)
 
 
 def _space(random: Random) -> str:

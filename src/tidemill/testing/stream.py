@@ -16,7 +16,7 @@ FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object"
 TimeType = Literal["unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns", "iso8601"]
 
 
-DEEPEST: Final = 256  # the oracle reads JSON recursively
+DEEPEST: Final = 512  # the oracle reads JSON recursively
 
 
 class OracleField(NamedTuple):

@@ -125,7 +125,10 @@ def nesting(text: str) -> int:
 def canonical(value: Json) -> str:
     """Equal texts mean equal values: sorted keys, no white space, normalised numbers."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{canonical(k)}:{canonical(value[k])}" for k in sorted(value)) + "}"
+        members = []
+        for key in sorted(value):  # a loop, because a comprehension would double the depth of the stack
+            members.append(f"{canonical(key)}:{canonical(value[key])}")
+        return "{" + ",".join(members) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(canonical, value)) + "]"
     if isinstance(value, Number):
