@@ -1,0 +1,159 @@
+"""A query text as frozen values, each with the character it stands at. Says what was written, and
+never whether the names in it exist: the plan decides that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Edges = Literal["include", "exclude", "null"]
+Fill = Literal["null", "zero", "drop"]
+Format = Literal["rows", "series"]
+Scalar = str | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A name, dots included: a stream, a metric, a dimension, a measure, a function."""
+
+    text: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`count`, `sum(latency_ms)`: a function and what it is of."""
+
+    function: Path
+    argument: Path | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.function.text}({self.argument.text})" if self.argument else self.function.text
+
+    @property
+    def position(self) -> int:
+        return self.function.position
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    value: Value
+    alias: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Literally:
+    """A value written out in a condition."""
+
+    value: Scalar
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    dimension: Path
+    operator: str  # = != < <= > >=
+    literal: Literally
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    dimension: Path
+    literals: tuple[Literally, ...]
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    dimension: Path
+    pattern: Literally
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    dimension: Path
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    term: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every term holds (AND)."""
+
+    terms: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one term holds (OR)."""
+
+    terms: tuple[Condition, ...]
+
+
+Condition = Compare | Among | Like | IsNull | Not | All | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """`[start, end)` in microseconds."""
+
+    start: int
+    end: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    duration: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    level: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """INTERVAL: one row for each `duration`."""
+
+    duration: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    value: Value
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The word given to EDGES, FILL or FORMAT."""
+
+    word: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    items: tuple[Item, ...]
+    source: Path
+    explain: bool = False
+    where: Condition | None = None
+    time: Between | Since | None = None
+    bucket: Rollup | Every | None = None
+    groups: tuple[Path, ...] = ()
+    edges: Choice | None = None
+    fill: Choice | None = None
+    order: tuple[OrderKey, ...] = ()
+    limit: int | None = None
+    format: Choice | None = None

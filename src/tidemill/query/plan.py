@@ -1,0 +1,360 @@
+"""From what was written to what will be read: names resolved, level and grid chosen, types checked.
+Every name that does not exist is refused with those that do. Never touches a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NoReturn, TypeVar, cast
+
+from tidemill.model.errors import QueryError
+from tidemill.model.levels import BASE, LEVELS, Level, level_for, level_named
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, format_duration
+from tidemill.query.ast import (
+    All,
+    Among,
+    AnyOf,
+    Between,
+    Compare,
+    Condition,
+    Edges,
+    Every,
+    Fill,
+    Format,
+    IsNull,
+    Item,
+    Like,
+    Literally,
+    Not,
+    OrderKey,
+    Path,
+    Query,
+    Since,
+    Value,
+)
+from tidemill.query.declared import TENANT, DeclaredStream, Dimension, Measure, dimensions_of, measures_of
+from tidemill.query.grid import Grid, lay, level_of_total, outward
+
+MAX_INTERVAL: Final = 36_500 * DAY
+BUCKET: Final = "bucket"
+
+Function = Literal["count", "rate", "sum", "min", "max", "avg"]
+FUNCTIONS: Final[Mapping[Function, bool]] = {  # whether it is of a measure
+    "count": False,
+    "rate": False,
+    "sum": True,
+    "min": True,
+    "max": True,
+    "avg": True,
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value of the answer: what it is called and how it is made."""
+
+    name: str
+    function: Function
+    measure: Measure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A column of the answer (`bucket`, a dimension or a value) to order by."""
+
+    name: str
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    stream: str
+    metric: str
+    level: Level
+    interval: int | None  # None: one total for each group, no buckets
+    span: Interval | None  # as asked; None: all data
+    grid: Grid | None  # None: no buckets, or cells that only the data can tell
+    columns: tuple[Column, ...]
+    groups: tuple[Dimension, ...]
+    where: Condition | None
+    dimensions: Mapping[str, Dimension]  # those the condition may name
+    edges: Edges
+    fill: Fill
+    order: tuple[Sort, ...]
+    limit: int | None
+    format: Format
+    tenant: str | None
+
+    @property
+    def read(self) -> Interval | None:
+        """The whole buckets of the level that are read; None: all of them."""
+        return self.grid.read if self.grid else self.span
+
+
+def make_plan(query: Query, streams: Mapping[str, DeclaredStream], *, tenant: str | None, now: int) -> Plan:
+    stream, metric = _source(query.source, streams)
+    dimensions = dimensions_of(stream, metric)
+    if tenant is None:
+        dimensions[TENANT.name] = TENANT
+    measures = measures_of(stream, metric)
+    columns = tuple(_column(item, metric, measures) for item in query.items)
+    groups = tuple(_dimension(path, dimensions, metric) for path in query.groups)
+    _check_names(query, columns, groups)
+    if query.where is not None:
+        _check_condition(query.where, dimensions, metric)
+    layout = cast(Format, query.format.word if query.format else "rows")
+    edges = cast(Edges, query.edges.word if query.edges else "include")
+    fill = cast(Fill, query.fill.word if query.fill else "null" if layout == "series" else "drop")
+    if query.bucket is None:
+        _refuse_bucket_words(query)
+        level, interval = _level_of_total(query, now)
+        span = _span(query, level.width, now)
+        grid = None
+    else:
+        level, interval = _level(query)
+        span = _span(query, level.width, now)
+        grid = _at(query, lambda: lay(span, level, interval, edges)) if span and interval else None
+    return Plan(
+        stream=stream.name,
+        metric=metric,
+        level=level,
+        interval=interval,
+        span=span,
+        grid=grid,
+        columns=columns,
+        groups=groups,
+        where=query.where,
+        dimensions=dimensions,
+        edges=edges,
+        fill=fill,
+        order=tuple(_sort(key, query, columns, groups) for key in query.order),
+        limit=query.limit,
+        format=layout,
+        tenant=tenant,
+    )
+
+
+def _unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> NoReturn:
+    listed = ", ".join(sorted(choices))
+    raise QueryError(
+        f"there is no {what} {path.text!r}",
+        hint=f"{plural}: {listed}" if listed else f"there are no {plural}",
+        position=path.position,
+    )
+
+
+def _source(path: Path, streams: Mapping[str, DeclaredStream]) -> tuple[DeclaredStream, str]:
+    name, _, metric = path.text.partition(".")
+    if name not in streams:
+        _unknown("stream", Path(name, path.position), streams, "streams")
+    stream = streams[name]
+    if metric:
+        if metric not in stream.metrics:
+            place = Path(metric, path.position)
+            _unknown(f"metric of stream {name!r} called", place, stream.metrics, "metrics")
+        return stream, metric
+    if name in stream.metrics:
+        return stream, name
+    if len(stream.metrics) == 1:
+        return stream, next(iter(stream.metrics))
+    listed = ", ".join(f"{name}.{each}" for each in sorted(stream.metrics))
+    raise QueryError(
+        f"stream {name!r} has {len(stream.metrics) or 'no'} metrics: say which one"
+        if stream.metrics
+        else f"stream {name!r} has no metrics",
+        hint=f"FROM one of {listed}" if listed else "declare a metric for it in the configuration",
+        position=path.position,
+    )
+
+
+def _dimension(path: Path, dimensions: Mapping[str, Dimension], metric: str) -> Dimension:
+    if path.text in dimensions:
+        return dimensions[path.text]
+    if path.text == TENANT.name:
+        raise QueryError(
+            "this query runs for one tenant: 'tenant' can not be named in it",
+            hint=f"dimensions: {', '.join(sorted(dimensions))}",
+            position=path.position,
+        )
+    _unknown(f"dimension of metric {metric!r} called", path, dimensions, "dimensions")
+
+
+def _column(item: Item, metric: str, measures: Mapping[str, Measure]) -> Column:
+    value = item.value
+    function = value.function.text.lower()
+    of_measure = FUNCTIONS.get(cast(Function, function))
+    if of_measure is None:
+        choices = [f"{name}(measure)" if of else name for name, of in FUNCTIONS.items()]
+        _unknown("value", Path(value.text, value.position), choices, "values")
+    if not of_measure:
+        if value.argument is not None:
+            raise QueryError(
+                f"{function} is of events and takes no argument",
+                hint=f"write {function}",
+                position=value.argument.position,
+            )
+        measure = None
+    else:
+        if value.argument is None:
+            raise QueryError(
+                f"{function} needs a measure",
+                hint=f"write {function}(m) with m one of: {', '.join(sorted(measures)) or 'none declared'}",
+                position=value.position,
+            )
+        if value.argument.text not in measures:
+            _unknown(f"measure of metric {metric!r} called", value.argument, measures, "measures")
+        measure = measures[value.argument.text]
+    name = item.alias.text if item.alias else _text(value)
+    return Column(name, cast(Function, function), measure)
+
+
+def _text(value: Value) -> str:
+    """The name of a value that was given no other: `count`, `sum(latency_ms)`."""
+    function = value.function.text.lower()
+    return f"{function}({value.argument.text})" if value.argument else function
+
+
+def _check_names(query: Query, columns: tuple[Column, ...], groups: tuple[Dimension, ...]) -> None:
+    """Every column of the answer has its own name."""
+    places = [(group.name, path.position) for group, path in zip(groups, query.groups, strict=True)]
+    for column, item in zip(columns, query.items, strict=True):
+        places.append((column.name, (item.alias or item.value).position))
+    seen = {BUCKET} if query.bucket else set[str]()
+    for name, position in places:
+        if name in seen:
+            raise QueryError(
+                f"two columns of the answer would be called {name!r}",
+                hint="give one another name with AS, or leave it out",
+                position=position,
+            )
+        seen.add(name)
+
+
+def _check_condition(condition: Condition, dimensions: Mapping[str, Dimension], metric: str) -> None:
+    match condition:
+        case Not(term):
+            _check_condition(term, dimensions, metric)
+        case All(terms) | AnyOf(terms):
+            for term in terms:
+                _check_condition(term, dimensions, metric)
+        case IsNull(path):
+            _dimension(path, dimensions, metric)
+        case Compare(path, operator, literal):
+            dimension = _dimension(path, dimensions, metric)
+            _check_type(dimension, literal)
+            if dimension.type == "boolean" and operator not in ("=", "!="):
+                raise QueryError(
+                    f"{dimension.name!r} is true or false and has no order",
+                    hint="use = or !=",
+                    position=path.position,
+                )
+        case Among(path, literals):
+            dimension = _dimension(path, dimensions, metric)
+            for literal in literals:
+                _check_type(dimension, literal)
+        case Like(path, pattern):
+            dimension = _dimension(path, dimensions, metric)
+            _check_type(dimension, pattern)
+            text = str(pattern.value)
+            if (len(text) - len(text.rstrip("\\"))) % 2:
+                raise QueryError(
+                    "the pattern ends with an open escape",
+                    hint="write \\\\\\\\ for one backslash, \\% and \\_ for the characters themselves",
+                    position=pattern.position,
+                )
+
+
+def _check_type(dimension: Dimension, literal: Literally) -> None:
+    wanted = {"string": str, "integer": int, "boolean": bool}[dimension.type]
+    if type(literal.value) is not wanted:
+        written = {"string": "a string in quotes", "integer": "a whole number", "boolean": "true or false"}
+        raise QueryError(
+            f"dimension {dimension.name!r} is of type {dimension.type}",
+            hint=f"compare it with {written[dimension.type]}",
+            position=literal.position,
+        )
+
+
+def _refuse_bucket_words(query: Query) -> None:
+    """Without buckets there are no edges, no gaps and no series."""
+    series = query.format if query.format and query.format.word == "series" else None
+    for word, choice in (("EDGES", query.edges), ("FILL", query.fill), ("FORMAT series", series)):
+        if choice:
+            raise QueryError(
+                f"{word} is about buckets, and this query asks for one total",
+                hint=f"add USING ROLLUP {'|'.join(each.name for each in LEVELS)} or INTERVAL duration",
+                position=choice.position,
+            )
+
+
+def _level(query: Query) -> tuple[Level, int]:
+    bucket = query.bucket
+    assert bucket is not None
+    if not isinstance(bucket, Every):
+        level = _at(query, lambda: level_named(bucket.level.lower()), bucket.position)
+        return level, level.width
+    if bucket.duration > MAX_INTERVAL:
+        raise QueryError(
+            "the interval is too long",
+            hint=f"{format_duration(MAX_INTERVAL)} at most",
+            position=bucket.position,
+        )
+    return _at(query, lambda: level_for(bucket.duration), bucket.position), bucket.duration
+
+
+def _level_of_total(query: Query, now: int) -> tuple[Level, None]:
+    span = _span(query, BASE.width, now)
+    rate = next((item for item in query.items if item.value.function.text.lower() == "rate"), None)
+    if rate and span is None:
+        raise QueryError(
+            "rate needs to know how long the span is",
+            hint="add BETWEEN, SINCE, USING ROLLUP or INTERVAL",
+            position=rate.value.position,
+        )
+    if rate and span and span.start == span.end:
+        raise QueryError(
+            "rate over an empty span", hint="use a span with start < end", position=rate.value.position
+        )
+    return (LEVELS[-1] if span is None else _at(query, lambda: level_of_total(span))), None
+
+
+def _span(query: Query, width: int, now: int) -> Interval | None:
+    """The span asked for. SINCE is rounded outward to whole buckets of `width`: the newest one is in."""
+    match query.time:
+        case None:
+            return None
+        case Between(start, end):
+            return Interval(start, end)
+        case Since(duration, position):
+            if now - duration < MIN_INSTANT + WEEK or now > MAX_INSTANT - WEEK:
+                raise QueryError(
+                    "SINCE reaches outside the years 1 to 9999",
+                    hint="use a shorter duration",
+                    position=position,
+                )
+            return outward(Interval(now - duration, now), width)
+
+
+def _sort(key: OrderKey, query: Query, columns: tuple[Column, ...], groups: tuple[Dimension, ...]) -> Sort:
+    names = {group.name: group.name for group in groups}
+    if not (query.format and query.format.word == "series"):
+        names |= {BUCKET: BUCKET} if query.bucket else {}
+        names |= {column.name: column.name for column in columns}
+        for item, column in zip(query.items, columns, strict=True):
+            names.setdefault(_text(item.value), column.name)
+    wanted = key.value.text if key.value.text in names else _text(key.value)
+    if wanted not in names:
+        what = "column to order series by called" if query.format else "column of the answer called"
+        _unknown(what, Path(key.value.text, key.value.position), names, "columns")
+    return Sort(names[wanted], key.descending)
+
+
+def _at(query: Query, call: Callable[[], T], position: int | None = None) -> T:
+    """`call()`, its QueryError placed where the text caused it."""
+    try:
+        return call()
+    except QueryError as error:
+        place = position if position is not None else query.time.position if query.time else None
+        raise QueryError(error.message, hint=error.hint, position=place) from None

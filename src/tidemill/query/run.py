@@ -1,0 +1,173 @@
+"""Runs a plan in process: DuckDB over the file list, Arrow out. One connection lives as long as the
+runner, so that what it learned of a file is kept. Never starts a JVM, never reads raw.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tidemill.model.errors import QueryError, StorageError
+from tidemill.model.time import Interval
+from tidemill.query import sql
+from tidemill.query.answer import Answer, Explanation, completeness
+from tidemill.query.grid import outward
+from tidemill.query.plan import Plan
+from tidemill.query.shape import shaped
+from tidemill.query.source import Source
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+MAX_FILLED: Final = 1_000_000  # rows that filling gaps may make
+THREADS: Final = 2
+MEMORY: Final = "1GB"
+_HITS: Final = "hits"
+
+
+class Runner:
+    """An in-process engine. Safe to share between threads: each run has its own cursor."""
+
+    def __init__(self, threads: int = THREADS, memory: str = MEMORY) -> None:
+        self._settings: dict[str, str | bool | int | float | list[str]] = {
+            "threads": threads,
+            "memory_limit": memory,
+            "temp_directory": "",  # a query that needs to spill is refused, not written to some folder
+            "autoload_known_extensions": False,
+            "autoinstall_known_extensions": False,
+        }
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def run(self, plan: Plan, source: Source, watermark: int | None) -> Answer:
+        files = source.files_for(plan.level.name, plan.read)
+        paths = [literal_path(path) for path in files.paths]
+        with self._cursor() as cursor:
+            hits = _table(cursor, sql.aggregate(plan, paths))
+            data = self._data(cursor, plan, hits, paths)
+            cells = _cells_to_fill(plan, data)
+            gaps = _gaps(cursor, plan, hits, cells) if cells else None
+        return Answer(
+            table=shaped(hits, gaps, plan),
+            stream=plan.stream,
+            metric=plan.metric,
+            level=plan.level.name,
+            interval=plan.interval,
+            span=plan.span,
+            rows_read=files.rows,
+            files_read=len(paths),
+            completeness=completeness(plan.span, data, watermark),
+            version=source.version,
+        )
+
+    def explain(self, plan: Plan, source: Source) -> Explanation:
+        files = source.files_for(plan.level.name, plan.read)
+        statement = sql.aggregate(plan, list(files.paths))
+        statement.parameters.pop("files", None)
+        return Explanation(
+            stream=plan.stream,
+            metric=plan.metric,
+            tenant=plan.tenant,
+            level=plan.level.name,
+            interval=plan.interval,
+            span=plan.span,
+            read=plan.read,
+            cells=len(plan.grid.cells) if plan.grid else None,
+            edges=plan.edges,
+            fill=plan.fill,
+            format=plan.format,
+            files=len(files.paths),
+            rows=files.rows,
+            version=source.version,
+            sql=statement.text,
+            parameters=statement.parameters,
+        )
+
+    def _data(
+        self, cursor: duckdb.DuckDBPyConnection, plan: Plan, hits: pa.Table, paths: list[str]
+    ) -> Interval | None:
+        """From the first to the end of the last bucket there is, read apart only where it must be."""
+        if plan.where is None and plan.interval == plan.level.width:
+            import pyarrow.compute as pc
+
+            extremes = pc.min_max(hits.column("cell")).as_py()
+            first, last = extremes["min"], extremes["max"]
+        else:
+            statement = sql.data_span(plan, paths)
+            found = cursor.execute(statement.text, statement.parameters).fetchone()
+            first, last = found or (None, None)
+        return None if first is None else Interval(first, last + plan.level.width)
+
+    @contextmanager
+    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor of its own on the shared connection; the engine's errors become ours."""
+        import duckdb
+
+        try:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = duckdb.connect(":memory:", config=self._settings)
+                    self._connection.execute("SET parquet_metadata_cache = true")
+                cursor = self._connection.cursor()
+            try:
+                yield cursor
+            finally:
+                cursor.close()
+        except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
+            raise QueryError(
+                "a count of the answer does not fit 64 bits",
+                hint="ask for a shorter span or fewer groups at once",
+            ) from error
+        except duckdb.OutOfMemoryException as error:
+            raise QueryError(
+                f"the query needs more than {self._memory} of memory",
+                hint="ask for a shorter span, a coarser interval or fewer groups",
+            ) from error
+        except duckdb.Error as error:
+            raise StorageError(
+                f"the rollups can not be read: {str(error).splitlines()[0]}",
+                hint="try again; if it stays, run `tidemill verify`",
+            ) from error
+
+
+def literal_path(path: str) -> str:
+    """The path with its glob characters made literal: the engine would expand them."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+
+
+def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Table:
+    return cursor.execute(statement.text, statement.parameters).to_arrow_table()
+
+
+def _cells_to_fill(plan: Plan, data: Interval | None) -> range | None:
+    """The cells that every group must have a row for; None: only those that have data."""
+    if plan.interval is None:
+        return None
+    if plan.fill != "drop":
+        if plan.grid:
+            return plan.grid.cells
+        return outward(data, plan.interval).windows(plan.interval) if data else None
+    hidden = plan.grid.hidden if plan.grid else ()
+    return range(hidden[0], hidden[-1] + 1, max(hidden[-1] - hidden[0], 1)) if hidden else None
+
+
+def _gaps(cursor: duckdb.DuckDBPyConnection, plan: Plan, hits: pa.Table, cells: range) -> pa.Table:
+    keys = sql.group_columns(plan)
+    groups = hits.group_by(keys).aggregate([]).num_rows if keys else 1
+    if len(cells) * groups > MAX_FILLED:
+        raise QueryError(
+            f"filling {len(cells)} buckets for {groups} groups makes more than {MAX_FILLED} rows",
+            hint="use FILL drop, a longer INTERVAL, a shorter span or fewer groups",
+        )
+    cursor.register(_HITS, hits)
+    return _table(cursor, sql.missing(plan, _HITS, cells))

@@ -1,0 +1,271 @@
+"""Any text gives an answer or a QueryError; any query gives what plain Python gives from the same events."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.model.errors import QueryError
+from tidemill.model.levels import level_for
+from tidemill.model.time import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    Interval,
+    align,
+    format_duration,
+    format_instant,
+    parse_instant,
+)
+from tidemill.query import Answer, Explanation
+from tidemill.query.ratio import ratio, ratios
+
+BASE = parse_instant("2024-01-01T10:00:00Z")
+TOKENS = """
+SELECT count FROM requests WHERE BETWEEN AND SINCE USING ROLLUP INTERVAL GROUP BY EDGES FILL ORDER LIMIT
+FORMAT include exclude null zero drop rows series AS OR NOT IN LIKE IS NULL EXPLAIN DESC sum avg rate
+latency_ms price api http.status ok region tenant failures `api` ( ) , . = != < >= ; 'x' "/a" 5 -1 1.5 true
+1m 5s 30s 7s 9d PT1H 2024-01-01 2024-01-01T10:00:00Z '2024-01-02' ' " ` \\ §
+"""
+WORDS = TOKENS.split()
+CLAUSES = {
+    "where": [
+        "WHERE api = '/a'",
+        "WHERE http.status > 3 OR NOT ok = true",
+        "WHERE api LIKE '%' AND region IN ('eu')",
+    ],
+    "time": [
+        "BETWEEN 2024-01-01T10:00:03Z AND 2024-01-01T11:00:00Z",
+        "SINCE 20h",
+        "BETWEEN 0001-01-01 AND 2024-01-02",
+    ],
+    "bucket": ["USING ROLLUP 1m", "INTERVAL 30s", "INTERVAL 14d", "INTERVAL 7s", "USING ROLLUP 1d"],
+    "group": ["GROUP BY api", "GROUP BY tenant, ok", "GROUP BY nope"],
+    "edges": ["EDGES include", "EDGES exclude", "EDGES null"],
+    "fill": ["FILL zero", "FILL null", "FILL drop"],
+    "order": ["ORDER BY count DESC", "ORDER BY bucket", "ORDER BY api"],
+    "limit": ["LIMIT 0", "LIMIT 2"],
+    "format": ["FORMAT rows", "FORMAT series"],
+}
+
+
+@pytest.fixture(scope="module")
+def anything(tmp_path_factory, kit):
+    events = [
+        kit.Event(BASE + i * 7 * SECOND, api=f"/{'ab'[i % 2]}", latency=i, price=Decimal(i) / 4)
+        for i in range(40)
+    ]
+    return kit.Desk(kit.Shelf(tmp_path_factory.mktemp("anything")).put(events))
+
+
+def answered_or_refused(desk, text: str) -> None:
+    try:
+        outcome = desk.querier.ask(text, tenant=None, now=BASE)
+    except QueryError as error:
+        outcome = error
+    assert isinstance(outcome, Answer | Explanation | QueryError)
+    if isinstance(outcome, QueryError):
+        assert outcome.hint
+        assert outcome.position is None or 0 <= outcome.position <= len(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text(anything, text):
+    answered_or_refused(anything, text)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=25))
+def test_any_words(anything, words):
+    answered_or_refused(anything, " ".join(words))
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["count", "rate", "avg(price)", "sum(latency_ms)", "min(price)"]),
+        min_size=1,
+        unique=True,
+    ),
+    st.fixed_dictionaries({name: st.none() | st.sampled_from(texts) for name, texts in CLAUSES.items()}),
+    st.booleans(),
+)
+def test_any_clauses(anything, items, clauses, explain):
+    given_clauses = " ".join(text for text in clauses.values() if text)
+    answered_or_refused(
+        anything, f"{'EXPLAIN ' * explain}SELECT {', '.join(items)} FROM requests {given_clauses}"
+    )
+
+
+EVENT = st.tuples(
+    st.integers(0, 12 * 60),  # quarters of a minute after BASE: 3 hours
+    st.sampled_from(["/a", "/b", "/c", None]),
+    st.sampled_from([200, 404, 500, None]),
+    st.sampled_from([True, False, None]),
+    st.none() | st.integers(-50, 50),
+    st.none() | st.integers(-(10**6), 10**6).map(lambda cents: Decimal(cents).scaleb(-2)),
+    st.sampled_from(["acme", "umbra"]),
+)
+CONDITIONS = {
+    "": lambda e: True,
+    "WHERE api = '/a'": lambda e: e.api == "/a",
+    "WHERE api != '/a'": lambda e: e.api is not None and e.api != "/a",
+    "WHERE api IS NULL OR http.status >= 404": lambda e: e.api is None or (e.status or 0) >= 404,
+    "WHERE NOT ok = true": lambda e: e.ok is False,
+    "WHERE api IN ('/b', '/c') AND ok IS NOT NULL": lambda e: e.api in ("/b", "/c") and e.ok is not None,
+    "WHERE api NOT LIKE '%b' AND http.status < 500": lambda e: (
+        e.api in ("/a", "/c") and (e.status or 999) < 500
+    ),
+}
+GROUPS = {"api": lambda e: e.api, "http.status": lambda e: e.status, "ok": lambda e: e.ok}
+INTERVALS = [5 * SECOND, 30 * SECOND, MINUTE, 7 * MINUTE, 15 * MINUTE, 90 * MINUTE, HOUR, 2 * HOUR, DAY]
+
+
+def quotient(num: Decimal | int, den: int, digits: int) -> Decimal | None:
+    with localcontext() as context:
+        context.prec = 80
+        if den == 0:
+            return None
+        return (Decimal(num) / den).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
+
+
+def summary(members: list, seconds: int | None) -> tuple:
+    latencies = [e.latency for e in members if e.latency is not None]
+    prices = [e.price for e in members if e.price is not None]
+    return (
+        len(members),
+        Decimal(sum(latencies)),
+        min(latencies, default=None),
+        max(prices, default=None),
+        quotient(sum(prices), len(prices), 8),
+        *([quotient(len(members), seconds, 6)] if seconds else []),
+    )
+
+
+def expected(events, keep, groups, span, interval, edges, fill) -> list[tuple]:
+    """The answer by plain Python, straight from the events, cell by cell."""
+    width = level_for(interval).width
+    keys = [GROUPS[name] for name in groups]
+
+    def inside(e) -> bool:
+        bucket = align(e.at, width)
+        return span is None or (span.start <= bucket and bucket + width <= span.end)
+
+    pool = [e for e in events if inside(e)]
+    hits = [e for e in pool if keep(e)]
+    if span is None:
+        cells = sorted({align(e.at, interval) for e in pool})
+        cells = list(range(cells[0], cells[-1] + 1, interval)) if cells else []
+    else:
+        cells = list(span.windows(interval))
+    found = []
+
+    def is_partial(cell: int) -> bool:
+        return span is not None and not (span.start <= cell and cell + interval <= span.end)
+
+    seen_groups = {
+        tuple(key(e) for key in keys)
+        for e in hits
+        if edges != "exclude" or not is_partial(align(e.at, interval))
+    }
+    seen_groups |= {()} if not keys else set()
+    for cell, group in itertools.product(cells, seen_groups):
+        members = [
+            e for e in hits if align(e.at, interval) == cell and tuple(key(e) for key in keys) == group
+        ]
+        read = [
+            b
+            for b in range(cell, cell + interval, width)
+            if span is None or (b >= span.start and b + width <= span.end)
+        ]
+        partial = is_partial(cell)
+        if (partial and edges == "exclude") or (not read and edges != "null"):
+            continue
+        if partial and edges == "null":
+            values = (None,) * 6
+        elif members:
+            values = summary(members, len(read) * width // SECOND)
+        elif fill == "zero":
+            values = (0, Decimal(0), None, None, None, Decimal("0.000000"))
+        elif fill == "null":
+            values = (None,) * 6
+        else:
+            continue
+        found.append((cell, *group, *values))
+    return sorted(found, key=lambda row: [(value is None, value) for value in row[: 1 + len(keys)]])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    events=st.lists(EVENT, max_size=40),
+    condition=st.sampled_from(sorted(CONDITIONS)),
+    groups=st.lists(st.sampled_from(sorted(GROUPS)), unique=True, max_size=2),
+    bounds=st.none() | st.tuples(st.integers(-30, 200), st.integers(0, 200), st.sampled_from([1, 5, 60])),
+    interval=st.sampled_from(INTERVALS),
+    edges=st.sampled_from(["include", "exclude", "null"]),
+    fill=st.sampled_from(["null", "zero", "drop"]),
+    tenant=st.none() | st.sampled_from(["acme", "umbra"]),
+)
+def test_answers_equal_plain_python(
+    tmp_path_factory, kit, events, condition, groups, bounds, interval, edges, fill, tenant
+):
+    made = [
+        kit.Event(BASE + at * 15 * SECOND, api, status, ok, "eu", latency, price, who)
+        for at, api, status, ok, latency, price, who in events
+    ]
+    span = None
+    if bounds:
+        start = BASE + bounds[0] * bounds[2] * SECOND
+        span = Interval(start, start + bounds[1] * 67 * bounds[2] * SECOND // 60)
+    desk = kit.Desk(kit.Shelf(tmp_path_factory.mktemp("random")).put(made))
+    time = f"BETWEEN '{format_instant(span.start)}' AND '{format_instant(span.end)}'" if span else ""
+    by = f"GROUP BY {', '.join(groups)}" if groups else ""
+    text = (
+        "SELECT count, sum(latency_ms), min(latency_ms), max(price), avg(price), rate FROM requests "
+        f"{condition} {time} INTERVAL {format_duration(interval)} {by} EDGES {edges} FILL {fill}"
+    )
+    answer = desk.ask(text, tenant)
+    table = answer.table.set_column(0, "bucket", answer.table.column("bucket").cast(pa.int64()))
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    own = [e for e in made if tenant is None or e.tenant == tenant]
+    assert rows == expected(own, CONDITIONS[condition], groups, span, interval, edges, fill)
+    assert answer.level == level_for(interval).name
+    desk.querier.close()
+
+    if not span or (span.start % (5 * SECOND) == 0 and span.end % (5 * SECOND) == 0):
+        total = desk.ask(
+            "SELECT count, sum(latency_ms), min(latency_ms), max(price), avg(price) FROM requests "
+            f"{condition} {time}",
+            tenant,
+        ).table.to_pylist()
+        members = [e for e in own if CONDITIONS[condition](e) and (not span or span.holds(e.at))]
+        assert [tuple(row.values()) for row in total] == [summary(members, None)]
+        desk.querier.close()
+
+
+@given(st.lists(st.tuples(st.integers(-(10**37), 10**37), st.integers(0, 2**63 - 1)), min_size=1))
+def test_ratio_is_exact_and_rounds_half_to_even(pairs):
+    check_ratios(pairs)
+
+
+@given(st.lists(st.tuples(st.integers(-(10**6), 10**6), st.integers(0, 4 * 10**6)), min_size=1))
+def test_ratio_of_small_numbers_is_exact_and_rounds_half_to_even(pairs):
+    check_ratios(pairs)
+
+
+def check_ratios(pairs: list[tuple[int, int]]) -> None:
+    wanted = [None if den == 0 else round(Fraction(num * 10**6, den)) for num, den in pairs]  # half to even
+    assert [ratio(num, den) for num, den in pairs] == wanted
+    if all(w is None or abs(w) < 10**38 for w in wanted):
+        nums = pa.array([Decimal(num) for num, _ in pairs], type=pa.decimal128(38, 0))
+        dens = np.array([den for _, den in pairs], dtype=np.int64)
+        assert ratios(nums, dens).to_pylist() == wanted
