@@ -270,6 +270,12 @@ def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, st
     return head, size, digest.hexdigest()
 
 
+def content_digest(path: Path) -> str:
+    """The sha256 of a slice's bytes, as its id was made of."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _checked(origin: _Origin, temporary: Path, head: bytes, name: str) -> tuple[Format, Codec]:
     format_, codec = sniff(head, name, origin.format)
     if not check_whole(temporary, format_, codec, name) and origin.declared is None:

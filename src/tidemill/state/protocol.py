@@ -81,6 +81,10 @@ class State(Protocol):
         """One entry by its id, or by a prefix of it that is unambiguous (else InputError)."""
         ...
 
+    def slice_at(self, seq: int) -> SliceEntry | None:
+        """The entry with that place in the ledger."""
+        ...
+
     def slices(
         self,
         stream: str | None = None,

@@ -75,6 +75,11 @@ class SqliteState:
             raise InputError(f"several slice ids start with {prefix!r}", hint=f"give more of one: {names}")
         return entries[0]
 
+    def slice_at(self, seq: int) -> SliceEntry | None:
+        with self._read() as db:
+            row = db.execute(f"SELECT {ENTRY} FROM slices WHERE seq = ?", (seq,)).fetchone()
+        return from_row(row) if row else None
+
     def slices(
         self,
         stream: str | None = None,

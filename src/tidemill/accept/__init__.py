@@ -1,0 +1,1 @@
+"""From pending slices to accepted events: stage, gate, raw commit, quarantine."""

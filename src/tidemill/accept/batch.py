@@ -1,0 +1,440 @@
+"""One accept batch: pending slices in ledger order through stage, gate and write to one raw commit.
+
+The raw commit is the commit point. Whatever a crash leaves before it is thrown away and done again; whatever
+it leaves after it is taken up by `catch_up` from what the commit itself says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
+from tidemill.accept.runs import SUFFIX, run_folder
+from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
+from tidemill.accept.staged import one, read_ipc
+from tidemill.accept.tables import quarantine_table, raw_table
+from tidemill.accept.write import Tap, WriteChunk, WriteUnit, Written, write
+from tidemill.config import Engine as EngineSettings
+from tidemill.config import Limits, Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.eventtime import Clock
+from tidemill.lake.parts import StagedPart
+from tidemill.lake.table import Table
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import Codec, Counts, Format, SliceEntry, set_hash
+from tidemill.model.time import DAY, Interval
+from tidemill.records.plan import ReadPlan, plan_for
+from tidemill.state.protocol import BatchRecord, ClockState, SliceResult, State
+
+log = logging.getLogger(__name__)
+
+WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
+GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
+TASKS_PER_CORE: Final = 2
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch did."""
+
+    id: str
+    stream: str
+    record: BatchRecord
+    raw_parts: int
+    raw_bytes: int
+    taps: Path | None  # folder of what the tap left, valid until `finish`
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A slice of the batch on its way through."""
+
+    entry: SliceEntry
+    chunks: list[int] = field(default_factory=list)  # numbers of its staged chunks
+    error: str | None = None
+    watermark: int | None = None
+    duplicate: int = 0
+    conflict: int = 0
+
+
+class Acceptor:
+    """Accepts the slices of one stream."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        stream: Stream,
+        limits: Limits,
+        settings: EngineSettings,
+        engine: Engine,
+        state: State,
+        tap: Tap | None = None,
+        progress: Progress = lambda _step, _done: None,
+    ) -> None:
+        self.warehouse = warehouse
+        self.stream = stream
+        self.settings = settings
+        self.engine = engine
+        self.state = state
+        self.tap = tap
+        self.progress = progress
+        self.plan: ReadPlan = plan_for(stream, limits)
+        self.raw: Table = raw_table(warehouse, stream.name)
+        self.quarantine: Table = quarantine_table(warehouse, stream.name)
+        self.runs = run_folder(warehouse, stream.name)
+
+    def accept(self) -> Batch | None:
+        """Take the oldest pending slices that fit one batch; None when there are none."""
+        entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
+        if not entries:
+            return None
+        batch = set_hash(entry.id for entry in entries)[:24]
+        log.info("accepting %d slices", len(entries), extra={"stream": self.stream.name, "batch": batch})
+        work = self.raw.staging(batch)
+        self.runs.mkdir(parents=True, exist_ok=True)
+
+        self.progress("stage", 0.0)
+        slices = [_Slice(entry) for entry in entries]
+        chunks = self._stage(slices, work)
+        failpoint("accept.after_stage")
+
+        self.progress("gate", 0.35)
+        first_lines = _first_lines(slices, chunks)
+        gated = self._gate(batch, slices, chunks, first_lines, work)
+        self._count(slices, gated)
+        clocks = self._clocks(slices, chunks, gated)
+        failpoint("accept.after_gate")
+
+        self.progress("write", 0.45)
+        written = self._write(batch, slices, chunks, first_lines, gated, clocks, work)
+        failpoint("accept.after_write")
+
+        self.progress("commit", 0.95)
+        record = self._commit(batch, slices, chunks, gated, clocks, written)
+        self.progress("commit", 1.0)
+        parts = [part for w in written for part in w.raw]
+        return Batch(
+            id=batch,
+            stream=self.stream.name,
+            record=record,
+            raw_parts=len(parts),
+            raw_bytes=sum(part.size for part in parts),
+            taps=work if self.tap is not None else None,
+        )
+
+    def finish(self) -> None:
+        """Nothing more is read from staging: empty it."""
+        self.raw.clean_staging()
+        self.quarantine.clean_staging()
+
+    # -- stage
+
+    def _stage(self, slices: Sequence[_Slice], work: Path) -> list[StagedChunk]:
+        pieces = [piece for s in slices for piece in self._pieces(s.entry)]
+        pieces = [Piece(i, p.slice, p.path, p.format, p.codec, p.arrival, p.size, p.byte_range, p.csv) for i, p in enumerate(pieces)]  # fmt: skip
+        groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
+        units = [
+            StageUnit(self.plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
+            for group in groups
+        ]
+        staged = sorted(self.engine.run(stage, units, "stage"), key=lambda chunk: chunk.order)
+        by_id = {s.entry.id: s for s in slices}
+        for chunk in staged:
+            if chunk.error is not None:
+                by_id[chunk.slice].error = chunk.error
+                log.error(
+                    "slice can not be read: %s", chunk.error,
+                    extra={"stream": self.stream.name, "slice": chunk.slice},
+                )  # fmt: skip
+        # Half a slice is no slice: when a piece of it fails, none of its records count.
+        chunks = [chunk for chunk in staged if by_id[chunk.slice].error is None]
+        for number, chunk in enumerate(chunks):
+            by_id[chunk.slice].chunks.append(number)
+        return chunks
+
+    def _pieces(self, entry: SliceEntry) -> list[Piece]:
+        new = entry.slice
+        whole = Piece(
+            order=0,
+            slice=new.id,
+            path=str(self.warehouse / new.path),
+            format=new.format,
+            codec=new.codec,
+            arrival=new.arrival,
+            size=new.size,
+            csv=self.stream.csv,
+        )
+        size = self.settings.chunk_bytes
+        if new.format is not Format.NDJSON or new.codec is not Codec.NONE or new.size <= size * 3 // 2:
+            return [whole]
+        return [
+            Piece(0, whole.slice, whole.path, whole.format, whole.codec, whole.arrival,
+                  min(size, new.size - start), (start, min(start + size, new.size)), whole.csv)
+            for start in range(0, new.size, size)
+        ]  # fmt: skip
+
+    def _tasks(self, size: int) -> int:
+        """Small work is not worth being spread."""
+        return max(1, min(TASKS_PER_CORE * self.engine.parallelism, size >> 21))
+
+    # -- gate
+
+    def _gate(
+        self, batch: str, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], first_lines: Sequence[int], work: Path
+    ) -> list[Gated]:  # fmt: skip
+        keys = sum(chunk.valid for chunk in chunks)
+        if not self.plan.gated or keys == 0:
+            return []
+        seqs = {s.entry.id: s.entry.seq for s in slices}
+        keyed = [
+            KeyedChunk(seqs[chunk.slice], first_lines[number], chunk.columns, chunk.keys)
+            for number, chunk in enumerate(chunks)
+        ]
+        runs = [str(self.runs / name) for name in self.state.runs(self.stream.name)]
+        count = 1 if keys < GATE_KEYS else self.engine.parallelism
+        edges = [(1 << 64) * i // count for i in range(count + 1)]
+        units = [
+            GateUnit(
+                low=edges[i],
+                high=edges[i + 1],
+                chunks=keyed,
+                runs=runs,
+                run=str(self.runs / f"{batch}-{i}{SUFFIX}"),
+                drops=str(work / f"drops-{i}.arrow"),
+            )
+            for i in range(count)
+        ]
+        return self.engine.run(gate, units, "gate")
+
+    def _count(self, slices: Sequence[_Slice], gated: Sequence[Gated]) -> None:
+        for s in slices:
+            for number in s.chunks:
+                s.duplicate += sum(g.duplicates.get(number, 0) for g in gated)
+                s.conflict += sum(g.conflicts.get(number, 0) for g in gated)
+
+    def _clocks(
+        self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
+    ) -> list[ClockState]:
+        """Watermarks as the slices come by, in ledger order: what each one meets, and what it leaves."""
+        clocks = {
+            c.source: Clock(self.plan.tolerance, c.watermark, c.max_seen)
+            for c in self.state.clocks(self.stream.name)
+        }
+        touched: set[str] = set()
+        for s in slices:
+            source = s.entry.slice.source
+            clock = clocks.get(source, Clock(self.plan.tolerance))
+            s.watermark = clock.watermark
+            newest = [_newest_accepted(number, chunks[number], gated) for number in s.chunks]
+            times = [time for time in newest if time is not None]
+            if times:
+                clocks[source] = clock.advance(max(times))
+                touched.add(source)
+        return [
+            ClockState(source, clock.max_seen, clock.watermark)
+            for source, clock in sorted(clocks.items())
+            if source in touched and clock.max_seen is not None and clock.watermark is not None
+        ]
+
+    # -- write
+
+    def _write(
+        self,
+        batch: str,
+        slices: Sequence[_Slice],
+        chunks: Sequence[StagedChunk],
+        first_lines: Sequence[int],
+        gated: Sequence[Gated],
+        clocks: Sequence[ClockState],
+        work: Path,
+    ) -> list[Written]:
+        by_id = {s.entry.id: s for s in slices}
+        total = sum(chunk.bytes for chunk in chunks)
+        count = -(-total // WRITE_BYTES)
+        if count > 1:  # all cores are busy to the end
+            count = -(-count // self.engine.parallelism) * self.engine.parallelism
+        elif total >= GATE_KEYS * 100:
+            count = self.engine.parallelism
+        groups = spread([max(1, chunk.bytes) for chunk in chunks], max(1, count)) or [[]]
+        quarantine = self.quarantine.staging(batch)
+        drops = [g.drops for g in gated if g.drops is not None]
+        rivals = self._rivals(gated)
+        told: set[str] = set()
+        units = []
+        for number, group in enumerate(groups):
+            mine = [by_id[chunks[i].slice] for i in group]
+            if number == len(groups) - 1:
+                mine.extend(s for s in slices if not s.chunks)  # failed, or without a record
+            # A slice that spans units is told of once, where it begins.
+            summaries = [self._summary(s, chunks) for s in _unique(mine) if s.entry.id not in told]
+            told.update(s.entry.id for s in mine)
+            units.append(
+                WriteUnit(
+                    name=f"{batch}-{number:04d}",
+                    chunks=[
+                        WriteChunk(i, chunks[i], by_id[chunks[i].slice].entry.seq, first_lines[i], by_id[chunks[i].slice].watermark)
+                        for i in group
+                    ],
+                    drops=drops,
+                    slices=rivals,
+                    raw_folder=str(work),
+                    quarantine_folder=str(quarantine),
+                    footer={
+                        "kind": "raw",
+                        "stream": self.stream.name,
+                        "batch": batch,
+                        "slices": summaries,
+                        # Of the batch as a whole; said once.
+                        "runs": [Path(g.run).stem for g in gated if g.run] if number == 0 else [],
+                        "clocks": [asdict(clock) for clock in clocks] if number == 0 else [],
+                    },
+                    dimensions=len(self.plan.dimensions),
+                    measures=len(self.plan.measures),
+                    has_type=self.plan.type_column is not None,
+                    empty_day=slices[0].entry.slice.arrival // DAY,
+                    tap=self.tap,
+                )
+            )  # fmt: skip
+        return self.engine.run(write, units, "write")
+
+    def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
+        """The slices that hold what a conflict of this batch contradicts, by their place in the ledger."""
+        if not any(g.conflicts for g in gated):
+            return {}
+        seqs: set[int] = set()
+        for g in gated:
+            if g.drops is not None:
+                seqs.update(np.unique(one(read_ipc(g.drops).column("seq")).to_numpy()).tolist())
+        held = {seq: self.state.slice_at(seq) for seq in sorted(seqs)}
+        return {seq: entry.id for seq, entry in held.items() if entry is not None}
+
+    def _summary(self, s: _Slice, chunks: Sequence[StagedChunk]) -> dict[str, object]:
+        """What a raw part says of a slice: enough to enter its outcome in a ledger that lost it."""
+        counts = self._counts(s, chunks)
+        return {
+            "id": s.entry.id,
+            "records": counts.records,
+            "duplicate": counts.duplicate,
+            "conflict": counts.conflict,
+            "rejects": dict(counts.rejects),
+            "watermark": s.watermark,
+            "error": s.error,
+        }
+
+    def _counts(self, s: _Slice, chunks: Sequence[StagedChunk]) -> Counts:
+        rejects: dict[str, int] = {}
+        for number in s.chunks:
+            for reason, count in chunks[number].rejects.items():
+                rejects[reason] = rejects.get(reason, 0) + count
+        valid = sum(chunks[number].valid for number in s.chunks)
+        return Counts(
+            records=sum(chunks[number].records for number in s.chunks),
+            accepted=valid - s.duplicate - s.conflict,
+            duplicate=s.duplicate,
+            conflict=s.conflict,
+            rejected=sum(rejects.values()),
+            rejects=dict(sorted(rejects.items())),
+        )
+
+    # -- commit
+
+    def _commit(
+        self,
+        batch: str,
+        slices: Sequence[_Slice],
+        chunks: Sequence[StagedChunk],
+        gated: Sequence[Gated],
+        clocks: Sequence[ClockState],
+        written: Sequence[Written],
+    ) -> BatchRecord:
+        quarantined = [w.quarantine for w in written if w.quarantine is not None]
+        quarantine_version = self._commit_quarantine(batch, quarantined)
+        parts = self.raw.publish([part for w in written for part in w.raw])
+        failpoint("raw.before_commit")
+        raw_version = self.raw.commit(parts, info={"batch": batch})
+        failpoint("raw.after_commit")
+        record = BatchRecord(
+            stream=self.stream.name,
+            batch=batch,
+            raw_version=raw_version,
+            quarantine_version=quarantine_version,
+            results=[self._result(s, chunks, written) for s in slices],
+            clocks=clocks,
+            tiles=_merged_tiles(written),
+            runs=[Path(g.run).name for g in gated if g.run is not None],
+        )
+        self.state.apply_batch(record)
+        failpoint("accept.after_state")
+        return record
+
+    def _commit_quarantine(self, batch: str, staged: Sequence[StagedPart]) -> int:
+        if not staged:
+            return self.quarantine.version
+        parts = self.quarantine.publish(staged)
+        failpoint("quarantine.before_commit")
+        version = self.quarantine.commit(parts, info={"batch": batch})
+        failpoint("quarantine.after_commit")
+        return version
+
+    def _result(
+        self, s: _Slice, chunks: Sequence[StagedChunk], written: Sequence[Written]
+    ) -> SliceResult:
+        bounds = [w.bounds[s.entry.id] for w in written if s.entry.id in w.bounds]
+        counts = self._counts(s, chunks)
+        late = sum(w.late.get(s.entry.id, 0) for w in written)
+        return SliceResult(
+            slice=s.entry.id,
+            counts=Counts(
+                counts.records, counts.accepted, counts.duplicate, counts.conflict, counts.rejected, late, counts.rejects
+            ),
+            observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
+            watermark=s.watermark,
+            error=s.error,
+        )  # fmt: skip
+
+
+def _unique(slices: Sequence[_Slice]) -> list[_Slice]:
+    return list({s.entry.id: s for s in slices}.values())
+
+
+def _first_lines(slices: Sequence[_Slice], chunks: Sequence[StagedChunk]) -> list[int]:
+    """The line of each chunk's first record; lines count the records of a slice from 1."""
+    lines = [0] * len(chunks)
+    for s in slices:
+        line = 1
+        for number in s.chunks:
+            lines[number] = line
+            line += chunks[number].records
+    return lines
+
+
+def _newest_accepted(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> int | None:
+    if chunk.max_time is None or not any(
+        number in g.duplicates or number in g.conflicts for g in gated
+    ):
+        return chunk.max_time
+    times = one(read_ipc(chunk.columns).column("event_time")).to_numpy().copy()
+    keep = np.ones(times.size, np.bool_)
+    for g in gated:
+        if g.drops is not None:
+            drops = read_ipc(g.drops)
+            mine = one(drops.column("chunk")).to_numpy() == number
+            keep[one(drops.column("at")).to_numpy()[mine]] = False
+    return int(times[keep].max()) if keep.any() else None
+
+
+def _merged_tiles(written: Sequence[Written]) -> Mapping[int, frozenset[str]]:
+    tiles: dict[int, frozenset[str]] = {}
+    for w in written:
+        for start, names in w.tiles.items():
+            tiles[start] = tiles.get(start, frozenset()) | names
+    return tiles

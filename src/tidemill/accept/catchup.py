@@ -1,0 +1,124 @@
+"""After a crash: what was committed is entered in the state, what was not is cleared away.
+
+Runs before every batch, and costs a few look-ups when nothing happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tidemill.accept.batch import Acceptor
+from tidemill.accept.recall import part_facts, records_of
+from tidemill.accept.runs import (
+    SUFFIX,
+    MergeUnit,
+    RunUnit,
+    covering,
+    make_run,
+    merge,
+    merged_name,
+    pieces_of,
+    plan_merge,
+)
+from tidemill.lake.parts import read_footer
+from tidemill.model.failpoints import failpoint
+
+log = logging.getLogger(__name__)
+
+
+def catch_up(acceptor: Acceptor) -> list[str]:
+    """The batches that were committed but not recorded, now recorded."""
+    stream, state = acceptor.stream.name, acceptor.state
+    seen = state.table_versions(stream)
+    caught: list[str] = []
+    for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
+        batch = commit.info.get("batch")
+        if batch is None or state.has_batch(stream, batch):
+            continue
+        facts = [fact for path in commit.added for fact in part_facts(str(acceptor.raw.root / path))]
+        record = records_of(stream, facts, commit.version, acceptor.quarantine.refresh())[batch]
+        state.apply_batch(replace(record, runs=[f"{run}{SUFFIX}" for run in record.runs]))
+        caught.append(batch)
+        log.warning("took up a committed batch", extra={"stream": stream, "batch": batch})
+    _drop_uncommitted_quarantine(acceptor, seen.get("quarantine", -1))
+    ensure_runs(acceptor)
+    return caught
+
+
+def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
+    """Quarantine is committed before raw: what belongs to a batch that raw does not have goes again."""
+    stream, state = acceptor.stream.name, acceptor.state
+    for commit in acceptor.quarantine.commits(after=after):
+        batch = commit.info.get("batch")
+        if batch is None or state.has_batch(stream, batch):
+            continue
+        current = acceptor.quarantine.snapshot().by_path
+        parts = [current[path] for path in commit.added if path in current]
+        if parts:
+            acceptor.quarantine.commit([], parts, info={"dropped": batch})
+            log.warning("dropped quarantine of an uncommitted batch", extra={"stream": stream, "batch": batch})
+
+
+def ensure_runs(acceptor: Acceptor) -> None:
+    """The gate must remember every accepted id: runs that are gone are made again from raw."""
+    known = acceptor.state.runs(acceptor.stream.name)
+    missing = [name for name in known if not (acceptor.runs / name).exists()]
+    if missing:
+        log.warning("making %d id runs again", len(missing), extra={"stream": acceptor.stream.name})
+        acceptor.state.replace_runs(acceptor.stream.name, known, rebuild_runs(acceptor))
+        known = acceptor.state.runs(acceptor.stream.name)
+    if acceptor.runs.is_dir():
+        for path in acceptor.runs.iterdir():
+            if path.name not in known:
+                path.unlink()
+
+
+def rebuild_runs(acceptor: Acceptor) -> list[str]:
+    """Names of runs that hold every accepted id, those at hand when they do, else made from raw."""
+    acceptor.runs.mkdir(parents=True, exist_ok=True)
+    snapshot = acceptor.raw.snapshot()
+    by_batch: dict[str, list[str]] = {}
+    pieces: dict[str, set[str]] = {}
+    for path in snapshot.paths():
+        footer = read_footer(path)
+        batch, runs = str(footer["batch"]), footer["runs"]
+        assert isinstance(runs, list)
+        by_batch.setdefault(batch, []).append(path)
+        pieces.setdefault(batch, set()).update(str(run) for run in runs)
+    wanted = frozenset(piece for found in pieces.values() for piece in found)
+    at_hand = covering(acceptor.runs, wanted)
+    if at_hand is not None:
+        return at_hand
+    seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
+    units = [
+        RunUnit(
+            raw=sorted(paths),
+            seqs=seqs,
+            target=str(acceptor.runs / merged_name(sorted(pieces[batch]))),
+            pieces=sorted(pieces[batch]),
+        )
+        for batch, paths in sorted(by_batch.items())
+        if pieces[batch]
+    ]
+    return sorted(Path(path).name for path in acceptor.engine.run(make_run, units, "id runs"))
+
+
+def merge_runs(acceptor: Acceptor) -> Sequence[str]:
+    """Merge runs of about one size, so that the gate has few to look at; the names that went."""
+    stream, state = acceptor.stream.name, acceptor.state
+    names = state.runs(stream)
+    old = plan_merge([(name, (acceptor.runs / name).stat().st_size) for name in names])
+    if not old:
+        return ()
+    pieces = sorted(piece for name in old for piece in pieces_of(acceptor.runs / name))
+    target = merged_name(pieces)
+    unit = MergeUnit([str(acceptor.runs / name) for name in old], str(acceptor.runs / target))
+    acceptor.engine.run(merge, [unit], "merge id runs")
+    failpoint("gate.after_merge")
+    if state.replace_runs(stream, old, [target]):
+        for name in old:
+            (acceptor.runs / name).unlink(missing_ok=True)
+    return old

@@ -1,0 +1,151 @@
+"""The gate's memory of all accepted ids: immutable sorted runs, merged in tiers so that they stay few.
+
+A run is an Arrow file sorted by key, which says in its metadata which pieces (one per batch and unit of the
+gate) it holds. Raw is the truth: runs can be deleted and are then made again from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import ipc
+
+from tidemill.accept.staged import one, read_ipc, string_buffers
+from tidemill.lake.sync import sync_file
+from tidemill.model.slices import set_hash
+from tidemill.records.arrays import Words
+from tidemill.records.hashing import SEED_TENANT, hash_bytes, key_lanes
+from tidemill.records.judge import content_hash, parse
+from tidemill.records.scan import scan
+
+FAN_IN: Final = 6  # runs of about one size that are merged into one
+SUFFIX: Final = ".run"
+MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their day
+_PIECES: Final = b"tidemill.pieces"
+
+
+def run_folder(warehouse: Path, stream: str) -> Path:
+    return warehouse / "gate" / stream
+
+
+def write_run(path: Path, table: pa.Table, pieces: Sequence[str]) -> None:
+    """Write and sync it; a run is named in the state only after that."""
+    schema = table.schema.with_metadata({_PIECES: json.dumps(sorted(pieces)).encode()})
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pa.OSFile(str(temporary), "wb") as sink, ipc.new_file(sink, schema) as writer:
+        writer.write_table(table.cast(schema) if table.schema != schema else table)
+    sync_file(temporary)
+    temporary.replace(path)
+
+
+def pieces_of(path: Path) -> list[str]:
+    with pa.memory_map(str(path)) as source:
+        metadata = ipc.open_file(source).schema.metadata or {}
+    pieces: list[str] = json.loads(metadata.get(_PIECES, b"[]"))
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class MergeUnit:
+    runs: Sequence[str]
+    target: str
+
+
+def merge(unit: MergeUnit) -> Iterator[str]:
+    """Merge sorted runs into one. Each key stands in one run only, so nothing has to be decided."""
+    tables = [read_ipc(path) for path in unit.runs]
+    highs = np.concatenate([one(table.column("high")).to_numpy() for table in tables])
+    order = pa.array(np.argsort(highs, kind="stable"))
+    whole = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).combine_chunks()
+    pieces = [piece for path in unit.runs for piece in pieces_of(Path(path))]
+    write_run(Path(unit.target), whole.take(order).combine_chunks(), pieces)
+    yield unit.target
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnit:
+    """A batch whose run is made again from its raw parts."""
+
+    raw: Sequence[str]
+    seqs: Mapping[str, int]  # slice -> place in the ledger
+    target: str
+    pieces: Sequence[str]
+
+
+def make_run(unit: RunUnit) -> Iterator[str]:
+    """The run of accepted events as the gate would have written it."""
+    tables = [_keys_of(path, unit.seqs) for path in unit.raw]
+    whole = pa.concat_tables(tables).combine_chunks()
+    order = np.lexsort((one(whole.column("low")).to_numpy(), one(whole.column("high")).to_numpy()))
+    write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), unit.pieces)
+    yield unit.target
+
+
+def _keys_of(path: str, seqs: Mapping[str, int]) -> pa.Table:
+    names = ["tenant", "event_id", "slice", "line", "payload"]
+    rows = pq.read_table(path, partitioning=None, columns=names).combine_chunks()
+    tenant = one(rows.column("tenant").dictionary_encode())
+    ids, payload = one(rows.column("event_id")), one(rows.column("payload"))
+    high, low = hash_keys(tenant, ids)
+    offsets, data = string_buffers(payload)
+    ends = offsets.astype(np.int64)
+    found = scan(data, ends[:-1], ends[1:], (), MAX_CONFIGURED_DEPTH)
+    content = found.content
+    for row in np.flatnonzero(found.proven == 0).tolist():  # what the scanner leaves to the rules
+        content[row] = content_hash(parse(bytes(data[ends[row] : ends[row + 1]]), MAX_CONFIGURED_DEPTH))
+    slices = one(rows.column("slice").dictionary_encode())
+    places = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
+    return pa.table(
+        {
+            "high": high,
+            "low": low,
+            "content": content,
+            "seq": places[slices.indices.to_numpy()],
+            "line": rows.column("line"),
+            "key": pc.binary_join_element_wise(
+                tenant.cast(pa.string()).cast(pa.binary()), ids.cast(pa.binary()), b"\0"
+            ),
+        }
+    )
+
+
+def hash_keys(tenant: pa.DictionaryArray, ids: pa.StringArray) -> tuple[Words, Words]:
+    """The 128-bit keys of (tenant, event_id)."""
+    offsets, data = string_buffers(ids)
+    seeds = np.array([hash_bytes(t.encode(), SEED_TENANT) for t in tenant.dictionary.to_pylist()], np.uint64)
+    return key_lanes(data, offsets, seeds, tenant.indices.to_numpy(zero_copy_only=False))
+
+
+def plan_merge(sizes: Sequence[tuple[str, int]]) -> list[str]:
+    """Names of the runs to merge now: the smallest tier that has FAN_IN runs of about one size."""
+    tiers: dict[int, list[str]] = {}
+    for name, size in sizes:
+        tiers.setdefault(max(0, size.bit_length() // 3), []).append(name)
+    for tier in sorted(tiers):
+        if len(tiers[tier]) >= FAN_IN:
+            return sorted(tiers[tier])
+    return []
+
+
+def merged_name(pieces: Sequence[str]) -> str:
+    return f"m-{set_hash(pieces)[:24]}{SUFFIX}"
+
+
+def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:
+    """Names of runs in `folder` that together hold exactly the wanted pieces; None when none do."""
+    found = [(path, frozenset(pieces_of(path))) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    chosen: list[str] = []
+    missing = set(wanted)
+    for path, pieces in sorted(found, key=lambda item: (-len(item[1]), item[0].name)):
+        if pieces and pieces <= missing:
+            chosen.append(path.name)
+            missing -= pieces
+    return sorted(chosen) if not missing else None

@@ -1,0 +1,175 @@
+"""`verify`: recomputes from raw what is stored and says what differs.
+
+It trusts the slices' bytes and the raw rows, in that order, and nothing that was derived from them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tidemill.accept.recall import PartFacts, part_facts
+from tidemill.accept.runs import hash_keys
+from tidemill.accept.staged import one
+from tidemill.ingest.landing import content_digest
+from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
+from tidemill.rollups.verify import verify_tiles
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    stream: str
+    what: str  # slice | raw | ids | tile
+    where: str
+    difference: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAudit:
+    stream: str
+    slices: int
+    raw_rows: int
+    tiles: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    streams: Sequence[StreamAudit]
+    findings: Sequence[Finding]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def audit(mill: Mill, streams: Sequence[str]) -> Audit:
+    done: list[StreamAudit] = []
+    findings: list[Finding] = []
+    for number, stream in enumerate(streams):
+        mill.progress(stream, "verify", number / len(streams))
+        one_audit, found = _audit_stream(mill, stream)
+        done.append(one_audit)
+        findings.extend(found)
+        mill.progress(stream, "verify", (number + 1) / len(streams))
+    return Audit(done, findings)
+
+
+def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
+    from tidemill.accept.catchup import catch_up
+
+    acceptor, roller = mill.acceptor(stream), mill.roller(stream)
+    catch_up(acceptor)
+    roller.catch_up()
+    acceptor.raw.refresh()
+    entries = mill.state.slices(stream)
+    findings = [Finding(stream, *f) for f in mill.engine.run(check_slice, _units(mill, entries), "verify slices")]
+    paths = acceptor.raw.snapshot().paths()
+    facts = mill.engine.run(part_facts, paths, "verify raw")
+    findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
+    if acceptor.plan.gated and paths:
+        twice = mill.engine.run(repeated_ids, [paths], "verify ids")
+        findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
+    tiles = 0
+    if roller.spec.metrics:
+        desired: dict[int, frozenset[str]] = {}
+        for fact in facts:
+            for start, names in fact.tiles.items():
+                desired[start] = desired.get(start, frozenset()) | names
+        folder = roller.table.staging("verify")
+        tiles, differences = verify_tiles(
+            roller.spec, roller.plan, acceptor.raw, roller.table, mill.engine, desired, folder
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
+    pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
+    rows = acceptor.raw.snapshot().rows
+    return StreamAudit(stream, len(entries), rows, tiles, pending), findings
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCheck:
+    path: str
+    entry: SliceEntry
+
+
+def _units(mill: Mill, entries: Sequence[SliceEntry]) -> list[list[SliceCheck]]:
+    checks = [SliceCheck(str(mill.project.warehouse / entry.slice.path), entry) for entry in entries]
+    groups = max(1, min(len(checks), 2 * mill.engine.parallelism))
+    return [checks[i::groups] for i in range(groups)] if checks else []
+
+
+def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
+    """The bytes on disk must still be those that the slice's id was made of."""
+    for check in unit:
+        new = check.entry.slice
+        path = Path(check.path)
+        if not path.exists():
+            yield "slice", new.id, "its file is gone"
+        elif slice_id(new.stream, new.declared, content_digest(path)) != new.id:
+            yield "slice", new.id, "its bytes are not those that landed"
+
+
+def _check_raw(
+    entries: Sequence[SliceEntry], facts: Sequence[PartFacts], rows: int
+) -> Iterator[tuple[str, str, str]]:
+    accepted: dict[str, int] = {}
+    for fact in facts:
+        for name, count in fact.accepted.items():
+            accepted[name] = accepted.get(name, 0) + count
+    counted = sum(fact.rows for fact in facts)
+    if counted != rows:
+        yield "raw", "table", f"the log says {rows} rows; its parts hold {counted}"
+    for entry in entries:
+        found = accepted.pop(entry.id, 0)
+        counts = entry.counts
+        if found != counts.accepted:
+            yield "raw", entry.id, f"the ledger says {counts.accepted} accepted; raw has {found}"
+        if counts.records != counts.accepted + counts.duplicate + counts.conflict + counts.rejected:
+            yield "raw", entry.id, "its outcomes do not add up to its records"
+    for name, count in sorted(accepted.items()):
+        yield "raw", name, f"raw has {count} rows of a slice that the ledger does not know"
+
+
+def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
+    """Ids that stand in raw more than once: found by their hash, told by their text."""
+    highs, lows = [], []
+    for path in paths:
+        rows = pq.read_table(path, partitioning=None, columns=["tenant", "event_id"]).combine_chunks()
+        if rows.num_rows:
+            high, low = hash_keys(one(rows.column("tenant").dictionary_encode()), one(rows.column("event_id")))
+            highs.append(high)
+            lows.append(low)
+    if not highs:
+        return
+    high, low = np.concatenate(highs), np.concatenate(lows)
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    again = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
+    if not again.size:
+        return
+    suspects = {(int(high[i]), int(low[i])) for i in again}
+    seen: dict[tuple[str, str], int] = {}
+    for path in paths:
+        rows = pq.read_table(path, partitioning=None, columns=["tenant", "event_id"]).combine_chunks()
+        if not rows.num_rows:
+            continue
+        hashes = hash_keys(one(rows.column("tenant").dictionary_encode()), one(rows.column("event_id")))
+        for row, key in enumerate(zip(*(h.tolist() for h in hashes), strict=True)):
+            if key in suspects:
+                name = (rows.column("tenant")[row].as_py(), rows.column("event_id")[row].as_py())
+                seen[name] = seen.get(name, 0) + 1
+    for (tenant, event_id), count in sorted(seen.items()):
+        if count > 1:
+            yield f"{tenant}/{event_id}"

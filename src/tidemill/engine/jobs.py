@@ -1,0 +1,129 @@
+"""The one way to run a kernel on Spark: units in, small Arrow results out.
+
+A kernel is a module-level function `(unit) -> rows`; large data never passes through here, kernels
+read slices and parts themselves and write staged files. Spark spreads the units, and tries a failed one again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from tidemill.engine.session import default_cores, start_session
+from tidemill.model.errors import TidemillError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Unit = TypeVar("Unit")
+Row = TypeVar("Row")
+
+_RESULT = pa.schema([("unit", pa.int64()), ("row", pa.binary())])
+
+
+class Engine:
+    """Owns the session: started at the first job, stopped on close unless it was handed in."""
+
+    def __init__(
+        self,
+        session: SparkSession | None = None,
+        *,
+        cores: int | None = None,
+        memory: str = "1g",
+        local_dir: Path | None = None,
+    ) -> None:
+        self._session = session
+        self._handed_in = session is not None
+        self._cores = cores
+        self._memory = memory
+        self._local_dir = local_dir
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = start_session(self._cores, self._memory, local_dir=self._local_dir)
+            return self._session
+
+    @property
+    def parallelism(self) -> int:
+        """How many units can run at once."""
+        if self._session is not None:
+            return int(self._session.sparkContext.defaultParallelism)
+        return self._cores or default_cores()
+
+    def run(self, kernel: Callable[[Unit], Iterable[Row]], units: Sequence[Unit], label: str) -> list[Row]:
+        """Rows of `kernel(unit)` for all units, in the order of the units.
+
+        Errors that are somebody's to fix come back as what they were; anything else is a bug and
+        surfaces as Spark reports it.
+        """
+        if not units:
+            return []
+        from pyspark import cloudpickle
+
+        # By value: a unit may carry a function that only this process knows (an event-time parser).
+        blobs = [cloudpickle.dumps(unit) for unit in units]
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for index in batch.column(0).to_pylist():
+                    yield from _results(index, kernel, blobs[index])
+
+        session = self.session
+        session.sparkContext.setJobDescription(f"tidemill {label}")
+        frame = session.range(0, len(units), 1, len(units)).mapInArrow(task, "unit long, row binary")
+        rows: list[tuple[int, bytes]] = []
+        for batch in frame.toArrow().to_batches():
+            rows.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+        rows.sort(key=lambda pair: pair[0])
+        out: list[Row] = []
+        for _, blob in rows:
+            value = pickle.loads(blob)  # noqa: S301 - written by our own task a moment ago
+            if isinstance(value, TidemillError):
+                raise value
+            out.append(value)
+        return out
+
+    def close(self) -> None:
+        with self._lock:
+            if self._session is not None and not self._handed_in:
+                self._session.stop()
+            self._session = None
+
+
+def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -> Iterator[pa.RecordBatch]:
+    unit: Unit = pickle.loads(blob)  # noqa: S301 - pickled by the driver of this job
+    rows: list[object]
+    try:
+        rows = list(kernel(unit))
+    except TidemillError as error:
+        rows = [error]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([index] * len(rows), pa.int64()), pa.array([pickle.dumps(r) for r in rows], pa.binary())],
+        schema=_RESULT,
+    )
+
+
+def spread(sizes: Sequence[int], groups: int) -> list[list[int]]:
+    """Indices of `sizes` in at most `groups` runs of neighbours of about the same total."""
+    total, target = sum(sizes), max(1, -(-sum(sizes) // max(1, groups)))
+    out: list[list[int]] = []
+    current: list[int] = []
+    filled = 0
+    for index, size in enumerate(sizes):
+        if current and filled + size / 2 > target * (len(out) + 1) and len(out) < groups - 1:
+            out.append(current)
+            current = []
+        current.append(index)
+        filled += size
+    if current:
+        out.append(current)
+    assert total == sum(sizes[i] for group in out for i in group)
+    return out

@@ -1,0 +1,465 @@
+"""The one object that wires the rooms: open a project, land slices, tick, ask.
+
+Opening is cheap and starts no JVM; Spark starts with the first work that needs it. The wall clock is read
+here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from tidemill import eventtime
+from tidemill.config import Project, Stream, load_project
+from tidemill.ingest.adopt import adopt, needs_recover
+from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
+from tidemill.ingest.sources import expand
+from tidemill.lake.sync import storage_errors
+from tidemill.lake.table import Table
+from tidemill.locks import exclusive
+from tidemill.model.errors import BusyError, InputError, NotFoundError, StorageError
+from tidemill.model.slices import Format, SliceEntry, SliceStatus
+from tidemill.model.time import Interval, parse_instant
+from tidemill.state.protocol import ClockState, State
+from tidemill.state.sqlite import open_state
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tidemill.accept.batch import Acceptor, Batch
+    from tidemill.audit import Audit
+    from tidemill.engine import Engine
+    from tidemill.query import Answer, Explanation, Querier
+    from tidemill.recovery import Recovered
+    from tidemill.rollups.roller import Rebuilt, Roller
+
+log = logging.getLogger(__name__)
+
+STATE_FILE: Final = "state.db"
+Progress = Callable[[str, str, float], None]  # stream, step, share done
+
+
+def wall_clock() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTick:
+    """What one round did for one stream."""
+
+    stream: str
+    batch: Batch | None = None
+    tiles: Sequence[Rebuilt] = ()
+    merged_runs: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.batch is None and not self.tiles
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    now: int
+    streams: Sequence[StreamTick]
+    seconds: float
+
+    @property
+    def idle(self) -> bool:
+        return all(stream.idle for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """Where a stream stands; from maintained totals, so it costs the same however long its history."""
+
+    stream: str
+    totals: dict[str, int]
+    clocks: Sequence[ClockState]
+    watermark: int | None
+    stale_tiles: int
+    raw_parts: int
+    raw_rows: int
+    quarantine_rows: int
+    tiles: dict[str, int] = field(default_factory=dict)  # level -> tiles
+
+
+class Mill:
+    """A project that is open. Use it as a context manager, or call `close`."""
+
+    def __init__(
+        self,
+        project: Project,
+        state: State,
+        *,
+        spark: SparkSession | None = None,
+        clock: Callable[[], int] = wall_clock,
+        progress: Progress | None = None,
+    ) -> None:
+        self.project = project
+        self.state = state
+        self.clock = clock
+        self.progress: Progress = progress or (lambda _stream, _step, _done: None)
+        self._spark = spark
+        self._landing = Landing(project.warehouse, state)
+        self._acceptors: dict[str, Acceptor] = {}
+        self._rollers: dict[str, Roller] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path = ".",
+        *,
+        spark: SparkSession | None = None,
+        clock: Callable[[], int] = wall_clock,
+        progress: Progress | None = None,
+    ) -> Self:
+        """The project at `path` (a `tidemill.yaml`, or the folder it is in)."""
+        project = load_project(Path(path), eventtime.registered())
+        warehouse = project.warehouse
+        with storage_errors("create the warehouse", warehouse):
+            warehouse.mkdir(parents=True, exist_ok=True)
+        if needs_recover(warehouse, warehouse / STATE_FILE):
+            raise StorageError(
+                "the warehouse has slices but no state.db",
+                where=str(warehouse),
+                hint="run `tidemill recover`: it rebuilds the state from the warehouse",
+            )
+        return cls(project, open_state(warehouse / STATE_FILE), spark=spark, clock=clock, progress=progress)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if "engine" in self.__dict__:
+            self.engine.close()
+        if "_querier" in self.__dict__:
+            self._querier.close()
+        self.state.close()
+
+    # -- landing
+
+    def ingest(
+        self,
+        stream: str,
+        files: Sequence[str | Path],
+        *,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        source: str = "file",
+        format: str | Format | None = None,
+        progress: Callable[[], None] | None = None,
+    ) -> LandedMany:
+        """Land files (paths, globs, folders, `-` for standard input); returns once they are durable."""
+        declared = self.project.stream(stream)
+        paths, wrong = expand([str(file) for file in files])
+        done = self._landing.land_many(
+            stream,
+            paths,
+            arrival=self.clock(),
+            format=self._format(declared, format),
+            declared=_bounds(start, end),
+            source=source,
+            progress=(lambda _result: progress()) if progress else None,
+        )
+        missing = tuple(Refused(error.where, error) for error in wrong)
+        return LandedMany(done.landed, (*missing, *done.refused))
+
+    def land(
+        self,
+        stream: str,
+        content: bytes,
+        *,
+        name: str = "bytes",
+        start: str | int | None = None,
+        end: str | int | None = None,
+        source: str = "api",
+        format: str | Format | None = None,
+    ) -> Landed:
+        """Land one slice given as bytes."""
+        declared = self.project.stream(stream)
+        return self._landing.land_bytes(
+            stream,
+            content,
+            arrival=self.clock(),
+            format=self._format(declared, format),
+            declared=_bounds(start, end),
+            source=source,
+            name=name,
+        )
+
+    def _format(self, stream: Stream, given: str | Format | None) -> Format | None:
+        chosen = given or stream.format
+        if chosen == "auto":
+            return None
+        try:
+            return Format(chosen)
+        except ValueError:
+            raise InputError(
+                f"there is no format {chosen!r}", hint=f"formats: auto, {', '.join(f.value for f in Format)}"
+            ) from None
+
+    # -- the pipeline
+
+    @cached_property
+    def engine(self) -> Engine:
+        from tidemill.engine import Engine
+
+        settings = self.project.engine
+        cores = settings.cores if isinstance(settings.cores, int) else None
+        return Engine(self._spark, cores=cores, memory=settings.memory)
+
+    def tick(self, now: int | None = None) -> TickReport:
+        """One round for every stream: take up what a crash left, accept, roll up, merge id runs.
+
+        Only one process at a time works on a warehouse; another one gets BusyError.
+        """
+        now = self.clock() if now is None else now
+        began = time.perf_counter()
+        with self._working():
+            adopt(self.project.warehouse, self.state)
+            done = [self._tick_stream(stream) for stream in self.project.streams.values()]
+        return TickReport(now, done, time.perf_counter() - began)
+
+    def run_until_idle(self) -> list[TickReport]:
+        """Tick until a round finds nothing to do."""
+        reports = []
+        while True:
+            report = self.tick()
+            reports.append(report)
+            if report.idle:
+                return reports
+
+    def run(
+        self, stop: threading.Event, interval: float, on_tick: Callable[[TickReport], None] | None = None
+    ) -> None:
+        """The daemon: ticks until `stop` is set, at once while there is work, else after `interval` seconds."""
+        while not stop.is_set():
+            try:
+                report = self.tick()
+            except BusyError:
+                log.warning("another process works on this warehouse; waiting")
+                stop.wait(interval)
+                continue
+            if on_tick is not None:
+                on_tick(report)
+            if report.idle:
+                stop.wait(interval)
+
+    def _tick_stream(self, stream: Stream) -> StreamTick:
+        if not self._has_work(stream):
+            return StreamTick(stream.name)
+        from tidemill.accept.catchup import catch_up, merge_runs
+        from tidemill.rollups.roller import Fresh
+
+        acceptor, roller = self.acceptor(stream.name), self.roller(stream.name)
+        catch_up(acceptor)
+        roller.catch_up()
+        batch = acceptor.accept()
+        fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
+        tiles = roller.refresh(fresh)
+        acceptor.finish()
+        merged = merge_runs(acceptor)
+        return StreamTick(stream.name, batch, tiles, len(merged))
+
+    def _has_work(self, stream: Stream) -> bool:
+        """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
+        if self.state.pending(stream.name, 1) or self.state.stale_tiles(stream.name):
+            return True
+        seen = self.state.table_versions(stream.name)
+        for name in ("raw", "quarantine", "rollups"):
+            table = self._existing(name, stream.name)
+            if table is not None and table.version > seen.get(name, 0):
+                return True
+        return False
+
+    def acceptor(self, stream: str) -> Acceptor:
+        from tidemill.accept.batch import Acceptor
+
+        if stream not in self._acceptors:
+            self._acceptors[stream] = Acceptor(
+                self.project.warehouse,
+                self.project.stream(stream),
+                self.project.limits,
+                self.project.engine,
+                self.engine,
+                self.state,
+                tap=None,
+                progress=lambda step, done: self.progress(stream, step, done),
+            )
+            self._acceptors[stream].tap = self.roller(stream).tap
+        return self._acceptors[stream]
+
+    def roller(self, stream: str) -> Roller:
+        from tidemill.rollups.roller import Roller
+
+        if stream not in self._rollers:
+            self._rollers[stream] = Roller(
+                self.project.warehouse,
+                self.project.stream(stream),
+                self.project.limits,
+                self.engine,
+                self.state,
+                self.acceptor(stream).raw,
+            )
+        return self._rollers[stream]
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with exclusive(self.project.warehouse / ".tick.lock", "tick"):
+            yield
+
+    # -- looking
+
+    def _existing(self, kind: str, stream: str) -> Table | None:
+        return Table.existing(self.project.warehouse / kind / stream)
+
+    def ledger(
+        self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None
+    ) -> list[SliceEntry]:
+        """Slices, newest first."""
+        if stream is not None:
+            self.project.stream(stream)
+        return self.state.slices(
+            stream, SliceStatus(status) if status is not None else None, newest=True, limit=limit
+        )
+
+    def slice(self, id_or_prefix: str) -> SliceEntry:
+        entry = self.state.slice(id_or_prefix)
+        if entry is None:
+            raise NotFoundError(
+                f"there is no slice {id_or_prefix!r}", hint="`tidemill ledger` lists the slices"
+            )
+        return entry
+
+    def status(self) -> list[StreamStatus]:
+        return [self._status(name) for name in self.project.streams]
+
+    def _status(self, stream: str) -> StreamStatus:
+        raw, quarantine = self._existing("raw", stream), self._existing("quarantine", stream)
+        rollups = self._existing("rollups", stream)
+        tiles: dict[str, int] = {}
+        for part in rollups.snapshot().parts if rollups else ():
+            tiles[part.partition["level"]] = tiles.get(part.partition["level"], 0) + 1
+        return StreamStatus(
+            stream=stream,
+            totals=dict(self.state.totals(stream)),
+            clocks=self.state.clocks(stream),
+            watermark=self.watermark(stream),
+            stale_tiles=len(self.state.stale_tiles(stream)),
+            raw_parts=len(raw.snapshot().parts) if raw else 0,
+            raw_rows=raw.snapshot().rows if raw else 0,
+            quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
+            tiles=tiles,
+        )
+
+    def watermark(self, stream: str) -> int | None:
+        """Of the stream: the least of its sources'."""
+        return min((clock.watermark for clock in self.state.clocks(stream)), default=None)
+
+    def quarantine(
+        self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None
+    ) -> pa.Table:
+        """What was not accepted, verbatim, with the reason."""
+        from tidemill.accept.quarantine import read_quarantine
+
+        self.project.stream(stream)
+        table = self._existing("quarantine", stream)
+        found = self.slice(slice).id if slice is not None else None
+        return read_quarantine(table, reason=reason, slice_id=found, limit=limit)
+
+    def replay(self, stream: str, *, reason: str | None = None) -> Landed | None:
+        """Land what is in quarantine as a new slice, to be judged again; None when there is nothing."""
+        from tidemill.accept.quarantine import take_away, take_out
+
+        self.project.stream(stream)
+        with self._working():
+            table = self._existing("quarantine", stream)
+            found = take_out(table, reason) if table is not None else None
+            if table is None or found is None:
+                return None
+            landed = self._landing.land_bytes(
+                stream,
+                found.content,
+                arrival=self.clock(),
+                format=Format.NDJSON,
+                source="replay",
+                name=f"replay of {found.records} records of {len(found.slices)} slices",
+            )
+            take_away(table, found, reason, self.clock())
+            return landed
+
+    # -- asking
+
+    @cached_property
+    def _querier(self) -> Querier:
+        from tidemill.query import NoRollups, Querier, SnapshotSource
+        from tidemill.query.source import Source
+
+        tables: dict[str, Table] = {}
+
+        def source_for(stream: str) -> Source:
+            if stream not in tables:
+                table = self._existing("rollups", stream)
+                if table is None:
+                    return NoRollups()
+                tables[stream] = table
+            tables[stream].refresh()
+            return SnapshotSource(tables[stream].snapshot())
+
+        return Querier(self.project.streams, source_for)
+
+    def ask(self, text: str, *, tenant: str | None = None) -> Answer | Explanation:
+        """Answer a query text, with the facts that say how far the answer can be trusted."""
+        return self._querier.ask(text, tenant=tenant, now=self.clock(), watermark=self.watermark)
+
+    def query(self, text: str, *, tenant: str | None = None) -> pa.Table:
+        """The rows of a query as Arrow."""
+        from tidemill.query import Answer
+
+        answer = self.ask(text, tenant=tenant)
+        if not isinstance(answer, Answer):
+            raise InputError("EXPLAIN has no rows", hint="use `ask` for an explanation")
+        return answer.table
+
+    # -- proving
+
+    def verify(self, stream: str | None = None) -> Audit:
+        """Recompute everything from raw and compare."""
+        from tidemill.audit import audit
+
+        names = [stream] if stream is not None else list(self.project.streams)
+        with self._working():
+            return audit(self, names)
+
+
+def recover(
+    path: str | Path = ".", *, spark: SparkSession | None = None, progress: Progress | None = None
+) -> Recovered:
+    """Rebuild the state of the project at `path` from its warehouse."""
+    from tidemill.recovery import recover_state
+
+    return recover_state(load_project(Path(path), eventtime.registered()), spark=spark, progress=progress)
+
+
+def _bounds(start: str | int | None, end: str | int | None) -> Interval | None:
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise InputError("declared bounds need both ends", hint="give --start and --end, half-open")
+    first = parse_instant(start) if isinstance(start, str) else start
+    last = parse_instant(end) if isinstance(end, str) else end
+    return Interval(first, last)

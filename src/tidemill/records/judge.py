@@ -1,0 +1,346 @@
+"""The rules for one record, in plain Python: the order in which they apply and the reason each gives.
+
+The vectorised path in `stage` only lets through what would pass here with the same values; everything
+else comes here. So this is the definition, and its speed matters only for what is unusual.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Final
+
+from tidemill.records.hashing import (
+    SEED_ARRAY,
+    SEED_FALSE,
+    SEED_KEY,
+    SEED_NULL,
+    SEED_OBJECT,
+    SEED_STRING,
+    SEED_TRUE,
+    closed_int,
+    element_int,
+    hash_bytes,
+    member_int,
+    number_int,
+)
+from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, ReadPlan
+from tidemill.eventtime import resolve
+from tidemill.model.slices import Reject
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
+
+INT64: Final = range(-(2**63), 2**63)
+MAX_DECIMAL: Final = 10**18
+_EXPONENT_DIGITS: Final = 18
+_FAR: Final = 10**6
+_EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
+
+
+class Number:
+    """A JSON number as it was spelled; its value is looked at only where a rule asks for it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def parts(self) -> tuple[str, int, bool]:
+        """Significant digits, exponent, sign; zero is ("", 0, False)."""
+        mantissa, _, power = self.text.lower().partition("e")
+        whole, _, fraction = mantissa.lstrip("-").partition(".")
+        digits = whole + fraction
+        stripped = digits.rstrip("0")
+        # An exponent of more digits than any value can mean anything by still has to hash.
+        shift = int(power or 0) if len(power) <= _EXPONENT_DIGITS else hash_bytes(power.encode(), SEED_KEY)
+        exponent = shift - len(fraction) + len(digits) - len(stripped)
+        significant = stripped.lstrip("0")
+        return (significant, exponent, mantissa[0] == "-") if significant else ("", 0, False)
+
+    def integer(self) -> int | None:
+        """Its value when that is a whole number of 64 bits."""
+        digits, exponent, negative = self.parts()
+        if exponent < 0 or len(digits) + exponent > 19:
+            return None
+        value = int(digits or "0") * 10**exponent * (-1 if negative else 1)
+        return value if value in INT64 else None
+
+    def scaled(self, scale: int) -> int | None:
+        """Its value times 10**scale, rounded half to even, when that fits 18 digits."""
+        digits, exponent, negative = self.parts()
+        if len(digits) + exponent + scale > 19:
+            return None
+        if len(digits) + exponent + scale < -1:
+            return 0
+        exact = Decimal((int(negative), tuple(map(int, digits or "0")), exponent + scale))
+        value = int(exact.to_integral_value(rounding=ROUND_HALF_EVEN, context=_EXACT))
+        return value if abs(value) < MAX_DECIMAL else None
+
+    def plain(self) -> int | Decimal:
+        """Its value, for an event-time parser; beyond a million digits only which side it lies on."""
+        digits, exponent, negative = self.parts()
+        exponent = max(-_FAR, min(_FAR, exponent))
+        exact = Decimal((int(negative), tuple(map(int, digits or "0")), exponent))
+        return int(exact) if 0 <= exponent <= _EXPONENT_DIGITS else exact
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A record that passed, as the columns that the engine keeps of it."""
+
+    tenant: str
+    event_id: str
+    time: int
+    event_type: str | None
+    dimensions: tuple[str | int | bool | None, ...]
+    measures: tuple[int | None, ...]  # scaled integers
+    content: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record that did not, with the first rule that it broke."""
+
+    reason: Reject
+    detail: str
+
+
+class _Broken(Exception):
+    def __init__(self, reason: Reject, detail: str) -> None:
+        self.refused = Refused(reason, detail)
+
+
+def _constant(text: str) -> object:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} stands twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=Number, parse_int=Number, parse_constant=_constant
+)
+
+
+def _depth(value: object) -> int:
+    deepest, stack = 0, [(value, 1)]
+    while stack:
+        item, level = stack.pop()
+        if isinstance(item, dict):
+            deepest = max(deepest, level)
+            stack.extend((child, level + 1) for child in item.values())
+        elif isinstance(item, list):
+            deepest = max(deepest, level)
+            stack.extend((child, level + 1) for child in item)
+    return deepest
+
+
+def parse(record: bytes, max_depth: int) -> dict[str, object]:
+    """The record as one strict JSON object; numbers stay as they were spelled."""
+    try:
+        text = record.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _Broken(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError:
+        raise _Broken(Reject.MALFORMED, f"nested deeper than {max_depth}") from None
+    except json.JSONDecodeError as error:
+        raise _Broken(Reject.MALFORMED, f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except ValueError as error:
+        raise _Broken(Reject.MALFORMED, str(error)) from None
+    if not isinstance(value, dict):
+        raise _Broken(Reject.MALFORMED, "not a JSON object")
+    if _depth(value) > max_depth:
+        raise _Broken(Reject.MALFORMED, f"nested deeper than {max_depth}")
+    if "\\u" in text or "\\U" in text:
+        try:
+            json.dumps(value, ensure_ascii=False, default=lambda n: n.text).encode("utf-8")
+        except UnicodeEncodeError:
+            raise _Broken(Reject.ENCODING, "half of a surrogate pair") from None
+    return value
+
+
+def content_hash(value: object) -> int:
+    """The hash of a JSON value that `scan` computes, whatever the order of keys or spelling of numbers."""
+    match value:
+        case None:
+            return closed_int(0, SEED_NULL)
+        case True:
+            return closed_int(0, SEED_TRUE)
+        case False:
+            return closed_int(0, SEED_FALSE)
+        case str():
+            return hash_bytes(value.encode(), SEED_STRING)
+        case Number():
+            return number_int(*value.parts())
+        case list():
+            total = 0
+            for item in value:
+                total = element_int(total, content_hash(item))
+            return closed_int(total, SEED_ARRAY)
+        case dict():
+            total = 0
+            for key, item in value.items():
+                total += member_int(hash_bytes(key.encode(), SEED_KEY), content_hash(item))
+            return closed_int(total & (2**64 - 1), SEED_OBJECT)
+    raise AssertionError(type(value))
+
+
+def at(value: object, column: str) -> object:
+    """What stands at a dotted path; None when a step is missing."""
+    for step in column.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _identity(value: object, columns: Sequence[str]) -> str:
+    parts: list[str | int] = []
+    for column in columns:
+        found = at(value, column)
+        if isinstance(found, str) and found:
+            parts.append(found)
+        elif isinstance(found, Number) and (whole := found.integer()) is not None:
+            parts.append(whole)
+        else:
+            said = "is missing" if found is None else "is not a non-empty string or an integer"
+            raise _Broken(Reject.MISSING_ID, f"{column} {said}")
+    one = len(parts) == 1
+    joined = str(parts[0]) if one else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+    if len(joined.encode()) > MAX_ID_BYTES:
+        raise _Broken(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
+    return joined
+
+
+def _tenant(value: object, plan: ReadPlan) -> str:
+    if plan.tenant_column is None:
+        return plan.tenant_value
+    found = at(value, plan.tenant_column)
+    if not isinstance(found, str) or not found:
+        raise _Broken(Reject.MISSING_FIELD, f"{plan.tenant_column} names no tenant")
+    if len(found.encode()) > MAX_TENANT_BYTES:
+        raise _Broken(Reject.WRONG_TYPE, f"{plan.tenant_column} is longer than {MAX_TENANT_BYTES} bytes")
+    return found
+
+
+def _event_type(value: object, plan: ReadPlan) -> str | None:
+    if plan.type_column is None:
+        return None
+    found = at(value, plan.type_column)
+    if found is None:
+        raise _Broken(Reject.MISSING_FIELD, f"{plan.type_column} is missing")
+    if not isinstance(found, str):
+        raise _Broken(Reject.WRONG_TYPE, f"{plan.type_column} is not a string")
+    if found not in plan.types:
+        known = ", ".join(sorted(plan.types))
+        raise _Broken(Reject.UNKNOWN_TYPE, f"event type {found[:80]!r} is not declared; declared: {known}")
+    return found
+
+
+def _time(value: object, plan: ReadPlan, arrival: int) -> int:
+    if plan.time_column is None:
+        return arrival
+    found = at(value, plan.time_column)
+    if found is None:
+        raise _Broken(Reject.BAD_TIME, f"{plan.time_column} is missing")
+    if isinstance(found, Number):
+        found = found.plain()
+    parser = plan.time_parser or resolve(plan.time_type)
+    try:
+        instant = parser(found)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise _Broken(Reject.BAD_TIME, f"{plan.time_column} is no {plan.time_type}: {error}") from None
+    if not MIN_INSTANT <= instant < MAX_INSTANT:
+        raise _Broken(Reject.BAD_TIME, f"{plan.time_column} lies outside the years 1 to 9999")
+    return instant
+
+
+def _fits(found: object, rule: ColumnRule) -> bool:
+    match rule.type:
+        case "string":
+            return isinstance(found, str)
+        case "integer":
+            return isinstance(found, Number) and found.integer() is not None
+        case "decimal":
+            return isinstance(found, Number) and found.scaled(rule.scale) is not None
+        case "float":
+            return isinstance(found, Number)
+        case "boolean":
+            return isinstance(found, bool)
+        case "object":
+            return isinstance(found, dict)
+        case "array":
+            return isinstance(found, list)
+    return True
+
+
+def _schema(value: object, plan: ReadPlan) -> None:
+    for rule in plan.rules:
+        found = at(value, rule.name)
+        if found is None:
+            if rule.required:
+                raise _Broken(Reject.MISSING_FIELD, f"{rule.name} is required")
+        elif not _fits(found, rule):
+            raise _Broken(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
+
+
+def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
+    if plan.skew_future is not None and instant > arrival + plan.skew_future:
+        limit = format_duration(plan.skew_future)
+        raise _Broken(
+            Reject.SKEW, f"{format_instant(instant)} is more than {limit} after {format_instant(arrival)}"
+        )
+    if plan.skew_past is not None and instant < arrival - plan.skew_past:
+        limit = format_duration(plan.skew_past)
+        raise _Broken(
+            Reject.SKEW, f"{format_instant(instant)} is more than {limit} before {format_instant(arrival)}"
+        )
+
+
+def _dimension(found: object) -> str | int | bool | None:
+    if isinstance(found, Number):
+        return found.integer()
+    return found if isinstance(found, str | bool) else None
+
+
+def _measure(found: object, rule: ColumnRule) -> int | None:
+    if not isinstance(found, Number):
+        return None
+    return found.integer() if rule.type == "integer" else found.scaled(rule.scale)
+
+
+def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
+    """One record against the rules, in their order."""
+    try:
+        if len(record) > plan.record_bytes:
+            raise _Broken(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
+        value = parse(record, plan.depth)
+        event_id = _identity(value, plan.identity) if plan.gated else ""
+        tenant = _tenant(value, plan)
+        event_type = _event_type(value, plan)
+        instant = _time(value, plan, arrival)
+        _schema(value, plan)
+        _skew(instant, plan, arrival)
+    except _Broken as broken:
+        return broken.refused
+    return Judged(
+        tenant=tenant,
+        event_id=event_id,
+        time=instant,
+        event_type=event_type,
+        dimensions=tuple(_dimension(at(value, name)) for name in plan.dimensions),
+        measures=tuple(_measure(at(value, name), plan.rule(name)) for name in plan.measures),
+        content=content_hash(value),
+    )
+
+
+__all__ = ["Judged", "Number", "Refused", "content_hash", "judge", "parse"]

@@ -1,0 +1,87 @@
+"""What the kernels need to know of a stream, flat and picklable, so that a task ships no configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.config import Limits, Stream
+from tidemill.eventtime import Parser, resolve
+
+MAX_ID_BYTES = 1024
+MAX_TENANT_BYTES = 256
+
+# Event-time types that the kernels read without a call per record.
+UNIX_UNITS = {"unixtimestamp_s": 1_000_000, "unixtimestamp_ms": 1_000, "unixtimestamp_us": 1}
+FAST_TIMES = {*UNIX_UNITS, "unixtimestamp_ns", "iso8601"}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """A declared field: its JSON type, whether it must be there, and the scale of a decimal."""
+
+    name: str
+    type: str
+    required: bool
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """How records of one stream are read."""
+
+    stream: str
+    rules: tuple[ColumnRule, ...]
+    identity: tuple[str, ...]  # empty: the stream is not gated
+    tenant_column: str | None
+    tenant_value: str
+    type_column: str | None
+    types: frozenset[str]
+    time_column: str | None  # None: processing time
+    time_type: str
+    time_parser: Parser | None  # set for parsers that are not built in
+    skew_past: int | None
+    skew_future: int | None
+    tolerance: int
+    dimensions: tuple[str, ...]
+    measures: tuple[str, ...]
+    record_bytes: int
+    depth: int
+
+    @property
+    def gated(self) -> bool:
+        return bool(self.identity)
+
+    def rule(self, name: str) -> ColumnRule:
+        return next(rule for rule in self.rules if rule.name == name)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column a kernel looks at: all declared fields, each once."""
+        return tuple(rule.name for rule in self.rules)
+
+
+def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
+    time = stream.event_time
+    in_event_time = time.mode == "event"
+    return ReadPlan(
+        stream=stream.name,
+        rules=tuple(
+            ColumnRule(name, field.type, field.required, field.scale or 0)
+            for name, field in stream.fields.items()
+        ),
+        identity=stream.identity if stream.gate == "event_id" else (),
+        tenant_column=stream.tenant.column,
+        tenant_value=stream.tenant.value or "",
+        type_column=stream.event_type.column if stream.event_type else None,
+        types=frozenset(stream.event_type.allowed) if stream.event_type else frozenset(),
+        time_column=time.column if in_event_time else None,
+        time_type=(time.type or "") if in_event_time else "",
+        time_parser=resolve(time.type) if in_event_time and time.type and time.type not in FAST_TIMES else None,
+        skew_past=stream.skew.past,
+        skew_future=stream.skew.future,
+        tolerance=time.late_tolerance,
+        dimensions=stream.dimension_columns,
+        measures=stream.measure_columns,
+        record_bytes=limits.record_bytes,
+        depth=limits.depth,
+    )

@@ -1,0 +1,92 @@
+"""`recover`: rebuilds the state from the warehouse: the landing log, the parts of raw and of the rollups.
+
+The new state is made beside the old one and takes its place at the end, so that a crash leaves either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.accept.catchup import rebuild_runs
+from tidemill.accept.recall import part_facts, records_of
+from tidemill.config import Project
+from tidemill.ingest.adopt import adopt
+from tidemill.ingest.log import scan_slices
+from tidemill.lake.sync import sync_folder
+from tidemill.lake.table import Table
+from tidemill.locks import exclusive
+from tidemill.mill import STATE_FILE, Mill
+from tidemill.rollups.recall import tile_builds
+from tidemill.state.protocol import BatchRecord
+from tidemill.state.sqlite import open_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    slices: int
+    batches: int
+    tiles: int
+    state: Path
+
+
+def recover_state(
+    project: Project,
+    *,
+    spark: SparkSession | None = None,
+    progress: Callable[[str, str, float], None] | None = None,
+) -> Recovered:
+    warehouse = project.warehouse
+    target, fresh = warehouse / STATE_FILE, warehouse / f"{STATE_FILE}.new"
+    with exclusive(warehouse / ".tick.lock", "recover"):
+        _remove(fresh)
+        with Mill(project, open_state(fresh), spark=spark, progress=progress) as mill:
+            result = _fill(mill, target)
+        _remove(target)
+        fresh.replace(target)
+        sync_folder(warehouse)
+    return result
+
+
+def _fill(mill: Mill, target: Path) -> Recovered:
+    warehouse = mill.project.warehouse
+    entries = scan_slices(warehouse)
+    seqs = {entry.id: entry.seq for entry in entries}
+    records: list[BatchRecord] = []
+    for stream in mill.project.streams:
+        records += _records(mill, stream)
+    records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
+    mill.state.restore(entries, [replace(record, runs=()) for record in records])
+    adopt(warehouse, mill.state, thorough=True)
+    tiles = 0
+    for stream in mill.project.streams:
+        if not (warehouse / "raw" / stream).is_dir():
+            continue
+        acceptor, roller = mill.acceptor(stream), mill.roller(stream)
+        mill.state.replace_runs(stream, [], rebuild_runs(acceptor))
+        builds = tile_builds(roller.table, roller.table.snapshot().parts)
+        mill.state.apply_tiles(stream, roller.table.version, builds)
+        tiles += len(builds)
+    return Recovered(len(entries), len(records), tiles, target)
+
+
+def _records(mill: Mill, stream: str) -> list[BatchRecord]:
+    raw = Table.existing(mill.project.warehouse / "raw" / stream)
+    quarantine = Table.existing(mill.project.warehouse / "quarantine" / stream)
+    if raw is None:
+        return []
+    mill.progress(stream, "recover", 0.0)
+    facts = mill.engine.run(part_facts, raw.snapshot().paths(), "recover raw")
+    mill.progress(stream, "recover", 1.0)
+    version = quarantine.version if quarantine is not None else 0
+    return list(records_of(stream, facts, raw.version, version).values())
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,269 @@
+"""Keeps the rollups of a stream current: finds stale tiles, says why, has them built, commits them.
+
+The one question is whether a tile's desired set of slices differs from its observed one; late data, replays,
+crashes and rebuilds are all answered by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Limits, Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.lake.snapshot import Part
+from tidemill.lake.table import Table
+from tidemill.model.failpoints import failpoint
+from tidemill.model.levels import BY_NAME, LEVELS, below
+from tidemill.model.slices import set_hash
+from tidemill.model.tiles import BaseTile, TileKey, TileState
+from tidemill.model.time import DAY, Interval, format_instant
+from tidemill.records.plan import plan_for
+from tidemill.rollups.events import metric_plan
+from tidemill.rollups.kernel import (
+    PARTIAL,
+    BaseTarget,
+    Built,
+    HighUnit,
+    LowUnit,
+    Tap,
+    Target,
+    build_high,
+    build_low,
+    delta_path,
+    tile_span,
+)
+from tidemill.rollups.recall import tile_builds
+from tidemill.rollups.spec import rollups_table, spec_for
+from tidemill.state.protocol import State, TileBuild
+
+log = logging.getLogger(__name__)
+
+MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
+TILES_PER_ROUND: Final = 2_000  # 5s tiles built and committed at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What the batch that was just accepted left for the tiles it touched."""
+
+    tiles: Mapping[int, frozenset[str]]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A tile that was built, and why."""
+
+    key: TileKey
+    revision: int
+    rows: int
+    reason: str
+    slices: int
+
+
+@dataclass(slots=True)
+class _Plan:
+    low: list[LowUnit]
+    high: list[HighUnit]
+    reasons: dict[TileKey, str]
+    replaced: list[str]  # paths of the parts that go
+
+
+class Roller:
+    """Rollups of one stream."""
+
+    def __init__(
+        self, warehouse: Path, stream: Stream, limits: Limits, engine: Engine, state: State, raw: Table
+    ) -> None:
+        self.stream = stream
+        self.engine = engine
+        self.state = state
+        self.raw = raw
+        self.spec = spec_for(stream)
+        self.plan = metric_plan(plan_for(stream, limits))
+        self.table = rollups_table(warehouse, self.spec)
+
+    @property
+    def tap(self) -> Tap | None:
+        return Tap(self.spec) if self.spec.metrics else None
+
+    def catch_up(self) -> int:
+        """Enter tiles that were committed but not recorded; how many."""
+        seen = self.state.table_versions(self.stream.name).get("rollups", -1)
+        commits = self.table.commits(after=seen)
+        if not commits:
+            return 0
+        current = self.table.snapshot().by_path
+        added = {path for commit in commits for path in commit.added}
+        builds = tile_builds(self.table, [part for path, part in current.items() if path in added])
+        if builds:
+            self.state.apply_tiles(self.stream.name, self.table.version, builds)
+            log.warning("took up %d committed tiles", len(builds), extra={"stream": self.stream.name})
+        return len(builds)
+
+    def refresh(self, fresh: Fresh | None = None) -> list[Rebuilt]:
+        """Build every stale tile, oldest first, each level from the one below."""
+        if not self.spec.metrics:
+            return []
+        done: list[Rebuilt] = []
+        stale = self.state.stale_tiles(self.stream.name)
+        for round_of in _rounds(stale):
+            done.extend(self._round(round_of, fresh))
+        return done
+
+    def _round(self, stale: Sequence[BaseTile], fresh: Fresh | None) -> list[Rebuilt]:
+        name = set_hash(f"{t.state.key.start}:{set_hash(t.desired)}" for t in stale)[:24]
+        folder = self.table.staging(name)
+        plan = self._plan(stale, fresh, folder)
+        log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
+        sizes = [len(unit.base) for unit in plan.low]
+        groups = spread(sizes, max(1, min(2 * self.engine.parallelism, sum(sizes) // 4)))
+        built = self.engine.run(_low_group, [[plan.low[i] for i in group] for group in groups], "tiles 5s 1m")
+        built += self.engine.run(build_high, plan.high, "tiles 1h 1d 7d")
+        failpoint("rollups.after_build")
+        self._commit(name, built, plan.replaced)
+        return [
+            Rebuilt(b.key, b.revision, b.part.rows, plan.reasons[b.key], len(b.slices)) for b in built
+        ]
+
+    # -- planning
+
+    def _plan(self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path) -> _Plan:
+        plan = _Plan([], [], {}, [])
+        partials = sorted(str(p) for p in fresh.folder.glob(f"*{PARTIAL}")) if fresh else []
+        hashes: dict[TileKey, str] = {t.state.key: set_hash(t.desired) for t in stale}
+        by_minute: dict[int, list[BaseTile]] = {}
+        for tile in stale:
+            by_minute.setdefault(MINUTE_LEVEL.tile_of(tile.state.key.start), []).append(tile)
+        shrunk: set[int] = set()  # starts of the 1m tiles below which something left
+        for start, tiles in sorted(by_minute.items()):
+            targets = []
+            for tile in tiles:
+                targets.append(self._base_target(tile, fresh, partials, plan))
+                if tile.observed - tile.desired:
+                    shrunk.add(start)
+            key = TileKey(MINUTE_LEVEL.name, start)
+            minute = self._target(key, hashes, start in shrunk, plan)
+            plan.low.append(LowUnit(self.spec, self.plan, targets, minute, str(folder)))
+        minutes = [TileKey(MINUTE_LEVEL.name, start) for start in by_minute]
+        plan.high.extend(self._high_units(minutes, hashes, shrunk, folder, plan))
+        return plan
+
+    def _base_target(
+        self, tile: BaseTile, fresh: Fresh | None, partials: Sequence[str], plan: _Plan
+    ) -> BaseTarget:
+        missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
+        key, state = tile.state.key, tile.state
+        if state.part is not None:
+            plan.replaced.append(state.part)
+        old = self._absolute(state.part) if state.part is not None and not gone else None
+        target = Target(key, set_hash(tile.desired), state.revision + 1, old)
+        plan.reasons[key] = _reason(tile, missing, gone)
+        if fresh is not None and not gone and fresh.tiles.get(key.start) == missing:
+            return BaseTarget(target, tile.desired, partials=partials)
+        span = tile_span(key)
+        days = {format_instant(day)[:10] for day in span.windows(DAY)}
+        parts = self.raw.snapshot().select({"day": days}, {"event_time": (span.start, span.end - 1)})
+        wanted = missing if not gone else tile.desired
+        return BaseTarget(target, tile.desired, raw=self.raw.snapshot().paths(parts), wanted=wanted)
+
+    def _target(
+        self, key: TileKey, hashes: dict[TileKey, str], made_again: bool, plan: _Plan
+    ) -> Target:
+        """A tile above the base: merged when its old hash is that of what stands below now."""
+        under = below(BY_NAME[key.level])
+        assert under is not None
+        span = tile_span(key)
+        standing = {t.key: t for t in self.state.tiles(self.stream.name, under.name, span)}
+        old = self._state(key)
+        known = {k: t.hash for k, t in standing.items() if t.hash is not None}
+        after = known | {k: h for k, h in hashes.items() if k.level == under.name and span.holds(k.start)}
+        grown = old is not None and old.hash == _tiles_hash(known) and not made_again
+        hashes[key] = _tiles_hash(after)
+        changed = sum(1 for k, h in after.items() if known.get(k) != h)
+        plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
+        revision = (old.revision if old else 0) + 1
+        if old is not None and old.part is not None:
+            plan.replaced.append(old.part)
+        if grown or not known:
+            part = old.part if old is not None else None
+            return Target(key, hashes[key], revision, self._absolute(part) if part else None)
+        untouched = [t.part for k, t in standing.items() if k not in hashes and t.part is not None]
+        return Target(key, hashes[key], revision, None, [self._absolute(p) for p in untouched])
+
+    def _high_units(
+        self, minutes: Sequence[TileKey], hashes: dict[TileKey, str], shrunk: set[int], folder: Path, plan: _Plan
+    ) -> Iterator[HighUnit]:  # fmt: skip
+        by_year: dict[int, list[TileKey]] = {}
+        for key in minutes:
+            by_year.setdefault(WEEK_LEVEL.tile_of(key.start), []).append(key)
+        for keys in by_year.values():
+            levels: dict[str, list[Target]] = {}
+            for level in (HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL):
+                again = {level.tile_of(start) for start in shrunk}
+                starts = sorted({level.tile_of(key.start) for key in keys})
+                levels[level.name] = [
+                    self._target(TileKey(level.name, start), hashes, start in again, plan) for start in starts
+                ]
+            yield HighUnit(
+                spec=self.spec,
+                hours=levels[HOUR_LEVEL.name],
+                days=levels[DAY_LEVEL.name],
+                weeks=levels[WEEK_LEVEL.name],
+                deltas=[str(delta_path(folder, key)) for key in keys],
+                folder=str(folder),
+            )
+
+    def _state(self, key: TileKey) -> TileState | None:
+        found = self.state.tiles(self.stream.name, key.level, Interval(key.start, key.start + 1))
+        return found[0] if found else None
+
+    def _absolute(self, part: str) -> str:
+        return str(self.table.root / part)
+
+    # -- committing
+
+    def _commit(self, name: str, built: Sequence[Built], replaced: Sequence[str]) -> None:
+        parts = self.table.publish([b.part for b in built])
+        failpoint("rollups.before_commit")
+        self.table.refresh()
+        current = self.table.snapshot().by_path
+        version = self.table.commit(parts, [current[path] for path in replaced], info={"batch": name})
+        failpoint("rollups.after_commit")
+        self.state.apply_tiles(
+            self.stream.name, version, [_record(b, part) for b, part in zip(built, parts, strict=True)]
+        )
+        failpoint("rollups.after_state")
+        self.table.clean_staging()
+
+
+def _record(built: Built, part: Part) -> TileBuild:
+    return TileBuild(built.key, built.hash, built.revision, part.path, part.rows, built.slices)
+
+
+def _rounds(stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
+    for start in range(0, len(stale), TILES_PER_ROUND):
+        yield stale[start : start + TILES_PER_ROUND]
+
+
+def _low_group(units: Sequence[LowUnit]) -> Iterator[Built]:
+    for unit in units:
+        yield from build_low(unit)
+
+
+def _tiles_hash(hashes: Mapping[TileKey, str]) -> str:
+    return set_hash(f"{key.start}:{digest}" for key, digest in hashes.items())
+
+
+def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> str:
+    if tile.state.hash is None:
+        return f"new: {len(missing)} slices"
+    if gone:
+        return f"{len(gone)} slices left, {len(missing)} came"
+    return f"late: {len(missing)} new slices beside {len(tile.observed)}"
+

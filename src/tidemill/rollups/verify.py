@@ -1,0 +1,179 @@
+"""Recomputes every tile from raw, with nothing taken over from how it was built, and compares bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.engine import Engine
+from tidemill.lake.table import Table
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
+from tidemill.model.slices import set_hash
+from tidemill.model.tiles import TileKey
+from tidemill.model.time import DAY, Interval, format_instant, parse_instant
+from tidemill.records.plan import ReadPlan
+from tidemill.rollups.cells import accumulate, merge
+from tidemill.rollups.events import read_events
+from tidemill.rollups.kernel import read_cells, read_tile, tile_span, write_cells
+from tidemill.rollups.recall import tile_builds
+from tidemill.rollups.spec import RollupSpec
+from tidemill.state.protocol import TileBuild
+
+HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[2:]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tile that is not what raw says it should be."""
+
+    level: str
+    start: int
+    what: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.level} {format_instant(self.start)}" if self.level else "table"
+
+
+@dataclass(frozen=True, slots=True)
+class DayUnit:
+    spec: RollupSpec
+    plan: ReadPlan
+    day: int
+    raw: Sequence[str]
+    tiles: Mapping[TileKey, str]  # parts of the 5s, 1m and 1h tiles of the day
+    out: str
+
+
+@dataclass(frozen=True, slots=True)
+class HighCheck:
+    spec: RollupSpec
+    cells: Sequence[str]  # 1h cells of the days, as recomputed
+    tiles: Mapping[TileKey, str]  # the 1d and 7d tiles
+
+
+def check_day(unit: DayUnit) -> Iterator[Difference]:
+    """5s, 1m and 1h tiles of one day; leaves the 1h cells for the levels above."""
+    span = Interval(unit.day, unit.day + DAY)
+    events = read_events(unit.plan, unit.raw, span, None)
+    cells = merge(unit.spec, [accumulate(unit.spec, table, BASE.width) for table in events], BASE.width)
+    for level in LEVELS[:3]:
+        cells = merge(unit.spec, [cells], level.width)
+        yield from _compare(unit.spec, level, cells, unit.tiles)
+    write_cells(Path(unit.out), cells)
+
+
+def check_high(unit: HighCheck) -> Iterator[Difference]:
+    cells = merge(unit.spec, [read_cells(path) for path in unit.cells], HOUR_LEVEL.width)
+    for level in (DAY_LEVEL, WEEK_LEVEL):
+        cells = merge(unit.spec, [cells], level.width)
+        yield from _compare(unit.spec, level, cells, unit.tiles)
+
+
+def _compare(
+    spec: RollupSpec, level: Level, cells: pa.Table, tiles: Mapping[TileKey, str]
+) -> Iterator[Difference]:
+    buckets = cells.column("bucket").to_numpy()
+    starts = set((buckets // level.tile * level.tile).tolist())
+    starts |= {key.start for key in tiles if key.level == level.name}
+    for start in sorted(starts):
+        key = TileKey(level.name, start)
+        span = tile_span(key)
+        wanted = cells.filter(pa.array((buckets >= span.start) & (buckets < span.end)))
+        if key not in tiles:
+            yield Difference(level.name, start, f"is missing; raw has {wanted.num_rows} rows for it")
+            continue
+        stored = read_tile(spec, tiles[key], Interval(-(1 << 62), 1 << 62))
+        if difference := _difference(wanted, stored):
+            yield Difference(level.name, start, difference)
+
+
+def _difference(wanted: pa.Table, stored: pa.Table) -> str | None:
+    ours, theirs = _plain(wanted), _plain(stored)
+    if ours.equals(theirs):
+        return None
+    if ours.num_rows != theirs.num_rows:
+        return f"has {theirs.num_rows} rows; raw says {ours.num_rows}"
+    for name in ours.column_names:
+        if not ours.column(name).equals(theirs.column(name)):
+            pairs = zip(ours.column(name).to_pylist(), theirs.column(name).to_pylist(), strict=True)
+            row, (want, have) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+            return f"row {row}: {name} is {have}; raw says {want}"
+    return "differs"
+
+
+def _plain(cells: pa.Table) -> pa.Table:
+    """Dictionaries spelled out: their order is not content."""
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in cells.columns
+    ]
+    return pa.table(columns, names=cells.column_names).combine_chunks()
+
+
+def verify_tiles(
+    spec: RollupSpec,
+    plan: ReadPlan,
+    raw: Table,
+    table: Table,
+    engine: Engine,
+    desired: Mapping[int, frozenset[str]],
+    folder: Path,
+) -> tuple[int, list[Difference]]:
+    """Tiles checked, and what differs. `desired`: per 5s tile the slices that raw has rows of in it."""
+    builds = tile_builds(table, table.snapshot().parts)
+    parts = {build.key: str(table.root / str(build.part)) for build in builds}
+    found = list(_hashes(builds, desired))
+    if len(parts) != len(builds):
+        found.append(Difference("", 0, "a tile has more than one part"))
+    by_day: dict[int, list[str]] = {}
+    for part in raw.snapshot().parts:
+        if part.rows:
+            day = parse_instant(part.partition["day"])
+            by_day.setdefault(day, []).append(str(raw.root / part.path))
+    low = {key: path for key, path in parts.items() if key.level in {level.name for level in LEVELS[:3]}}
+    for key in low:
+        by_day.setdefault(key.start - key.start % DAY, [])
+    days = [
+        DayUnit(spec, plan, day, files, {k: p for k, p in low.items() if day <= k.start < day + DAY}, str(folder / f"{day}.cells"))
+        for day, files in sorted(by_day.items())
+    ]  # fmt: skip
+    found += engine.run(check_day, days, "verify 5s 1m 1h")
+    by_year: dict[int, list[str]] = {}
+    for unit in days:
+        by_year.setdefault(WEEK_LEVEL.tile_of(unit.day), []).append(unit.out)
+    high = {key: path for key, path in parts.items() if key not in low}
+    units = [
+        HighCheck(spec, files, {k: p for k, p in high.items() if year <= k.start < year + WEEK_LEVEL.tile})
+        for year, files in sorted(by_year.items())
+    ]
+    found += engine.run(check_high, units, "verify 1d 7d")
+    return len(parts), sorted(found, key=lambda d: (d.level, d.start))
+
+
+def _hashes(builds: Sequence[TileBuild], desired: Mapping[int, frozenset[str]]) -> Iterator[Difference]:
+    """Each tile's hash must be that of what it is made of, down to the slices that raw names."""
+    by_key = {build.key: build for build in builds}
+    for build in builds:
+        under = below(BY_NAME[build.key.level])
+        if under is None:
+            slices = desired.get(build.key.start, frozenset())
+            if build.hash != set_hash(slices):
+                yield Difference(
+                    build.key.level, build.key.start,
+                    f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}",
+                )  # fmt: skip
+            continue
+        span = tile_span(build.key)
+        made_of = [
+            f"{key.start}:{other.hash}"
+            for key, other in by_key.items()
+            if key.level == under.name and span.holds(key.start)
+        ]
+        if build.hash != set_hash(made_of):
+            yield Difference(build.key.level, build.key.start, f"is not made of the {under.name} tiles below")
+    for start in sorted(set(desired) - {b.key.start for b in builds if b.key.level == BASE.name}):
+        yield Difference(BASE.name, start, f"is missing: {format_instant(start)}")
