@@ -1,0 +1,1 @@
+"""Speed and memory of Tidemill beside scripts that do the same; never part of the package or the tests."""

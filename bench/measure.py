@@ -1,0 +1,90 @@
+"""Peak memory of a tree of processes, and a peer run as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+PEERS = Path(__file__).resolve().parent / "peers"
+EVERY = 0.05  # seconds between two samples
+
+
+def resident(root: psutil.Process) -> int:
+    """Resident bytes of a process and all its descendants; pages they share count for each."""
+    total = 0
+    try:
+        tree = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    for process in tree:
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue  # it ended between the two calls
+    return total
+
+
+@dataclass
+class PeakMemory:
+    """Samples from another thread while the block runs; `peak` is in bytes."""
+
+    pid: int = field(default_factory=os.getpid)
+    peak: int = 0
+
+    def __enter__(self) -> Self:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        root = psutil.Process(self.pid)
+        while True:
+            self.peak = max(self.peak, resident(root))
+            if self._done.wait(EVERY):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    work: float  # seconds inside the process, from when its libraries (and its session) are there
+    process: float  # seconds with the start of the process included
+    peak: int  # bytes
+
+
+def run_peer(name: str, job: str, out: Path) -> Timing:
+    """Run `peers/<name>_script.py` on the job; its results are in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    told = out / "job.json"
+    told.write_text(job)
+    os.sync()  # what the run before left in the page cache is not this one's to write
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, str(PEERS / f"{name}_script.py"), str(told), str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+    with PeakMemory(process.pid) as memory:
+        printed, complaint = process.communicate()
+        took = time.perf_counter() - started
+    if process.returncode:
+        raise RuntimeError(f"peer {name} failed:\n{complaint}")
+    return Timing(json.loads(printed.splitlines()[-1])["seconds"], took, memory.peak)

@@ -1,0 +1,91 @@
+"""`python -m bench.run [--quick] [--case NAME] [--peers-only]`: runs the cases and keeps the numbers.
+
+The only part that prints. Exit code 1 when a target is missed (not with --quick, which is too small to tell).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.cases import CASES, QUICK, Bench, Plan, Result, clean, peers_only, save
+from bench.contract import Ours
+
+RESULTS = Path(__file__).resolve().parent / "results.json"
+
+
+def contender() -> Ours:
+    ours: Ours = importlib.import_module("bench.ours").contender()
+    return ours
+
+
+def shown(results: Sequence[Result]) -> Table:
+    table = Table(title="Tidemill beside its peers", caption="every result was checked to be equal")
+    for heading in ("case", "ours", "peer", "ratio", "target", "ok", "note"):
+        table.add_column(heading, justify="right" if heading in {"ours", "peer", "ratio"} else "left")
+    for result in results:
+        table.add_row(
+            result.case,
+            f"{result.ours:.2f} {result.unit}" if result.ours else "",
+            "" if result.peer is None else f"{result.peer:.2f} {result.unit}",
+            "" if result.ratio is None else f"{result.ratio:.2f}",
+            "" if result.target is None else f"{result.sense} {result.target:g}",
+            "" if result.target is None else "[green]yes[/]" if result.ok else "[red]no[/]",
+            result.note,
+        )
+    return table
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the work, once: does it all run and agree?"
+    )
+    parser.add_argument("--case", action="append", choices=CASES, help="only this case (may be repeated)")
+    parser.add_argument("--repeats", type=int, help="best of how many (default 3)")
+    parser.add_argument(
+        "--peers-only", action="store_true", help="measure the peers alone; writes no results"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    console = Console(stderr=True)
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        console.print(f"[yellow]the machine is busy (load {load:.1f}); times will not be comparable[/]")
+    plan = QUICK if asked.quick else Plan()
+    if asked.repeats:
+        plan = replace(plan, repeats=asked.repeats)
+    clean()
+    bench = Bench(plan, None if asked.peers_only else contender(), lambda text: console.print(f"… {text}"))
+    results: list[Result] = []
+    try:
+        bench.warm_up()
+        if asked.peers_only:
+            results = peers_only(bench)
+        else:
+            for name in asked.case or CASES:
+                console.print(f"[bold]{name}[/]")
+                results += CASES[name](bench)
+    finally:
+        if bench.ours is not None:
+            bench.ours.stop()
+        clean()
+    if not asked.peers_only:
+        save(results, RESULTS)
+    Console().print(shown(results))
+    return 0 if asked.quick or all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
