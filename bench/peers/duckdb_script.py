@@ -51,7 +51,8 @@ def lines(files: list[str], more: str = "") -> str:
     """Every line of the files as it stands; lines that are not UTF-8 are skipped (and kept apart)."""
     return (
         f"read_csv([{', '.join(map(text, files))}], columns = {{line: 'VARCHAR'}}, delim = '\x01', "
-        f"quote = '', escape = '', header = false, auto_detect = false, filename = true, ignore_errors = true{more})"
+        f"quote = '', escape = '', header = false, auto_detect = false, filename = true, "
+        f"ignore_errors = true{more})"
     )
 
 
