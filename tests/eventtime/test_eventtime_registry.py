@@ -54,7 +54,9 @@ def test_v28_unknown_type_lists_the_registered_types() -> None:
         ("unixtimestamp_s", Decimal("0e999999"), 0),
         ("unixtimestamp_s", "1704106800", 1_704_106_800_000_000),
         ("unixtimestamp_s", "1704106800.25", 1_704_106_800_250_000),
+        ("unixtimestamp_s", "+01.5", 1_500_000),
         ("unixtimestamp_ms", "-1500", -1_500_000),
+        ("unixtimestamp_ms", "-0.0001", -1),
         ("unixtimestamp_ms", Decimal("1704106800123.4567"), 1_704_106_800_123_456),
         ("unixtimestamp_us", 1_704_106_800_123_456, 1_704_106_800_123_456),
         ("unixtimestamp_us", Decimal("7.9"), 7),
@@ -73,7 +75,7 @@ def test_value_becomes_exact_microseconds_rounded_down(name: str, value: object,
 
 @pytest.mark.parametrize("name", UNIX)
 @pytest.mark.parametrize(
-    "value", [True, False, None, 1.5, [], {}, "", " 1", "1 ", "1e3", "+1", "0x10", "1.", ".5", "abc",
+    "value", [True, False, None, 1.5, [], {}, "", " 1", "1 ", "1e3", "+-1", "+", "0x10", "1.", ".5", "abc",
               "٣", "1970-01-01T00:00:00Z", Decimal("NaN"), Decimal("Infinity"), Decimal("-Infinity")],
 )  # fmt: skip
 def test_unix_timestamp_refuses_what_is_not_a_number(name: str, value: object) -> None:

@@ -23,7 +23,7 @@ ENTRY_POINTS: Final = "tidemill.eventtime"
 # Wide enough for every instant to 1e-40 s, and rounding down, so that cutting a longer number here
 # and flooring it to a microsecond afterwards give the same as flooring the exact value.
 _EXACT: Final = Context(prec=60, rounding=ROUND_FLOOR, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 
 def _in_range(us: int) -> int:

@@ -34,7 +34,7 @@ DECIMAL_DIGITS: Final = 18
 
 # powers of ten from the unit of a numeric time to microseconds
 _TIME_SCALE = {"unixtimestamp_s": 6, "unixtimestamp_ms": 3, "unixtimestamp_us": 0, "unixtimestamp_ns": -3}
-_DIGITS = re.compile(r"([+-]?)([0-9]+)")
+_NUMERAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 Value = str | int | bool | None
 Dimensions = tuple[Value, ...]
@@ -337,8 +337,7 @@ def _iso_time(value: Json) -> int | None:
 
 def _unix_time(value: Json, time_type: str) -> int | None:
     if isinstance(value, str):
-        match = _DIGITS.fullmatch(value)
-        value = Number.parse(match[2] if match[1] != "-" else value) if match else None
+        value = Number.parse(value.removeprefix("+")) if _NUMERAL.fullmatch(value) else None
     return value.floored(_TIME_SCALE[time_type]) if isinstance(value, Number) else None
 
 

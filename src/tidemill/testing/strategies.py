@@ -158,7 +158,8 @@ def _times(stream: OracleStream) -> st.SearchStrategy[Json]:
     declared = stream.fields.get(stream.time_column or "", OracleField("any"))
     whole = instants.map(lambda us: us * factor // unit)
     signs, tenths = st.sampled_from(["", "+", "+0"]), st.integers(0, 9)
-    texts: st.SearchStrategy[Json] = st.builds(lambda n, sign: f"{sign}{n}", whole, signs)
+    ends = st.sampled_from(["", "", ".0", ".25"])
+    texts: st.SearchStrategy[Json] = st.builds(lambda n, sign, end: f"{sign}{n}{end}", whole, signs, ends)
     numbers: st.SearchStrategy[Json] = whole.map(_number)
     exact: st.SearchStrategy[Json] = st.builds(lambda n, part: _number(n * 10 + part, -1), whole, tenths)
     by_type = {"string": texts, "integer": numbers, "any": st.one_of(numbers, exact, texts)}
@@ -191,7 +192,7 @@ def spoils(stream: OracleStream) -> dict[str, list[Spoil]]:
         setting("type", kind, None, _number(1), {}, *["", "no such type"] * bool(stream.allowed_types))
     if time := stream.time_column:
         dropping("time", time)
-        setting("time", time, None, True, [], {}, "", "yesterday", "1.5", " 1", "2024-13-01T00:00:00Z")
+        setting("time", time, None, True, [], {}, "", "yesterday", "1.5.", " 1", "2024-13-01T00:00:00Z")
         if stream.time_type == "iso8601":
             setting("time", time, _number(1), "2024-01-01T25:00:00Z", "0000-01-01T00:00:00Z")
         else:
