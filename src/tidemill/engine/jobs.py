@@ -6,8 +6,10 @@ read slices and parts themselves and write staged files. Spark spreads the units
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +21,8 @@ from tidemill.model.errors import TidemillError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 Unit = TypeVar("Unit")
 Row = TypeVar("Row")
@@ -77,12 +81,14 @@ class Engine:
                     yield from _results(index, kernel, blobs[index])
 
         session = self.session
+        began = time.perf_counter()
         session.sparkContext.setJobDescription(f"tidemill {label}")
         frame = session.range(0, len(units), 1, len(units)).mapInArrow(task, "unit long, row binary")
         rows: list[tuple[int, bytes]] = []
         for batch in frame.toArrow().to_batches():
             rows.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
         rows.sort(key=lambda pair: pair[0])
+        log.debug("%s: %d units in %.3f s", label, len(units), time.perf_counter() - began)
         out: list[Row] = []
         for _, blob in rows:
             value = pickle.loads(blob)  # noqa: S301 - written by our own task a moment ago

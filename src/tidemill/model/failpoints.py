@@ -1,13 +1,17 @@
 """Named places where a test can make the process die, to prove that nothing needs repair by hand.
 
 In production the cost is one dictionary look-up; a point fires only when the environment variable
-`TIDEMILL_FAILPOINT` names it (`name` or `name:3` for the third time it is passed).
+`TIDEMILL_FAILPOINT` names it (`name` or `name:3` for the third time it is passed). `observed` tells a test
+of every point that is passed, so that it can copy the warehouse there: what the copy holds is what a
+process killed at that point leaves behind, and nothing that runs on the way out of an exception is in it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 POINTS: Final[dict[str, str]] = {
@@ -32,11 +36,14 @@ POINTS: Final[dict[str, str]] = {
 EXIT_CODE: Final = 86
 
 _passed: dict[str, int] = {}
+_observers: list[Callable[[str], None]] = []
 
 
 def failpoint(name: str) -> None:
     """Die here, at once and without clean-up, when the environment asks for it."""
     assert name in POINTS, name
+    for tell in _observers:
+        tell(name)
     wanted = os.environ.get("TIDEMILL_FAILPOINT")
     if not wanted:
         return
@@ -48,3 +55,13 @@ def failpoint(name: str) -> None:
         sys.stderr.write(f"failpoint {name}: exit\n")
         sys.stderr.flush()
         os._exit(EXIT_CODE)
+
+
+@contextmanager
+def observed(tell: Callable[[str], None]) -> Iterator[None]:
+    """Inside it, `tell` hears the name of every point that this process passes, at that moment."""
+    _observers.append(tell)
+    try:
+        yield
+    finally:
+        _observers.remove(tell)

@@ -11,32 +11,33 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from tidemill.records.loads import put_word, word_at
 from tidemill.records.scan import FRACTION, INTEGER
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
 if TYPE_CHECKING:
     from tidemill.records.arrays import Bytes, Ints, Mask
 
-_MAX_DIGITS = 18  # of a number that surely fits 64 bits
+SAFE_DIGITS = 18  # of a number that surely fits 64 bits
 
 
-@njit(cache=True, nogil=True)
-def _copy_out(b: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes) -> None:
-    for i in range(starts.size):
-        o = offsets[i]
-        s = starts[i]
-        for q in range(ends[i] - s):
-            out[o + q] = b[s + q]
+@njit(cache=True, inline="always")
+def _copy(b: Bytes, start: int, end: int, out: Bytes, at: int) -> None:
+    while start + 8 <= end:
+        put_word(out, at, word_at(b, start))
+        start += 8
+        at += 8
+    while start < end:
+        out[at] = b[start]
+        start += 1
+        at += 1
 
 
 @njit(cache=True, nogil=True)
 def copy_at(b: Bytes, starts: Ints, ends: Ints, at: Ints, out: Bytes) -> None:
     """Copy each b[starts[i]:ends[i]] to out[at[i]:]."""
     for i in range(starts.size):
-        s = starts[i]
-        e = ends[i]
-        o = at[i]
-        out[o : o + e - s] = b[s:e]
+        _copy(b, starts[i], ends[i], out, at[i])
 
 
 def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
@@ -44,7 +45,7 @@ def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
     offsets = np.zeros(starts.size + 1, np.int32)
     np.cumsum(ends - starts, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
-    _copy_out(b, starts, ends, offsets, out)
+    copy_at(b, starts, ends, offsets, out)
     return pa.StringArray.from_buffers(starts.size, pa.py_buffer(offsets), pa.py_buffer(out))
 
 
@@ -100,14 +101,10 @@ def join_at(
         r = rows[i]
         o = at[i]
         t = codes[r]
-        for q in range(name_offsets[t], name_offsets[t + 1]):
-            out[o] = names[q]
-            o += 1
+        _copy(names, name_offsets[t], name_offsets[t + 1], out, o)
+        o += name_offsets[t + 1] - name_offsets[t]
         out[o] = 0
-        o += 1
-        for q in range(id_offsets[r], id_offsets[r + 1]):
-            out[o] = ids[q]
-            o += 1
+        _copy(ids, id_offsets[r], id_offsets[r + 1], out, o + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -149,13 +146,13 @@ def _numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, values
                 kept -= 1
             value = value * 10 + d
             digits += value > 0
-            if digits > _MAX_DIGITS:
+            if digits > SAFE_DIGITS:
                 break
-        while kept > 0 and digits <= _MAX_DIGITS:
+        while kept > 0 and digits <= SAFE_DIGITS:
             value *= 10
             digits += value > 0
             kept -= 1
-        if digits > _MAX_DIGITS:
+        if digits > SAFE_DIGITS:
             continue
         if rest == 2 or (rest == 1 and value % 2 == 1):
             value += 1
@@ -187,7 +184,7 @@ def _whole(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, values: Ints, exact:
         value = 0
         s = p
         while p < e and b[p] != 0x2E:
-            if p - s >= _MAX_DIGITS:
+            if p - s >= SAFE_DIGITS:
                 break
             value = value * 10 + (b[p] - 48)
             p += 1

@@ -21,7 +21,7 @@ from tidemill.records.arrays import Bytes, Ints
 from tidemill.records.chunk import RecordChunk
 from tidemill.records.columnar import columnar_records
 from tidemill.records.delimited import csv_records
-from tidemill.records.scan import split_array, split_lines
+from tidemill.records.split import split_array, split_lines
 
 MAX_RECORD: Final = 64 * 1024 * 1024
 """A record of a compressed slice is cut off here. The gate's own limit is far below: it is too_large."""

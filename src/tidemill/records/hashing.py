@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit, uint64
 
+from tidemill.records.loads import byte_at, word_at
+
 if TYPE_CHECKING:
     from tidemill.records.arrays import Bytes, Ints, Words
 
@@ -40,20 +42,6 @@ def _rotl(x: uint64, r: int) -> uint64:
 
 
 @njit(cache=True, inline="always")
-def _word(b: Bytes, p: int) -> uint64:
-    return (
-        uint64(b[p])
-        | (uint64(b[p + 1]) << uint64(8))
-        | (uint64(b[p + 2]) << uint64(16))
-        | (uint64(b[p + 3]) << uint64(24))
-        | (uint64(b[p + 4]) << uint64(32))
-        | (uint64(b[p + 5]) << uint64(40))
-        | (uint64(b[p + 6]) << uint64(48))
-        | (uint64(b[p + 7]) << uint64(56))
-    )
-
-
-@njit(cache=True, inline="always")
 def _round(acc: uint64, lane: uint64) -> uint64:
     return _rotl(acc + lane * _P2, 31) * _P1
 
@@ -80,10 +68,10 @@ def xxh64(b: Bytes, start: int, end: int, seed: uint64) -> uint64:
         v3 = seed
         v4 = seed - _P1
         while p + 32 <= end:
-            v1 = _round(v1, _word(b, p))
-            v2 = _round(v2, _word(b, p + 8))
-            v3 = _round(v3, _word(b, p + 16))
-            v4 = _round(v4, _word(b, p + 24))
+            v1 = _round(v1, word_at(b, p))
+            v2 = _round(v2, word_at(b, p + 8))
+            v3 = _round(v3, word_at(b, p + 16))
+            v4 = _round(v4, word_at(b, p + 24))
             p += 32
         h = _rotl(v1, 1) + _rotl(v2, 7) + _rotl(v3, 12) + _rotl(v4, 18)
         h = (h ^ _round(uint64(0), v1)) * _P1 + _P4
@@ -94,19 +82,19 @@ def xxh64(b: Bytes, start: int, end: int, seed: uint64) -> uint64:
         h = seed + _P5
     h += uint64(end - start)
     while p + 8 <= end:
-        h = _rotl(h ^ _round(uint64(0), _word(b, p)), 27) * _P1 + _P4
+        h = _rotl(h ^ _round(uint64(0), word_at(b, p)), 27) * _P1 + _P4
         p += 8
     if p + 4 <= end:
         low = (
-            uint64(b[p])
-            | (uint64(b[p + 1]) << uint64(8))
-            | (uint64(b[p + 2]) << uint64(16))
-            | (uint64(b[p + 3]) << uint64(24))
+            uint64(byte_at(b, p))
+            | (uint64(byte_at(b, p + 1)) << uint64(8))
+            | (uint64(byte_at(b, p + 2)) << uint64(16))
+            | (uint64(byte_at(b, p + 3)) << uint64(24))
         )
         h = _rotl(h ^ (low * _P1), 23) * _P2 + _P3
         p += 4
     while p < end:
-        h = _rotl(h ^ (uint64(b[p]) * _P5), 11) * _P1
+        h = _rotl(h ^ (uint64(byte_at(b, p)) * _P5), 11) * _P1
         p += 1
     return mix(h)
 

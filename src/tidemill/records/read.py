@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tidemill.records.arrays import Bytes, Ints, Mask
 from tidemill.records.chunk import RecordChunk
-from tidemill.records.columns import instants, scaled_numbers, strings, utf8_rows, whole_numbers
+from tidemill.records.columns import SAFE_DIGITS, instants, scaled_numbers, strings, utf8_rows, whole_numbers
 from tidemill.records.judge import Judged, Refused, judge
 from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, ReadPlan
 from tidemill.records.scan import (
@@ -106,10 +106,10 @@ class _Bulk:
             self.good &= valid
 
     def _tags(self, name: str) -> Bytes:
-        return self.found.tags[:, self.plan.columns.index(name)]
+        return self.found.tags[self.plan.columns.index(name)]
 
     def _span(self, name: str, rows: Ints) -> tuple[Ints, Ints]:
-        spans = self.found.spans[rows, self.plan.columns.index(name)]
+        spans = self.found.spans[self.plan.columns.index(name)][rows]
         base = self.chunk.starts[rows]
         return base + spans[:, 0], base + spans[:, 1]
 
@@ -121,12 +121,15 @@ class _Bulk:
         tenant, ids, rows, texts = self._tenant(ids, rows, texts)
         time, keep = self._time(rows)
         numbers: dict[str, Ints] = {}
+        used = {*self.plan.dimensions, *self.plan.measures}
         for rule in self.plan.rules:
-            if rule.type not in ("integer", "decimal"):
+            if rule.type not in ("integer", "decimal") or (rule.name, rule.type) == (self.plan.time_column, "integer"):
                 continue
-            values, exact = self._number(rule.name, rule.type, rule.scale, rows)
+            if rule.name in used:
+                numbers[rule.name], exact = self._number(rule.name, rule.type, rule.scale, rows)
+            else:
+                exact = self._surely_fits(rule.name, rule.type, rule.scale, rows)
             keep &= exact
-            numbers[rule.name] = values
         if not keep.all():
             self.good[rows[~keep]] = False
             mask = pa.array(keep)
@@ -154,7 +157,7 @@ class _Bulk:
                 allowed[STRING] = True
             if rule.name == plan.time_column:
                 allowed[[MISSING, NULL]] = False
-            self.good &= allowed[self.found.tags[:, index]]
+            self.good &= allowed[self.found.tags[index]]
 
     def _identity(self, rows: Ints) -> tuple[pa.Array, Ints]:
         plan = self.plan
@@ -260,6 +263,14 @@ class _Bulk:
         else:
             values, exact = whole_numbers(self.chunk.data, start, end, tags)
         return values, exact | (tags == MISSING) | (tags == NULL)
+
+    def _surely_fits(self, name: str, kind: str, scale: int, rows: Ints) -> Mask:
+        """A number nobody reads: told by its length alone, and the rest is left to `judge`."""
+        tags = self._tags(name)[rows]
+        spans = self.found.spans[self.plan.columns.index(name)][rows]
+        short = spans[:, 1] - spans[:, 0] <= SAFE_DIGITS - scale
+        plain = (tags == INTEGER) | ((tags == FRACTION) if kind == "decimal" else False)
+        return (plain & short) | (tags == MISSING) | (tags == NULL)
 
     def _table(
         self, rows: Ints, ids: pa.Array, tenant: pa.Array, time: Ints, texts: dict[str, pa.Array], numbers: dict[str, Ints]

@@ -30,6 +30,8 @@ from tidemill.records.hashing import (
     number,
     xxh64,
 )
+from tidemill.records.loads import byte_at, first_marked, word_at
+from tidemill.records.split import is_space
 
 if TYPE_CHECKING:
     from tidemill.records.arrays import Bytes, Ints, Offsets, Words
@@ -50,130 +52,15 @@ ARRAY: Final = 10
 MAX_DEPTH: Final = 64
 _MAX_KEYS: Final = 512  # open keys of one record that are checked for repeats; more goes to `judge`
 
-_PLAIN = np.zeros(256, np.uint8)
-_PLAIN[0x20:] = 1
-_PLAIN[0x22] = 0
-_PLAIN[0x5C] = 0
+_REMEMBERED: Final = 64  # keys of the last record that the next one is compared with
+_ONES = np.uint64(0x0101010101010101)
+_HIGHS = np.uint64(0x8080808080808080)
+_SPACES = np.uint64(0x2020202020202020)
+_QUOTES = np.uint64(0x2222222222222222)
+_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 
 # States of the scanner: what may stand next.
 _VALUE, _KEY_OR_END, _KEY, _AFTER, _VALUE_OR_END = 0, 1, 2, 3, 4
-
-
-@njit(cache=True, inline="always")
-def _space(c: int) -> bool:
-    return c == 32 or c == 9 or c == 10 or c == 13
-
-
-@njit(cache=True, nogil=True)
-def split_lines(b: Bytes, start: int, stop: int) -> tuple[Ints, Ints]:
-    """Starts and ends of the non-blank lines of b[start:stop], without line ends."""
-    count = 1
-    for i in range(start, stop):
-        count += b[i] == 10
-    starts = np.empty(count, np.int64)
-    ends = np.empty(count, np.int64)
-    n = 0
-    s = start
-    for i in range(start, stop):
-        if b[i] == 10:
-            starts[n] = s
-            ends[n] = i
-            n += 1
-            s = i + 1
-    if s < stop:
-        starts[n] = s
-        ends[n] = stop
-        n += 1
-    kept = 0
-    for i in range(n):
-        s = starts[i]
-        e = ends[i]
-        if e > s and b[e - 1] == 13:
-            e -= 1
-        p = s
-        while p < e and _space(b[p]):
-            p += 1
-        if p < e:
-            starts[kept] = s
-            ends[kept] = e
-            kept += 1
-    return starts[:kept], ends[:kept]
-
-
-@njit(cache=True, nogil=True)
-def split_array(b: Bytes) -> tuple[Ints, Ints]:
-    """Starts and ends of the elements of a top-level JSON array; anything else is one record.
-
-    Only brackets and strings are looked at, so that one bad element does not hide its neighbours.
-    """
-    size = b.size
-    p = 0
-    while p < size and _space(b[p]):
-        p += 1
-    last = size
-    while last > p and _space(b[last - 1]):
-        last -= 1
-    starts = np.empty(16, np.int64)
-    ends = np.empty(16, np.int64)
-    n = 0
-    if p >= last:
-        return starts[:0].copy(), ends[:0].copy()
-    if b[p] != 0x5B:
-        starts[0] = p
-        ends[0] = last
-        return starts[:1].copy(), ends[:1].copy()
-    p += 1
-    s = p
-    depth = 0
-    in_string = False
-    done = False
-    while p < last and not done:
-        c = b[p]
-        cut = False
-        if in_string:
-            if c == 0x5C:
-                p += 1
-            elif c == 0x22:
-                in_string = False
-        elif c == 0x22:
-            in_string = True
-        elif c == 0x7B or c == 0x5B:
-            depth += 1
-        elif c == 0x7D or (c == 0x5D and depth > 0):
-            depth -= 1
-        elif c == 0x5D:
-            cut = True
-            done = True
-        elif c == 0x2C and depth == 0:
-            cut = True
-        if cut or p >= last - 1:
-            e = p if cut else last
-            a = s
-            while a < e and _space(b[a]):
-                a += 1
-            z = e
-            while z > a and _space(b[z - 1]):
-                z -= 1
-            # `[]` and a final `[1,2]` leave an empty piece only before the closing bracket.
-            if z > a or not done or (n > 0 and cut and c == 0x2C):
-                if n == starts.size:
-                    starts = np.concatenate((starts, np.empty(n, np.int64)))
-                    ends = np.concatenate((ends, np.empty(n, np.int64)))
-                starts[n] = a
-                ends[n] = z
-                n += 1
-            s = p + 1
-        p += 1
-    while p < last and _space(b[p]):
-        p += 1
-    if p < last:  # something after the array: it is part of no record, so it is one of its own
-        if n == starts.size:
-            starts = np.concatenate((starts, np.empty(n, np.int64)))
-            ends = np.concatenate((ends, np.empty(n, np.int64)))
-        starts[n] = p
-        ends[n] = last
-        n += 1
-    return starts[:n].copy(), ends[:n].copy()
 
 
 @njit(cache=True, inline="always")
@@ -266,12 +153,52 @@ def _unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
     return n
 
 
+@njit(cache=True, inline="always")
+def _plain_end(b: Bytes, p: int, end: int) -> int:
+    """The first position from p on with a quote, a backslash or a control character; at most end.
+
+    Eight bytes at a time: the lowest marked byte of `marks` is the first such one.
+    """
+    while p + 8 <= end:
+        w = word_at(b, p)
+        quote = w ^ _QUOTES
+        slash = w ^ _SLASHES
+        marks = (
+            ((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((w - _SPACES) & ~w)
+        ) & _HIGHS
+        if marks != 0:
+            return p + first_marked(marks)
+        p += 8
+    while p < end:
+        c = byte_at(b, p)
+        if c == 0x22 or c == 0x5C or c < 0x20:
+            break
+        p += 1
+    return min(p, end)
+
+
+@njit(cache=True, inline="always")
+def _same(b: Bytes, p: int, end: int, other: int, size: int) -> bool:
+    """Whether b[p:] starts with the `size` bytes at `other` and then a quote."""
+    if p + size >= end or byte_at(b, p + size) != 0x22:
+        return False
+    q = 0
+    while q + 8 <= size:
+        if word_at(b, p + q) != word_at(b, other + q):
+            return False
+        q += 8
+    while q < size:
+        if byte_at(b, p + q) != byte_at(b, other + q):
+            return False
+        q += 1
+    return True
+
+
 @njit(cache=True, nogil=True)
 def _scan(
     b: Bytes,
     starts: Ints,
     ends: Ints,
-    plain: Bytes,
     max_depth: int,
     paths: Words,
     tags: Bytes,
@@ -290,33 +217,48 @@ def _scan(
     total = np.empty(max_depth + 2, np.uint64)  # hash of each open container so far
     key = np.empty(max_depth + 2, np.uint64)  # hash of the key each open object stands at
     path = np.empty(max_depth + 2, np.uint64)  # hash of the path to it; 0 inside arrays
+    last_key = np.empty(_REMEMBERED, np.int64)
+    last_size = np.empty(_REMEMBERED, np.int64)
+    last_hash = np.empty(_REMEMBERED, np.uint64)
+    remembered = 0
     guess = 0
     for i in range(starts.size):
         p = starts[i]
         end = ends[i]
         depth = 0
         nkeys = 0
+        total_keys = 0
         field = -1
         state = _VALUE
         ok = False
         for f in range(fields):
-            tags[i, f] = MISSING
+            tags[f, i] = MISSING
         while True:
-            while p < end and _space(b[p]):
+            while p < end and is_space(byte_at(b, p)):
                 p += 1
             if p >= end:
                 break
-            c = b[p]
+            c = byte_at(b, p)
             if state == _KEY or (state == _KEY_OR_END and c != 0x7D):
                 if c != 0x22:
                     break
                 p += 1
-                s = p
-                while p < end and plain[b[p]]:
-                    p += 1
-                if p >= end or b[p] != 0x22:
-                    break  # an escaped key may equal a plain one: `judge` compares them unescaped
-                h = xxh64(b, s, p, uint64(SEED_KEY))
+                # Records of one feed have their keys in the same order: look first at the last record's.
+                if total_keys < remembered and _same(b, p, end, last_key[total_keys], last_size[total_keys]):
+                    p += last_size[total_keys]
+                    h = last_hash[total_keys]
+                else:
+                    s = p
+                    p = _plain_end(b, p, end)
+                    if p >= end or byte_at(b, p) != 0x22:
+                        break  # an escaped key may equal a plain one: `judge` compares them unescaped
+                    h = xxh64(b, s, p, uint64(SEED_KEY))
+                    if total_keys < _REMEMBERED:
+                        last_key[total_keys] = s
+                        last_size[total_keys] = p - s
+                        last_hash[total_keys] = h
+                        remembered = total_keys + 1
+                total_keys += 1
                 p += 1
                 repeated = nkeys >= _MAX_KEYS
                 for q in range(first[depth], nkeys):
@@ -328,9 +270,9 @@ def _scan(
                 seen[nkeys] = h
                 nkeys += 1
                 key[depth] = h
-                while p < end and _space(b[p]):
+                while p < end and is_space(byte_at(b, p)):
                     p += 1
-                if p >= end or b[p] != 0x3A:
+                if p >= end or byte_at(b, p) != 0x3A:
                     break
                 p += 1
                 field = -1
@@ -371,7 +313,7 @@ def _scan(
                 p += 1
                 depth -= 1
                 if depth == 0:
-                    while p < end and _space(b[p]):
+                    while p < end and is_space(byte_at(b, p)):
                         p += 1
                     ok = p == end
                     content[i] = value
@@ -382,15 +324,11 @@ def _scan(
                 p += 1
                 s = p
                 tag = STRING
-                while p < end:
-                    if plain[b[p]]:
-                        p += 1
-                    elif b[p] == 0x5C:
-                        tag = ESCAPED
-                        p += 2
-                    else:
-                        break
-                if p >= end or b[p] != 0x22:
+                p = _plain_end(b, p, end)
+                while p < end and byte_at(b, p) == 0x5C:
+                    tag = ESCAPED
+                    p = _plain_end(b, p + 2, end)
+                if p >= end or byte_at(b, p) != 0x22:
                     break
                 if tag == STRING:
                     value = xxh64(b, s, p, uint64(SEED_STRING))
@@ -400,9 +338,9 @@ def _scan(
                         break
                     value = xxh64(scratch, 0, n, uint64(SEED_STRING))
                 if field >= 0:
-                    tags[i, field] = tag
-                    spans[i, field, 0] = s - starts[i]
-                    spans[i, field, 1] = p - starts[i]
+                    tags[field, i] = tag
+                    spans[field, i, 0] = s - starts[i]
+                    spans[field, i, 1] = p - starts[i]
                 p += 1
             elif c == 0x2D or 48 <= c <= 57:
                 s = p
@@ -410,16 +348,16 @@ def _scan(
                 negative = c == 0x2D
                 if negative:
                     p += 1
-                if p >= end or not (48 <= b[p] <= 57):
+                if p >= end or not (48 <= byte_at(b, p) <= 57):
                     break
-                if b[p] == 48 and p + 1 < end and 48 <= b[p + 1] <= 57:
+                if byte_at(b, p) == 48 and p + 1 < end and 48 <= byte_at(b, p + 1) <= 57:
                     break
                 acc = uint64(0)
                 zeros = 0  # zeros seen since the last significant digit
                 scale = 0
                 significant = False
-                while p < end and 48 <= b[p] <= 57:
-                    d = b[p] - 48
+                while p < end and 48 <= byte_at(b, p) <= 57:
+                    d = byte_at(b, p) - 48
                     if d == 0:
                         zeros += significant
                     else:
@@ -429,13 +367,13 @@ def _scan(
                         acc = digit(acc, d)
                         significant = True
                     p += 1
-                if p < end and b[p] == 0x2E:
+                if p < end and byte_at(b, p) == 0x2E:
                     tag = FRACTION
                     p += 1
-                    if p >= end or not (48 <= b[p] <= 57):
+                    if p >= end or not (48 <= byte_at(b, p) <= 57):
                         break
-                    while p < end and 48 <= b[p] <= 57:
-                        d = b[p] - 48
+                    while p < end and 48 <= byte_at(b, p) <= 57:
+                        d = byte_at(b, p) - 48
                         scale += 1
                         if d == 0:
                             zeros += significant
@@ -447,17 +385,17 @@ def _scan(
                             significant = True
                         p += 1
                 exponent = zeros - scale
-                if p < end and (b[p] == 0x65 or b[p] == 0x45):
+                if p < end and (byte_at(b, p) == 0x65 or byte_at(b, p) == 0x45):
                     tag = EXPONENT
                     p += 1
                     sign = 1
-                    if p < end and (b[p] == 0x2B or b[p] == 0x2D):
-                        sign = -1 if b[p] == 0x2D else 1
+                    if p < end and (byte_at(b, p) == 0x2B or byte_at(b, p) == 0x2D):
+                        sign = -1 if byte_at(b, p) == 0x2D else 1
                         p += 1
                     q = p
                     power = 0
-                    while p < end and 48 <= b[p] <= 57 and p - q < 10:
-                        power = power * 10 + (b[p] - 48)
+                    while p < end and 48 <= byte_at(b, p) <= 57 and p - q < 10:
+                        power = power * 10 + (byte_at(b, p) - 48)
                         p += 1
                     if p == q or p - q > 9:
                         break
@@ -467,14 +405,14 @@ def _scan(
                 else:
                     value = number(uint64(0), 0, False)
                 if field >= 0:
-                    tags[i, field] = tag
-                    spans[i, field, 0] = s - starts[i]
-                    spans[i, field, 1] = p - starts[i]
+                    tags[field, i] = tag
+                    spans[field, i, 0] = s - starts[i]
+                    spans[field, i, 1] = p - starts[i]
             elif c == 0x7B or c == 0x5B:
                 if depth >= max_depth or (depth == 0 and c == 0x5B):
                     break
                 if field >= 0:
-                    tags[i, field] = OBJECT if c == 0x7B else ARRAY
+                    tags[field, i] = OBJECT if c == 0x7B else ARRAY
                     field = -1
                 depth += 1
                 p += 1
@@ -489,28 +427,28 @@ def _scan(
                 else:
                     state = _VALUE_OR_END
                 continue
-            elif c == 0x74 and p + 4 <= end and b[p + 1] == 0x72 and b[p + 2] == 0x75 and b[p + 3] == 0x65:
+            elif c == 0x74 and p + 4 <= end and byte_at(b, p + 1) == 0x72 and byte_at(b, p + 2) == 0x75 and byte_at(b, p + 3) == 0x65:
                 p += 4
                 value = closed(uint64(0), SEED_TRUE)
                 if field >= 0:
-                    tags[i, field] = TRUE
+                    tags[field, i] = TRUE
             elif (
                 c == 0x66
                 and p + 5 <= end
-                and b[p + 1] == 0x61
-                and b[p + 2] == 0x6C
-                and b[p + 3] == 0x73
-                and b[p + 4] == 0x65
+                and byte_at(b, p + 1) == 0x61
+                and byte_at(b, p + 2) == 0x6C
+                and byte_at(b, p + 3) == 0x73
+                and byte_at(b, p + 4) == 0x65
             ):
                 p += 5
                 value = closed(uint64(0), SEED_FALSE)
                 if field >= 0:
-                    tags[i, field] = FALSE
-            elif c == 0x6E and p + 4 <= end and b[p + 1] == 0x75 and b[p + 2] == 0x6C and b[p + 3] == 0x6C:
+                    tags[field, i] = FALSE
+            elif c == 0x6E and p + 4 <= end and byte_at(b, p + 1) == 0x75 and byte_at(b, p + 2) == 0x6C and byte_at(b, p + 3) == 0x6C:
                 p += 4
                 value = closed(uint64(0), SEED_NULL)
                 if field >= 0:
-                    tags[i, field] = NULL
+                    tags[field, i] = NULL
             else:
                 break
             # A whole value has been read: add it to the container it stands in.
@@ -530,8 +468,8 @@ class Scanned:
     """What the scan found; row i is record i. Only rows with `proven` set mean anything."""
 
     proven: Bytes  # 1: a plain JSON object
-    tags: Bytes  # [record, column]: what stands there
-    spans: Offsets  # [record, column, 2]: from and to, within the record, of strings and numbers
+    tags: Bytes  # [column, record]: what stands there
+    spans: Offsets  # [column, record, 2]: from and to, within the record, of strings and numbers
     content: Words  # hash of the object
 
 
@@ -551,12 +489,12 @@ def scan(
     paths = np.array([path_hash(c) for c in columns], np.uint64)
     found = Scanned(
         proven=np.zeros(n, np.uint8),
-        tags=np.empty((n, len(columns)), np.uint8),
-        spans=np.empty((n, len(columns), 2), np.int32),
+        tags=np.empty((len(columns), n), np.uint8),
+        spans=np.empty((len(columns), n, 2), np.int32),
         content=np.empty(n, np.uint64),
     )
     _scan(
-        data, starts, ends, _PLAIN, max_depth, paths,
+        data, starts, ends, max_depth, paths,
         found.tags, found.spans, found.content, found.proven,
     )  # fmt: skip
     return found

@@ -1,0 +1,1 @@
+"""The `tidemill` command: each command is a few lines over `Mill`, printed through one of two outputs."""

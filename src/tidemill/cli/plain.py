@@ -1,0 +1,306 @@
+"""Results as plain data with stable snake_case keys, and their exact JSON.
+
+Instants become RFC 3339, durations `1h30m`, decimals exact JSON numbers; no float is ever made here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from tidemill.model.errors import QueryError, TidemillError
+from tidemill.model.slices import Counts, SliceEntry, SliceStatus
+from tidemill.model.time import Interval, format_duration, format_instant, from_datetime
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.audit import Audit
+    from tidemill.ingest.landing import Landed, LandedMany
+    from tidemill.mill import StreamStatus, StreamTick, TickReport
+    from tidemill.query import Answer, Explanation
+    from tidemill.recovery import Recovered
+    from tidemill.rollups.roller import Rebuilt
+
+Plain = Mapping[str, object]
+
+
+def dumps(value: object) -> str:
+    """Compact JSON. The standard encoder would turn decimals into floats or refuse them."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime):
+        return f'"{format_instant(from_datetime(value))}"'
+    if isinstance(value, bytes):
+        return json.dumps(value.decode("utf-8", "backslashreplace"))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(map(dumps, value)) + "]"
+    return json.dumps(value)
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    """`text` as it can be put on a terminal: what is not printable is written as an escape."""
+    if text.isprintable():
+        return text
+    kept = "\n" if lines else ""
+    return "".join(
+        char if char.isprintable() or char in kept else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
+
+
+def instant(us: int | None) -> str | None:
+    return None if us is None else format_instant(us)
+
+
+def interval(span: Interval | None) -> Plain | None:
+    return None if span is None else {"start": format_instant(span.start), "end": format_instant(span.end)}
+
+
+def took(seconds: float) -> str:
+    """A measured time, to the millisecond."""
+    return format_duration(round(seconds * 1_000) * 1_000)
+
+
+def error(problem: TidemillError) -> Plain:
+    position = {"position": problem.position} if isinstance(problem, QueryError) else {}
+    return {**problem.as_dict(), **position}
+
+
+def counts(of: Counts) -> Plain:
+    return {field.name: getattr(of, field.name) for field in fields(of)}
+
+
+def entry(of: SliceEntry) -> Plain:
+    new = of.slice
+    return {
+        "id": new.id,
+        "seq": of.seq,
+        "stream": new.stream,
+        "status": of.status.value,
+        "name": new.name,
+        "source": new.source,
+        "format": new.format.value,
+        "codec": new.codec.value,
+        "path": new.path,
+        "bytes": new.size,
+        "arrival": format_instant(new.arrival),
+        "landings": of.landings,
+        "declared": interval(new.declared),
+        "observed": interval(of.observed),
+        "watermark": instant(of.watermark),
+        "batch": of.batch,
+        "error": of.error,
+        "counts": counts(of.counts),
+    }
+
+
+def landed(one: Landed) -> Plain:
+    return {"new": one.new, **entry(one.entry)}
+
+
+def landed_many(stream: str, done: LandedMany) -> Plain:
+    return {
+        "stream": stream,
+        "landed": [landed(one) for one in done.landed],
+        "refused": [{"name": one.name, "error": error(one.error)} for one in done.refused],
+    }
+
+
+def tick(report: TickReport, *, tiles: bool) -> Plain:
+    """What a tick did, idle streams left out; each tile and its reason only when asked for."""
+    return {
+        "now": format_instant(report.now),
+        "took": took(report.seconds),
+        "streams": [_stream_tick(stream, tiles=tiles) for stream in report.streams if not stream.idle],
+    }
+
+
+def _stream_tick(done: StreamTick, *, tiles: bool) -> Plain:
+    plain: dict[str, object] = {
+        "stream": done.stream,
+        "batch": _batch(done) if done.batch is not None else None,
+        "tiles": by_level(done.tiles),
+        "merged_runs": done.merged_runs,
+    }
+    if tiles:
+        plain["rebuilt"] = [
+            {
+                "level": tile.key.level,
+                "start": format_instant(tile.key.start),
+                "revision": tile.revision,
+                "rows": tile.rows,
+                "slices": tile.slices,
+                "reason": tile.reason,
+            }
+            for tile in done.tiles
+        ]
+    return plain
+
+
+def by_level(tiles: Sequence[Rebuilt]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tile in tiles:
+        found[tile.key.level] = found.get(tile.key.level, 0) + 1
+    return found
+
+
+def _batch(done: StreamTick) -> Plain:
+    assert done.batch is not None
+    results = done.batch.record.results
+    return {
+        "id": done.batch.id,
+        "slices": len(results),
+        "failed_slices": sum(1 for result in results if result.error is not None),
+        "raw_parts": done.batch.raw_parts,
+        "raw_bytes": done.batch.raw_bytes,
+        "counts": counts(total([result.counts for result in results])),
+    }
+
+
+def total(parts: Sequence[Counts]) -> Counts:
+    rejects: dict[str, int] = {}
+    for part in parts:
+        for reason, count in part.rejects.items():
+            rejects[reason] = rejects.get(reason, 0) + count
+    return Counts(
+        records=sum(part.records for part in parts),
+        accepted=sum(part.accepted for part in parts),
+        duplicate=sum(part.duplicate for part in parts),
+        conflict=sum(part.conflict for part in parts),
+        rejected=sum(part.rejected for part in parts),
+        late=sum(part.late for part in parts),
+        rejects=dict(sorted(rejects.items())),
+    )
+
+
+def status(now: int, streams: Sequence[StreamStatus]) -> Plain:
+    return {"now": format_instant(now), "streams": [_status(now, stream) for stream in streams]}
+
+
+def _status(now: int, of: StreamStatus) -> Plain:
+    return {
+        "stream": of.stream,
+        "slices": {name.value: of.totals[f"{name.value}_slices"] for name in SliceStatus},
+        "landings": of.totals["landings"],
+        "bytes": of.totals["bytes"],
+        "counts": counts(counts_of(of.totals)),
+        "watermark": instant(of.watermark),
+        "lag": None if of.watermark is None else format_duration(now - of.watermark),
+        "sources": [
+            {
+                "source": clock.source,
+                "max_seen": format_instant(clock.max_seen),
+                "watermark": format_instant(clock.watermark),
+            }
+            for clock in of.clocks
+        ],
+        "raw": {"rows": of.raw_rows, "parts": of.raw_parts},
+        "quarantine": {"rows": of.quarantine_rows},
+        "tiles": of.tiles,
+        "stale_tiles": of.stale_tiles,
+    }
+
+
+def counts_of(totals: Mapping[str, int]) -> Counts:
+    """A stream's totals as counts."""
+    start = "reject_"
+    return Counts(
+        records=totals["records"],
+        accepted=totals["accepted"],
+        duplicate=totals["duplicate"],
+        conflict=totals["conflict"],
+        rejected=totals["rejected"],
+        late=totals["late"],
+        rejects={
+            name.removeprefix(start): count
+            for name, count in sorted(totals.items())
+            if name.startswith(start) and count
+        },
+    )
+
+
+def quarantined(rows: pa.Table) -> list[Plain]:
+    """Payloads as text; those that are not UTF-8 as base64 beside it."""
+    return [{**row, **_payload(row["payload"])} for row in rows.to_pylist()]
+
+
+def _payload(content: bytes) -> Plain:
+    try:
+        return {"payload": content.decode(), "payload_base64": None}
+    except UnicodeDecodeError:
+        return {"payload": None, "payload_base64": base64.b64encode(content).decode()}
+
+
+def answer(of: Answer) -> Plain:
+    facts = of.completeness
+    return {
+        "columns": of.table.column_names,
+        "rows": of.table.to_pylist(),
+        "stream": of.stream,
+        "metric": of.metric,
+        "level": of.level,
+        "interval": None if of.interval is None else format_duration(of.interval),
+        "span": interval(of.span),
+        "rows_read": of.rows_read,
+        "files_read": of.files_read,
+        "version": of.version,
+        "completeness": {
+            "complete": facts.complete,
+            "up_to": instant(facts.up_to),
+            "watermark": instant(facts.watermark),
+            "data": interval(facts.data),
+        },
+    }
+
+
+def explanation(of: Explanation) -> Plain:
+    return {
+        "stream": of.stream,
+        "metric": of.metric,
+        "tenant": of.tenant,
+        "level": of.level,
+        "interval": None if of.interval is None else format_duration(of.interval),
+        "span": interval(of.span),
+        "read": interval(of.read),
+        "cells": of.cells,
+        "edges": of.edges,
+        "fill": of.fill,
+        "format": of.format,
+        "files": of.files,
+        "rows": of.rows,
+        "version": of.version,
+        "sql": of.sql,
+        "parameters": of.parameters,
+    }
+
+
+def audit(of: Audit) -> Plain:
+    return {
+        "ok": of.ok,
+        "streams": [
+            {
+                "stream": one.stream,
+                "slices": one.slices,
+                "pending": one.pending,
+                "raw_rows": one.raw_rows,
+                "tiles": one.tiles,
+            }
+            for one in of.streams
+        ],
+        "findings": [
+            {"stream": one.stream, "what": one.what, "where": one.where, "difference": one.difference}
+            for one in of.findings
+        ],
+    }
+
+
+def recovered(of: Recovered) -> Plain:
+    return {"state": str(of.state), "slices": of.slices, "batches": of.batches, "tiles": of.tiles}

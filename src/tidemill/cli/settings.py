@@ -1,0 +1,86 @@
+"""The options that every command has, and how those before and after the command's name combine.
+
+Nothing here reads the project; importing it must stay cheap, since `--help` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+PROJECT_VARIABLE: Final = "TIDEMILL_PROJECT"
+OUTPUT_VARIABLE: Final = "TIDEMILL_OUTPUT"
+_PANEL: Final = "Options of every command"
+
+
+class OutputKind(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user asked of every command."""
+
+    project: Path = Path()
+    output: OutputKind = OutputKind.TEXT
+    verbose: int = 0
+    quiet: bool = False
+
+    def then(
+        self, project: Path | None, output: OutputKind | None, verbose: int, quiet: bool
+    ) -> Settings:
+        """With what was said after the command's name: it wins, and `-v` adds up."""
+        return Settings(project or self.project, output or self.output, self.verbose + verbose, self.quiet or quiet)
+
+
+# The environment is read by the options before the command only: otherwise it would seem to come after
+# them, and win over what the user typed.
+ProjectFirst = Annotated[
+    Path | None,
+    typer.Option("--project", "-p", envvar=PROJECT_VARIABLE, metavar="PATH", rich_help_panel=_PANEL,
+                 help="The folder with tidemill.yaml, or the file. By default the current folder."),
+]  # fmt: skip
+OutputFirst = Annotated[
+    OutputKind | None,
+    typer.Option("--output", envvar=OUTPUT_VARIABLE, case_sensitive=False, rich_help_panel=_PANEL,
+                 help="For people, or one JSON document (run: one line for each tick). By default text."),
+]  # fmt: skip
+Project = Annotated[
+    Path | None,
+    typer.Option("--project", "-p", metavar="PATH", rich_help_panel=_PANEL,
+                 help=f"The folder with tidemill.yaml, or the file (env {PROJECT_VARIABLE})."),
+]  # fmt: skip
+Output = Annotated[
+    OutputKind | None,
+    typer.Option("--output", case_sensitive=False, rich_help_panel=_PANEL,
+                 help=f"For people, or for programs (env {OUTPUT_VARIABLE})."),
+]  # fmt: skip
+Verbose = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, metavar="", rich_help_panel=_PANEL, show_default=False,
+                 help="Log what is done; -vv also why, and where an error came from."),
+]  # fmt: skip
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", rich_help_panel=_PANEL, show_default=False,
+                 help="No progress, no advice, only errors in the log."),
+]  # fmt: skip
+
+
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether a command line that could not be parsed asked for JSON, as far as one can tell."""
+    asked = os.environ.get(OUTPUT_VARIABLE, "")
+    for number, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            break
+        if name == "--output":
+            asked = value if equals else next(iter(arguments[number + 1 :]), "")
+    return asked.lower() == OutputKind.JSON
