@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tidemill.config import Project, Stream, parse_project, parse_size
-from tidemill.model.errors import InputError, NotFoundError
+from tidemill.model.errors import ConfigError, InputError, NotFoundError
 from tidemill.model.time import DAY, HOUR, SECOND
 
 FILE = Path("/srv/mill/tidemill.yaml")
@@ -204,3 +204,22 @@ def test_durations_are_microseconds() -> None:
     assert stream("schema: {a: any}\ngate: none\nskew: {past: PT2S, future: 0}").skew.model_dump() == {
         "past": 2 * SECOND, "future": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "metric", "said"),
+    [
+        ("{id: string, bucket: string}", "{kind: counter, dimensions: [bucket]}", "the table's own column bucket"),
+        ("{id: string, a.b: string, a__b: string}", "{kind: counter, dimensions: [a.b, a__b]}", "dimension 'a.b'"),
+        ("{id: string, Api: string, api: string}", "{kind: counter, dimensions: [Api, api]}", "dimension 'Api'"),
+        (
+            "{id: string, ms: integer, ms__sum: integer}",
+            "{kind: counter, dimensions: [ms__sum], measures: [ms]}",
+            "dimension 'ms__sum'",
+        ),
+    ],
+)
+def test_fields_that_would_share_a_rollup_column_are_refused(schema: str, metric: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="is taken by") as refused:
+        stream(f"schema: {schema}\nidentity: id\nmetrics: {{m: {metric}}}")
+    assert said in str(refused.value)

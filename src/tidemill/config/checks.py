@@ -14,6 +14,7 @@ from tidemill.config.project import Engine, Limits
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
+from tidemill.model.names import MEASURE_COLUMNS, ROLLUP_COLUMNS, column_name, measure_column
 
 IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
 DIMENSION_TYPES: tuple[FieldType, ...] = ("string", "integer", "boolean")
@@ -54,6 +55,7 @@ def check_stream(
         yield from _repeats((*at, "dimensions"), metric.dimensions)
         yield from _repeats((*at, "measures"), metric.measures)
     yield from _repeats(("identity",), stream.identity)
+    yield from _rollup_columns(stream)
 
 
 def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:
@@ -105,6 +107,23 @@ def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
                     f"{parent!r} is of type {outer.type} and has nothing inside",
                     f"declare {parent} as object, or rename {column}",
                 )
+
+
+def _rollup_columns(stream: Stream) -> Iterator[Finding]:
+    """Dimensions and measures become columns of one table; readers do not tell upper from lower case."""
+    taken = {name: f"the table's own column {name}" for name in ROLLUP_COLUMNS}
+    used = [(name, (column_name(name),), "dimensions") for name in stream.dimension_columns]
+    used += [
+        (name, tuple(measure_column(name, kept) for kept in MEASURE_COLUMNS), "measures")
+        for name in stream.measure_columns
+    ]
+    for name, columns, kind in used:
+        metric = next(m for m, declared in stream.metrics.items() if name in getattr(declared, kind))
+        for column in columns:
+            other = taken.setdefault(column.lower(), f"{kind[:-1]} {name!r}")
+            if other != f"{kind[:-1]} {name!r}":
+                message = f"{name!r} would be kept in column {column}, which is taken by {other}"
+                yield Finding(("metrics", metric, kind), message, "rename one of the two fields in the feed")
 
 
 def _csv(stream: Stream) -> Iterator[Finding]:

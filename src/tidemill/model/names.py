@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from tidemill.model.errors import InputError
 
@@ -19,3 +20,17 @@ def safe_name(name: str, what: str) -> str:
     if not is_safe_name(name):
         raise InputError(f"{what} name {name!r} is not allowed", hint=NAME_HINT)
     return name
+
+
+ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
+MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
+
+
+def column_name(field: str) -> str:
+    """A field path as a column of a table, where a dot would mean something else."""
+    return field.replace(".", "__")
+
+
+def measure_column(field: str, kept: str) -> str:
+    """The column that keeps the count, sum, min or max of a measure."""
+    return f"{column_name(field)}__{kept}"

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from tidemill.model.names import column_name
+
 ColumnType = Literal["string", "integer", "boolean", "decimal"]
 _COLUMN_TYPES: Final[Mapping[str, ColumnType]] = {
     "string": "string",
@@ -72,14 +74,9 @@ class Measure:
 TENANT: Final = Dimension("tenant", "tenant", "string")
 
 
-def column_of(path: str) -> str:
-    """The column of a field path: dots become `__`."""
-    return path.replace(".", "__")
-
-
 def dimensions_of(stream: DeclaredStream, metric: str) -> dict[str, Dimension]:
     return {
-        path: Dimension(path, column_of(path), _COLUMN_TYPES[stream.fields[path].type])
+        path: Dimension(path, column_name(path), _COLUMN_TYPES[stream.fields[path].type])
         for path in stream.metrics[metric].dimensions
     }
 
@@ -90,5 +87,5 @@ def measures_of(stream: DeclaredStream, metric: str) -> dict[str, Measure]:
         field = stream.fields[path]
         kind = _COLUMN_TYPES[field.type]
         scale = (field.scale or 0) if kind == "decimal" else 0
-        found[path] = Measure(path, column_of(path), kind, scale)
+        found[path] = Measure(path, column_name(path), kind, scale)
     return found

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.config import Stream
 from tidemill.lake.table import Table
+from tidemill.model.names import column_name
 
 STATS: Final = ("bucket", "tenant", "metric")
 _DIMENSION_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.bool_()}
@@ -64,11 +65,6 @@ class RollupSpec:
                 pa.field(f"{m.column}__max", value),
             ]
         return pa.schema(fields)
-
-
-def column_name(field: str) -> str:
-    """A field path as a column of a table: dots are not for column names."""
-    return field.replace(".", "__")
 
 
 def spec_for(stream: Stream) -> RollupSpec:
