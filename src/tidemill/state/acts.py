@@ -60,10 +60,7 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
     if has_batch(db, record.stream, record.batch):
         return False
     stream = record.stream
-    db.execute(
-        "INSERT INTO batches (stream, batch, raw_version, quarantine_version) VALUES (?, ?, ?, ?)",
-        (stream, record.batch, record.raw_version, record.quarantine_version),
-    )
+    db.execute("INSERT INTO batches (stream, batch) VALUES (?, ?)", (stream, record.batch))
     saw_version(db, stream, "raw", record.raw_version)
     saw_version(db, stream, "quarantine", record.quarantine_version)
     for result in record.results:

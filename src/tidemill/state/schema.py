@@ -59,10 +59,8 @@ CREATE TABLE totals (
 ) WITHOUT ROWID;
 
 CREATE TABLE batches (
-    stream             TEXT NOT NULL,
-    batch              TEXT NOT NULL,
-    raw_version        INTEGER NOT NULL,
-    quarantine_version INTEGER NOT NULL,
+    stream TEXT NOT NULL,
+    batch  TEXT NOT NULL,
     PRIMARY KEY (stream, batch)
 ) WITHOUT ROWID;
 
