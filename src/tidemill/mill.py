@@ -27,7 +27,7 @@ from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import BusyError, InputError, NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
-from tidemill.model.time import Interval, parse_instant
+from tidemill.model.time import DAY, Interval, parse_instant
 from tidemill.state.protocol import ClockState, State
 from tidemill.state.sqlite import open_state
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.db"
+TIDY_EVERY: Final = 20  # versions of a table
+KEEP_LOG: Final = DAY
 Progress = Callable[[str, str, float], None]  # stream, step, share done
 
 
@@ -231,7 +233,7 @@ class Mill:
         began = time.perf_counter()
         with self._working():
             adopt(self.project.warehouse, self.state)
-            done = [self._tick_stream(stream) for stream in self.project.streams.values()]
+            done = [self._tick_stream(stream, now) for stream in self.project.streams.values()]
         return TickReport(now, done, time.perf_counter() - began)
 
     def run_until_idle(self) -> list[TickReport]:
@@ -259,7 +261,7 @@ class Mill:
             if report.idle:
                 stop.wait(interval)
 
-    def _tick_stream(self, stream: Stream) -> StreamTick:
+    def _tick_stream(self, stream: Stream, now: int) -> StreamTick:
         if not self._has_work(stream):
             return StreamTick(stream.name)
         from tidemill.accept.catchup import catch_up, merge_runs
@@ -273,7 +275,16 @@ class Mill:
         tiles = roller.refresh(fresh)
         acceptor.finish()
         merged = merge_runs(acceptor)
+        self._tidy((acceptor.raw, acceptor.quarantine, roller.table), now)
         return StreamTick(stream.name, batch, tiles, len(merged))
+
+    def _tidy(self, tables: Sequence[Table], now: int) -> None:
+        """Now and then, delete parts that were replaced and log entries that nobody needs any more."""
+        for table in tables:
+            if table.version and table.version % TIDY_EVERY == 0:
+                gone = table.vacuum(self.project.engine.keep_replaced, now)
+                trimmed = table.trim_log(KEEP_LOG, now)
+                log.info("deleted %d files, %d log entries", len(gone), trimmed, extra={"table": str(table.root)})
 
     def _has_work(self, stream: Stream) -> bool:
         """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
@@ -284,7 +295,16 @@ class Mill:
             table = self._existing(name, stream.name)
             if table is not None and table.version > seen.get(name, 0):
                 return True
-        return False
+        return self._left_behind(stream.name)
+
+    def _left_behind(self, stream: str) -> bool:
+        """Whether a process that died left something in staging, or id runs other than those known."""
+        warehouse = self.project.warehouse
+        for name in ("raw", "quarantine", "rollups"):
+            if any((warehouse / name / stream / "_staging").glob("*")):
+                return True
+        found = {path.name for path in (warehouse / "gate" / stream).glob("*")}
+        return found != set(self.state.runs(stream))
 
     def acceptor(self, stream: str) -> Acceptor:
         from tidemill.accept.batch import Acceptor

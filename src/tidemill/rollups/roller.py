@@ -93,7 +93,8 @@ class Roller:
         return Tap(self.spec) if self.spec.metrics else None
 
     def catch_up(self) -> int:
-        """Enter tiles that were committed but not recorded; how many."""
+        """Enter tiles that were committed but not recorded; how many. What was not is thrown away."""
+        self.table.clean_staging()
         seen = self.state.table_versions(self.stream.name).get("rollups", -1)
         commits = self.table.commits(after=seen)
         if not commits:
