@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
-from tidemill.accept.runs import SUFFIX, run_folder
+from tidemill.accept.runs import SUFFIX, key_ranges, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.accept.staged import one, read_ipc
 from tidemill.accept.tables import quarantine_table, raw_table
@@ -201,17 +201,16 @@ class Acceptor:
         ]
         runs = [str(self.runs / name) for name in self.state.runs(self.stream.name)]
         count = 1 if keys < GATE_KEYS else self.engine.parallelism
-        edges = [(1 << 64) * i // count for i in range(count + 1)]
         units = [
             GateUnit(
-                low=edges[i],
-                high=edges[i + 1],
+                low=low,
+                high=high,
                 chunks=keyed,
                 runs=runs,
                 run=str(self.runs / f"{batch}-{i}{SUFFIX}"),
                 drops=str(work / f"drops-{i}.arrow"),
             )
-            for i in range(count)
+            for i, (low, high) in enumerate(key_ranges(count))
         ]
         return self.engine.run(gate, units, "gate")
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from tidemill.accept.batch import Acceptor
 from tidemill.accept.recall import part_facts, records_of
@@ -17,9 +18,10 @@ from tidemill.accept.runs import (
     MergeUnit,
     RunUnit,
     covering,
+    key_ranges,
     make_run,
     merge,
-    merged_name,
+    merged_names,
     pieces_of,
     plan_merge,
 )
@@ -27,6 +29,8 @@ from tidemill.lake.parts import read_footer
 from tidemill.model.failpoints import failpoint
 
 log = logging.getLogger(__name__)
+
+PARALLEL_BYTES: Final = 64 << 20  # runs above this are merged by all cores
 
 
 def catch_up(acceptor: Acceptor) -> list[str]:
@@ -97,7 +101,7 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
         RunUnit(
             raw=sorted(paths),
             seqs=seqs,
-            target=str(acceptor.runs / merged_name(sorted(pieces[batch]))),
+            target=str(acceptor.runs / merged_names(sorted(pieces[batch]))[0]),
             pieces=sorted(pieces[batch]),
         )
         for batch, paths in sorted(by_batch.items())
@@ -110,15 +114,20 @@ def merge_runs(acceptor: Acceptor) -> Sequence[str]:
     """Merge runs of about one size, so that the gate has few to look at; the names that went."""
     stream, state = acceptor.stream.name, acceptor.state
     names = state.runs(stream)
-    old = plan_merge([(name, (acceptor.runs / name).stat().st_size) for name in names])
+    sizes = {name: (acceptor.runs / name).stat().st_size for name in names}
+    old = plan_merge(sizes)
     if not old:
         return ()
-    pieces = sorted(piece for name in old for piece in pieces_of(acceptor.runs / name))
-    target = merged_name(pieces)
-    unit = MergeUnit([str(acceptor.runs / name) for name in old], str(acceptor.runs / target))
-    acceptor.engine.run(merge, [unit], "merge id runs")
+    pieces = sorted({piece for name in old for piece in pieces_of(acceptor.runs / name)})
+    count = acceptor.engine.parallelism if sum(sizes[name] for name in old) > PARALLEL_BYTES else 1
+    new = merged_names(pieces, count)
+    units = [
+        MergeUnit([str(acceptor.runs / run) for run in old], low, high, str(acceptor.runs / name), pieces)
+        for name, (low, high) in zip(new, key_ranges(count), strict=True)
+    ]
+    acceptor.engine.run(merge, units, "merge id runs")
     failpoint("gate.after_merge")
-    if state.replace_runs(stream, old, [target]):
+    if state.replace_runs(stream, old, new):
         for name in old:
             (acceptor.runs / name).unlink(missing_ok=True)
     return old

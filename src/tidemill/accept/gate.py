@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemill.records.arrays import Ints, Mask, Words
 from tidemill.records.columns import join_at
-from tidemill.accept.runs import write_run
+from tidemill.accept.runs import positions, within, write_run
 from tidemill.accept.staged import one, read_ipc, string_buffers, write_ipc
 
 DUPLICATE: Final = 1
@@ -163,7 +163,7 @@ def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rival
     if repeated.size:
         rivals.line[repeated] = _lines(keys, tables, lines, leader[repeated])
     for path in unit.runs:
-        run = read_ipc(path)
+        run = within(read_ipc(path), unit.low, unit.high)
         suspects |= _against(run, unit, keys, tables, first, group, rivals)
     for number in sorted(suspects):
         _resolve_exactly(unit, keys, tables, np.flatnonzero(group == number), lines, rivals)
@@ -185,7 +185,7 @@ def _against(
 ) -> set[int]:  # fmt: skip
     """Let a run of history claim the keys it holds; the groups whose ids turn out to differ come back."""
     high, low = one(run.column("high")).to_numpy(), one(run.column("low")).to_numpy()
-    at = np.searchsorted(high, keys.high[first])
+    at = positions(high, keys.high[first])
     inside = at < high.size
     same_lane = np.zeros(first.size, np.bool_)
     same_lane[inside] = high[at[inside]] == keys.high[first[inside]]

@@ -6,6 +6,7 @@ gate) it holds. Raw is the truth: runs can be deleted and are then made again fr
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numba import njit
 from pyarrow import ipc
 
 from tidemill.accept.staged import one, read_ipc, string_buffers
 from tidemill.lake.sync import sync_file
 from tidemill.model.slices import set_hash
-from tidemill.records.arrays import Words
+from tidemill.records.arrays import Ints, Words
 from tidemill.records.hashing import SEED_TENANT, hash_bytes, key_lanes
 from tidemill.records.judge import content_hash, parse
 from tidemill.records.scan import scan
 
-FAN_IN: Final = 6  # runs of about one size that are merged into one
+FAN_IN: Final = 12  # runs of about one size that are merged
 SUFFIX: Final = ".run"
 MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their day
 _PIECES: Final = b"tidemill.pieces"
@@ -55,19 +57,58 @@ def pieces_of(path: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
+    """Runs to merge, and the range of keys to take from each: low <= high lane < high."""
+
     runs: Sequence[str]
+    low: int
+    high: int
     target: str
+    pieces: Sequence[str]
 
 
 def merge(unit: MergeUnit) -> Iterator[str]:
     """Merge sorted runs into one. Each key stands in one run only, so nothing has to be decided."""
-    tables = [read_ipc(path) for path in unit.runs]
+    tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.runs]
     highs = np.concatenate([one(table.column("high")).to_numpy() for table in tables])
-    order = pa.array(np.argsort(highs, kind="stable"))
+    order = pa.array(np.argsort(highs, kind="stable"))  # finds the sorted pieces and merges them
     whole = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).combine_chunks()
-    pieces = [piece for path in unit.runs for piece in pieces_of(Path(path))]
-    write_run(Path(unit.target), whole.take(order).combine_chunks(), pieces)
+    write_run(Path(unit.target), whole.take(order).combine_chunks(), unit.pieces)
     yield unit.target
+
+
+def within(run: pa.Table, low: int, high: int) -> pa.Table:
+    """The entries of a run whose key lies in a range; no copy is made."""
+    highs = one(run.column("high")).to_numpy()
+    first = int(np.searchsorted(highs, np.uint64(low)))
+    last = int(np.searchsorted(highs, np.uint64(high - 1), side="right"))
+    return run.slice(first, last - first)
+
+
+@njit(cache=True, nogil=True)
+def positions(run: Words, keys: Words) -> Ints:
+    """Where each of the sorted keys would stand in the sorted run.
+
+    Steps grow while the run is behind and are halved when it is ahead, so that the cost depends on how
+    many keys there are and only on the logarithm of how far they lie apart in the run.
+    """
+    out = np.empty(keys.size, np.int64)
+    at = 0
+    for i in range(keys.size):
+        key = keys[i]
+        step = 1
+        while at + step < run.size and run[at + step] < key:
+            at += step
+            step *= 2
+        low, high = at, min(at + step, run.size)
+        while low < high:
+            middle = (low + high) // 2
+            if run[middle] < key:
+                low = middle + 1
+            else:
+                high = middle
+        at = low
+        out[i] = at
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +165,53 @@ def hash_keys(tenant: pa.DictionaryArray, ids: pa.StringArray) -> tuple[Words, W
     return key_lanes(data, offsets, seeds, tenant.indices.to_numpy(zero_copy_only=False))
 
 
-def plan_merge(sizes: Sequence[tuple[str, int]]) -> list[str]:
-    """Names of the runs to merge now: the smallest tier that has FAN_IN runs of about one size."""
+def plan_merge(sizes: Mapping[str, int]) -> list[str]:
+    """Names of the runs to merge now: the smallest tier that has FAN_IN runs of about one size.
+
+    The files of one merged run, one per range of keys, stay together.
+    """
     tiers: dict[int, list[str]] = {}
-    for name, size in sizes:
+    for name, size in sizes.items():
         tiers.setdefault(max(0, size.bit_length() // 3), []).append(name)
     for tier in sorted(tiers):
         if len(tiers[tier]) >= FAN_IN:
-            return sorted(tiers[tier])
+            families = {_family(name) for name in tiers[tier]}
+            return sorted(name for name in sizes if _family(name) in families)
     return []
 
 
-def merged_name(pieces: Sequence[str]) -> str:
-    return f"m-{set_hash(pieces)[:24]}{SUFFIX}"
+def _family(name: str) -> str:
+    return name.rpartition("-")[0] if name.startswith("m-") else name
+
+
+def merged_names(pieces: Sequence[str], count: int = 1) -> list[str]:
+    """Names of the `count` files, one per range of keys, that hold the pieces together."""
+    return [f"m-{set_hash(pieces)[:24]}-{number}of{count}{SUFFIX}" for number in range(count)]
+
+
+def key_ranges(count: int) -> list[tuple[int, int]]:
+    """All keys in `count` ranges of the same width."""
+    edges = [(1 << 64) * i // count for i in range(count + 1)]
+    return list(itertools.pairwise(edges))
 
 
 def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:
     """Names of runs in `folder` that together hold exactly the wanted pieces; None when none do."""
-    found = [(path, frozenset(pieces_of(path))) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    there = {path.name for path in folder.glob(f"*{SUFFIX}")}
+    candidates: set[tuple[frozenset[str], tuple[str, ...]]] = set()
+    for name in there:
+        pieces = frozenset(pieces_of(folder / name))
+        if not name.startswith("m-"):
+            candidates.add((pieces, (name,)))
+            continue
+        count = int(name.removesuffix(SUFFIX).rpartition("of")[2])
+        names = merged_names(sorted(pieces), count)
+        if there.issuperset(names):
+            candidates.add((pieces, tuple(names)))
     chosen: list[str] = []
     missing = set(wanted)
-    for path, pieces in sorted(found, key=lambda item: (-len(item[1]), item[0].name)):
+    for pieces, names in sorted(candidates, key=lambda item: (-len(item[0]), item[1])):
         if pieces and pieces <= missing:
-            chosen.append(path.name)
+            chosen.extend(names)
             missing -= pieces
     return sorted(chosen) if not missing else None

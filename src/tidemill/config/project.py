@@ -14,10 +14,11 @@ import pydantic
 from pydantic import BeforeValidator, StrictInt, model_validator
 
 from tidemill.config.problems import choices
-from tidemill.config.quantities import ByteSize, Cores, HeapSize, wrong
+from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.config.schema import SECTION
 from tidemill.config.stream import Stream
 from tidemill.model.errors import NotFoundError
+from tidemill.model.time import HOUR
 
 FILE_NAME: Final = "tidemill.yaml"
 VERSION: Final = 1
@@ -53,6 +54,7 @@ class Engine(pydantic.BaseModel):
     memory: HeapSize = "1g"  # JVM heap; the Python workers come on top
     batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB  # slice bytes of one accept batch
     chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 48 * MIB  # unit of work
+    keep_replaced: PositiveDuration = HOUR  # parts that were replaced stay as long, for those still reading
 
 
 class Limits(pydantic.BaseModel):
