@@ -19,7 +19,13 @@ FACTS: Final = ("stream", "slice", "batch", "tile", "table")
 # They tell of every call, of every compiled function, of each missing native library.
 NOISY: Final = ("py4j", "pyspark", "numba", "py.warnings")
 _NAME: Final = "tidemill-cli"
-_STYLES: Final = {"DEBUG": "dim", "INFO": "cyan", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
+_STYLES: Final = {
+    "DEBUG": "dim",
+    "INFO": "cyan",
+    "WARNING": "yellow",
+    "ERROR": "bold red",
+    "CRITICAL": "bold red",
+}
 
 
 def level_for(verbose: int, *, quiet: bool) -> int:

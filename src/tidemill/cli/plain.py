@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from tidemill.model.errors import QueryError, TidemillError
+from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_duration, format_instant, from_datetime
 
@@ -51,7 +52,9 @@ def shown(text: str, *, lines: bool = False) -> str:
         return text
     kept = "\n" if lines else ""
     return "".join(
-        char if char.isprintable() or char in kept else char.encode("unicode_escape", "surrogatepass").decode()
+        char
+        if char.isprintable() or char in kept
+        else char.encode("unicode_escape", "surrogatepass").decode()
         for char in text
     )
 
@@ -140,14 +143,19 @@ def _stream_tick(done: StreamTick, *, tiles: bool) -> Plain:
                 "slices": tile.slices,
                 "reason": tile.reason,
             }
-            for tile in done.tiles
+            for tile in in_order(done.tiles)
         ]
     return plain
 
 
+def in_order(tiles: Sequence[Rebuilt]) -> list[Rebuilt]:
+    """By level, then by time."""
+    return sorted(tiles, key=lambda tile: (NAMES.index(tile.key.level), tile.key.start))
+
+
 def by_level(tiles: Sequence[Rebuilt]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for tile in tiles:
+    for tile in in_order(tiles):
         found[tile.key.level] = found.get(tile.key.level, 0) + 1
     return found
 
@@ -204,7 +212,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         ],
         "raw": {"rows": of.raw_rows, "parts": of.raw_parts},
         "quarantine": {"rows": of.quarantine_rows},
-        "tiles": of.tiles,
+        "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
         "stale_tiles": of.stale_tiles,
     }
 

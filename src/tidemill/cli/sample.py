@@ -37,7 +37,11 @@ def sample_files(now: int) -> list[SampleFile]:
     second = list(_events(dice, "b", 180, hour + 30 * MINUTE, 25 * MINUTE))
     late = list(_events(dice, "c", 40, hour + 5 * MINUTE, 10 * MINUTE))
     lines = [_line(event) for event in second]
-    for at, bad in ((20, _broken(second)), (90, [_line(first[7])]), (140, [_line(second[3] | {"status": 503})])):
+    for at, bad in (
+        (20, _broken(second)),
+        (90, [_line(first[7])]),
+        (140, [_line(second[3] | {"status": 503})]),
+    ):
         lines[at:at] = bad
     return [
         SampleFile("requests-1.ndjson", _text(_line(event) for event in first), "200 requests"),

@@ -33,11 +33,11 @@ class Settings:
     verbose: int = 0
     quiet: bool = False
 
-    def then(
-        self, project: Path | None, output: OutputKind | None, verbose: int, quiet: bool
-    ) -> Settings:
+    def then(self, project: Path | None, output: OutputKind | None, verbose: int, quiet: bool) -> Settings:
         """With what was said after the command's name: it wins, and `-v` adds up."""
-        return Settings(project or self.project, output or self.output, self.verbose + verbose, self.quiet or quiet)
+        return Settings(
+            project or self.project, output or self.output, self.verbose + verbose, self.quiet or quiet
+        )
 
 
 # The environment is read by the options before the command only: otherwise it would seem to come after
@@ -69,7 +69,7 @@ Verbose = Annotated[
 ]  # fmt: skip
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", rich_help_panel=_PANEL, show_default=False,
+    typer.Option("--quiet", "-q", metavar="", rich_help_panel=_PANEL, show_default=False,
                  help="No progress, no advice, only errors in the log."),
 ]  # fmt: skip
 

@@ -1,0 +1,134 @@
+"""The Typer application, and how a command is declared: with the options of every command, an example and
+a panel. The commands themselves are in `start`, `feed`, `look` and `prove`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Concatenate, Final, ParamSpec, get_type_hints
+
+import typer
+
+from tidemill.cli import settings as given
+from tidemill.cli.session import Session
+from tidemill.cli.settings import Settings
+
+P = ParamSpec("P")
+Command = Callable[Concatenate[Session, P], int]
+
+EXIT_CODES: Final = (
+    ("0", "done"),
+    ("1", "verify found differences, or some of the files were refused"),
+    ("2", "wrong usage, configuration, input or query"),
+    ("3", "the machine or the storage is in the way"),
+    ("4", "another process is working on the warehouse"),
+    ("70", "a defect of Tidemill"),
+    ("130", "stopped by Ctrl-C"),
+    ("141", "nobody reads the output any more"),
+)
+
+HELP: Final = """Late, repeated and out-of-order feeds in; exact rollups out.
+
+A project is a folder with a tidemill.yaml that declares streams. Files are ingested as immutable slices; \
+run takes them through the gate into raw and keeps the rollups current; status, ledger and quarantine show \
+what became of every record; query reads the rollups; verify recomputes all of it from raw and compares.
+
+  $ tidemill init shop
+  $ cd shop
+  $ tidemill ingest requests data/requests-1.ndjson data/requests-2.ndjson
+  $ tidemill run --once
+  $ tidemill status
+  $ tidemill query 'SELECT count, sum(latency_ms) FROM requests SINCE 2h USING ROLLUP 1m GROUP BY region'
+  $ tidemill verify"""
+
+app = typer.Typer(
+    name="tidemill",
+    help=HELP,
+    epilog="Exit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES),
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+class Panel(StrEnum):
+    """In the order in which one meets them."""
+
+    START = "Start"
+    FEED = "Feed"
+    LOOK = "Look"
+    PROVE = "Prove"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tidemill import __version__
+
+        typer.echo(f"tidemill {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def before_command(
+    ctx: typer.Context,
+    project: given.ProjectFirst = None,
+    output: given.OutputFirst = None,
+    verbose: given.Verbose = 0,
+    quiet: given.Quiet = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Show the version."),
+    ] = False,
+) -> None:
+    ctx.obj = Settings().then(project, output, verbose, quiet)
+    if ctx.invoked_subcommand is None:
+        ctx.get_help()
+
+
+def command(name: str, panel: Panel, *examples: str) -> Callable[[Command[P]], Command[P]]:
+    """Declare a command: a function of the session and its own parameters that returns an exit code."""
+
+    def declare(function: Command[P]) -> Command[P]:
+        def call(ctx: typer.Context, **values: object) -> None:
+            common = {key: values.pop(key) for key in _COMMON}
+            chosen: Settings = ctx.obj.then(**common)
+            code = Session(chosen).call(lambda session: function(session, **values))  # type: ignore[arg-type, call-arg]
+            raise typer.Exit(code)
+
+        hints = get_type_hints(function, include_extras=True)
+        _, *own = inspect.signature(function).parameters.values()
+        parameters = [
+            inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+            *(one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY) for one in own),
+            *_COMMON.values(),
+        ]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        app.command(
+            name,
+            help=_paragraphs(inspect.getdoc(function) or ""),
+            epilog="\n".join(["Example:", *(f"  $ {example}".replace("[", r"\[") for example in examples)]),
+            rich_help_panel=panel.value,
+        )(call)
+        return function
+
+    return declare
+
+
+def _paragraphs(text: str) -> str:
+    """One line for each paragraph, to be wrapped at the width of the reader's terminal."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+_COMMON: Final = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    for name, default, annotation in (
+        ("project", None, given.Project),
+        ("output", None, given.Output),
+        ("verbose", 0, given.Verbose),
+        ("quiet", False, given.Quiet),
+    )
+}

@@ -1,0 +1,109 @@
+"""Commands that only look: status, ledger, slice, quarantine, query. They start no JVM."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.model.errors import InputError
+from tidemill.model.slices import SliceStatus
+
+Limit = Annotated[int, typer.Option(min=0, metavar="N", help="How many at most, the newest first; 0 is all.")]
+
+
+@command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
+def status(session: Session) -> int:
+    """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles."""
+    with session.mill() as mill:
+        session.out.status(mill.clock(), mill.status())
+    return OK
+
+
+@command("ledger", Panel.LOOK, "tidemill ledger", "tidemill ledger requests --status failed --limit 20")
+def ledger(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    status: Annotated[SliceStatus | None, typer.Option(help="Only those.")] = None,
+    limit: Limit = 50,
+) -> int:
+    """List slices, the newest first, with what became of their records."""
+    with session.mill() as mill:
+        found = mill.ledger(stream, status, limit + 1 if limit else None)
+    shown = found[:limit] if limit else found
+    session.out.ledger(shown, more=len(found) > len(shown))
+    return OK
+
+
+@command("slice", Panel.LOOK, "tidemill slice 3fa94c21d0b7")
+def slice_(
+    session: Session,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="The id, or as much of it as no other slice has.")],
+) -> int:
+    """Show one entry of the ledger in full."""
+    with session.mill() as mill:
+        session.out.slice(mill.slice(id_))
+    return OK
+
+
+@command(
+    "quarantine",
+    Panel.LOOK,
+    "tidemill quarantine requests --reason malformed",
+    "tidemill quarantine requests --reason unknown_type --replay",
+)
+def quarantine(
+    session: Session,
+    stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")],
+    reason: Annotated[
+        str | None, typer.Option(metavar="R", help="Only those: malformed, skew, conflict …")
+    ] = None,
+    slice_: Annotated[
+        str | None, typer.Option("--slice", metavar="ID", help="Only those of this slice.")
+    ] = None,
+    limit: Limit = 50,
+    replay: Annotated[
+        bool, typer.Option("--replay", metavar="", help="Land them as a new slice, to be judged again.")
+    ] = False,
+) -> int:
+    """List the records that were not accepted, verbatim, with the reason.
+
+    With --replay they leave quarantine as a new slice: after a change of tidemill.yaml, they may pass.
+    """
+    with session.mill() as mill:
+        if replay:
+            if slice_ is not None:
+                raise InputError(
+                    "records are not replayed by slice", hint="use --reason, or replay all of them"
+                )
+            session.out.replayed(stream, mill.replay(stream, reason=reason))
+            return OK
+        found = mill.quarantine(stream, reason=reason, slice=slice_, limit=limit + 1 if limit else None)
+    rows = found.slice(0, limit) if limit else found
+    session.out.quarantine(stream, rows, more=found.num_rows > rows.num_rows)
+    return OK
+
+
+@command(
+    "query",
+    Panel.LOOK,
+    "tidemill query 'SELECT count, avg(latency_ms) FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region'",
+    "tidemill query 'EXPLAIN SELECT count FROM requests INTERVAL 30s' --tenant acme",
+)
+def query(
+    session: Session,
+    text: Annotated[str, typer.Argument(help="The query; docs/query.md has the language on one page.")],
+    tenant: Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")] = None,
+) -> int:
+    """Ask the rollups, in process; the answer says its level and how complete its span is."""
+    with session.mill() as mill:
+        found = mill.ask(text, tenant=tenant)
+    from tidemill.query import Explanation
+
+    if isinstance(found, Explanation):
+        session.out.explanation(found)
+    else:
+        session.out.answer(found)
+    return OK

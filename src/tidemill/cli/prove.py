@@ -1,0 +1,75 @@
+"""Commands that prove, repair and measure: verify, recover, bench."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import tidemill
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import DIFFERENCES, OK, Session
+from tidemill.cli.settings import OutputKind
+from tidemill.model.errors import EnvironmentFault
+
+
+@command("verify", Panel.PROVE, "tidemill verify", "tidemill verify requests --output json")
+def verify(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+) -> int:
+    """Recompute everything from the slices and raw, on Spark, and compare bit for bit.
+
+    Says what differs; the exit code is 1 if anything does.
+    """
+    with session.working() as progress, session.mill(progress) as mill:
+        if stream is not None:
+            mill.project.stream(stream)
+        found = mill.verify(stream)
+    session.out.audit(found)
+    return OK if found.ok else DIFFERENCES
+
+
+@command("recover", Panel.PROVE, "tidemill recover --project shop")
+def recover(session: Session) -> int:
+    """Rebuild state.db from the warehouse: the landing log, and what the tables' parts say of themselves.
+
+    Nothing is lost when state.db is: the new one takes the old one's place only once it is whole.
+    """
+    from tidemill.mill import recover as rebuild
+
+    with session.working() as progress:
+        found = rebuild(session.settings.project, progress=progress)
+    session.out.recovered(found)
+    return OK
+
+
+@command("bench", Panel.PROVE, "tidemill bench", "tidemill bench -- --help")
+def bench(
+    session: Session,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]…", help="For the benchmark, after --.")
+    ] = None,
+) -> int:
+    """Run the benchmark of the project beside DuckDB, Polars and plain PySpark; needs a clone."""
+    clone = Path(tidemill.__file__).resolve().parents[2]
+    if not (clone / "bench" / "run.py").is_file():
+        raise EnvironmentFault(
+            "the benchmark is not part of the installed package",
+            where=str(clone),
+            hint="clone the repository and call `make bench` there, or tidemill from its .venv",
+        )
+    machine = session.settings.output is OutputKind.JSON
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.run", *(arguments or [])],
+        cwd=clone,
+        stdout=sys.stderr if machine else None,
+        check=False,
+    )
+    results = clone / "bench" / "results.json"
+    session.out.bench(json.loads(results.read_bytes()) if machine and results.is_file() else None)
+    return done.returncode

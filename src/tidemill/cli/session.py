@@ -1,0 +1,133 @@
+"""One call of a command: its settings, its output, its log, and how whatever goes wrong becomes an exit code.
+
+This is the only place that turns errors into exit codes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from tidemill.cli.logs import start_logging
+from tidemill.cli.output import JsonOutput, Output, TextOutput
+from tidemill.cli.settings import OutputKind, Settings
+from tidemill.model.errors import EnvironmentFault, StorageError, TidemillError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tidemill.mill import Mill, Progress
+
+log = logging.getLogger(__name__)
+
+OK: Final = 0
+DIFFERENCES: Final = 1  # verify found some, or some of the files were refused
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141  # as a shell reports SIGPIPE
+BUG: Final = 70
+UNBOUNDED: Final = 10_000  # columns, where there is no terminal to fit
+
+
+class Defect(TidemillError):  # noqa: N818 - as EnvironmentFault
+    """Something that nobody but the authors can fix."""
+
+    code = "internal"
+    exit_code = BUG
+
+
+class Session:
+    """What a command works with."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @cached_property
+    def out(self) -> Output:
+        if self.settings.output is OutputKind.JSON:
+            return JsonOutput(verbose=self.settings.verbose)
+        quiet, verbose = self.settings.quiet, self.settings.verbose
+        return TextOutput(_console(stderr=False), self.errors, verbose=verbose, quiet=quiet)
+
+    @cached_property
+    def errors(self) -> Console:
+        """Shared by errors, the log and the progress bars, so that they do not write over each other."""
+        return _console(stderr=True)
+
+    @property
+    def bars(self) -> Console | None:
+        """Where progress is shown, if anywhere."""
+        wanted = self.settings.output is OutputKind.TEXT and not self.settings.quiet
+        return self.errors if wanted and sys.stderr.isatty() else None
+
+    @contextmanager
+    def mill(self, progress: Progress | None = None) -> Iterator[Mill]:
+        """The project, open."""
+        from tidemill.mill import Mill
+
+        with Mill.open(self.settings.project, progress=progress) as mill:
+            yield mill
+
+    @contextmanager
+    def working(self) -> Iterator[Progress | None]:
+        """Around work on Spark: its noise goes to the log, its progress to bars."""
+        from tidemill.cli.jvmlog import jvm_to_log
+        from tidemill.cli.progress import by_stream
+
+        with jvm_to_log(), by_stream(self.bars) as progress:
+            yield progress
+
+    def call(self, work: Callable[[Session], int]) -> int:
+        """The exit code of `work`; errors are told, never raised."""
+        start_logging(self.settings.verbose, quiet=self.settings.quiet, console=self.errors)
+        try:
+            code = work(self)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            self.out.note("interrupted")
+            return INTERRUPTED
+        except BrokenPipeError:
+            # Python would complain again when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return READER_GONE
+        except Exception as error:
+            told = as_told(error)
+            self.out.error(told)
+            log.debug("where it came from", exc_info=error)
+            return told.exit_code
+        return code
+
+
+def as_told(error: Exception) -> TidemillError:
+    """The error as a user is told of it."""
+    if isinstance(error, TidemillError):
+        return error
+    if isinstance(error, MemoryError):
+        return EnvironmentFault(
+            "there is not enough memory", hint="stop other programs, or lower engine.memory"
+        )
+    if isinstance(error, OSError):
+        return StorageError(
+            error.strerror or str(error),
+            where=str(error.filename or ""),
+            hint="check the disk, its free space and who may write to it",
+        )
+    first = (str(error).splitlines() or [""])[0]
+    return Defect(
+        f"{type(error).__name__}: {first}",
+        hint="this is a defect of Tidemill; the same command with -vv shows where it is",
+    )
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    # Where there is no terminal, nothing is wrapped or cut to fit one.
+    width = None if terminal or "COLUMNS" in os.environ else UNBOUNDED
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, width=width)

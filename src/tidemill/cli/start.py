@@ -1,0 +1,83 @@
+"""Commands to start with: init, types, version."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Annotated, Final
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.model.errors import InputError
+
+LIBRARIES: Final = ("pyspark", "deltalake", "pyarrow", "duckdb")
+STEPS: Final = (
+    ("tidemill ingest requests data/requests-1.ndjson data/requests-2.ndjson", "land two slices"),
+    ("tidemill run --once", "accept them and build the rollups"),
+    ("tidemill status", "what became of them"),
+    ("tidemill quarantine requests", "what was not accepted, and why"),
+    (
+        "tidemill query 'SELECT count, sum(latency_ms) FROM requests SINCE 2h INTERVAL 10m GROUP BY region'",
+        "ask the rollups",
+    ),
+    ("tidemill ingest requests data/requests-late.ndjson", "now something late"),
+    ("tidemill run --once -v", "only the tiles it touches are built again"),
+    ("tidemill verify", "prove that all of it equals a recomputation"),
+)
+
+
+@command("init", Panel.START, "tidemill init shop", "tidemill init . --force")
+def init(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if it is not there.")],
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Write over files that are there.")
+    ] = False,
+) -> int:
+    """Make a project: a commented tidemill.yaml and sample data.
+
+    The sample is a few hundred web requests of the last hour, with bad lines, a replay and a conflict in it,
+    and a slice that comes late.
+    """
+    from tidemill.cli.sample import sample_files
+    from tidemill.config import FILE_NAME, TEMPLATE
+
+    samples = sample_files(time.time_ns() // 1000)
+    contents = {FILE_NAME: TEMPLATE} | {f"data/{sample.name}": sample.content for sample in samples}
+    there = [name for name in contents if (folder / name).exists()]
+    if there and not force:
+        raise InputError(
+            f"{', '.join(there)} would be overwritten",
+            where=str(folder),
+            hint="name another folder, or say --force",
+        )
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    into = [] if folder.resolve() == Path.cwd() else [(f"cd {shlex.quote(str(folder))}", "go there")]
+    session.out.made(folder, samples, [*into, *STEPS])
+    return OK
+
+
+@command("types", Panel.START, "tidemill types", "tidemill types --output json")
+def types(session: Session) -> int:
+    """List the event-time types that a stream can declare, those of installed packages included."""
+    from tidemill import eventtime
+
+    session.out.types(eventtime.registered())
+    return OK
+
+
+@command("version", Panel.START, "tidemill version")
+def version(session: Session) -> int:
+    """Show the versions of Tidemill and of what it stands on."""
+    from tidemill import __version__
+
+    found = {"tidemill": __version__, "python": python_version()}
+    session.out.versions(found | {name: metadata.version(name) for name in LIBRARIES})
+    return OK

@@ -1,0 +1,43 @@
+"""A daemon's clean stop: SIGINT and SIGTERM ask the work to finish what it is doing and return.
+
+The work runs in a thread of its own, because Spark replaces the SIGINT handler when its session is started
+from the main thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def until_stopped(work: Callable[[threading.Event], None]) -> None:
+    """Run `work` to its end; the event it is given is set by the first signal. A second one interrupts."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    def body() -> None:
+        try:
+            work(stop)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            errors.append(error)
+
+    before = {number: signal.signal(number, asked) for number in SIGNALS}
+    try:
+        thread = threading.Thread(target=body, name="tidemill-run", daemon=True)
+        thread.start()
+        thread.join()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if errors:
+        raise errors[0]
