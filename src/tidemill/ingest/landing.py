@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +33,7 @@ from tidemill.state.protocol import State
 _COPY: Final = 1024 * 1024
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
 GROUP_BYTES: Final = 1024 * 1024 * 1024
+THREADS: Final = 4  # files of a group that are copied at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +184,15 @@ class Landing:
         refused: list[Refused] = []
         with flight(self._warehouse, folder) as flying:
             try:
-                for number, item in enumerate(items):
+                # Copying, hashing and syncing are the disk's and OpenSSL's work: several files at once.
+                with ThreadPoolExecutor(min(len(items), THREADS)) as pool:
+                    copies = [
+                        pool.submit(_stage_item, origin, flying.temporary(folder, number), item)
+                        for number, item in enumerate(items)
+                    ]
+                for item, copy in zip(items, copies, strict=True):
                     try:
-                        with item.open() as content:
-                            temporary = flying.temporary(folder, number)
-                            staged.append(_stage(origin, temporary, content, item.name))
+                        staged.append(copy.result())
                     except TidemillError as error:
                         refused.append(Refused(item.shown, error))
                 landed = self._commit(folder, staged, flying) if staged else []
@@ -222,6 +228,11 @@ class Landing:
     def _known(self, id_: str) -> NewSlice | None:
         entry = self._state.slice(id_)
         return entry.slice if entry else None
+
+
+def _stage_item(origin: _Origin, temporary: Path, item: _Item) -> _Staged:
+    with item.open() as content:
+        return _stage(origin, temporary, content, item.name)
 
 
 def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str) -> _Staged:
