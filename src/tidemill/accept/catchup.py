@@ -81,22 +81,26 @@ def ensure_runs(acceptor: Acceptor) -> None:
 
 
 def rebuild_runs(acceptor: Acceptor) -> list[str]:
-    """Names of runs that hold every accepted id, those at hand when they do, else made from raw."""
+    """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw."""
     acceptor.runs.mkdir(parents=True, exist_ok=True)
     snapshot = acceptor.raw.snapshot()
+    seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
     by_batch: dict[str, list[str]] = {}
     pieces: dict[str, set[str]] = {}
+    age: dict[str, int] = {}  # batch -> place in the ledger of its first slice
     for path in snapshot.paths():
         footer = read_footer(path)
-        batch, runs = str(footer["batch"]), footer["runs"]
+        batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
         assert isinstance(runs, list)
+        assert isinstance(slices, list)
         by_batch.setdefault(batch, []).append(path)
         pieces.setdefault(batch, set()).update(str(run) for run in runs)
-    wanted = frozenset(piece for found in pieces.values() for piece in found)
-    at_hand = covering(acceptor.runs, wanted)
+        age[batch] = min([age.get(batch, len(seqs) + 1), *(seqs[told["id"]] for told in slices)])
+    places = {piece: (age[batch], piece) for batch, found in pieces.items() for piece in found}
+    at_hand = covering(acceptor.runs, frozenset(places))
     if at_hand is not None:
-        return at_hand
-    seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
+        oldest = {name: min(places[piece] for piece in pieces_of(acceptor.runs / name)) for name in at_hand}
+        return sorted(at_hand, key=lambda name: (oldest[name], name))
     units = [
         RunUnit(
             raw=sorted(paths),
@@ -104,10 +108,10 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
             target=str(acceptor.runs / merged_names(sorted(pieces[batch]))[0]),
             pieces=sorted(pieces[batch]),
         )
-        for batch, paths in sorted(by_batch.items())
+        for batch, paths in sorted(by_batch.items(), key=lambda item: age[item[0]])
         if pieces[batch]
     ]
-    return sorted(Path(path).name for path in acceptor.engine.run(make_run, units, "id runs"))
+    return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs")]
 
 
 def merge_runs(acceptor: Acceptor) -> Sequence[str]:
