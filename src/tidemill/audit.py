@@ -18,6 +18,7 @@ from tidemill.accept.recall import PartFacts, part_facts
 from tidemill.accept.runs import hash_keys
 from tidemill.accept.staged import one
 from tidemill.ingest.landing import content_digest
+from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
 from tidemill.rollups.verify import verify_tiles
 
@@ -76,8 +77,14 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     entries = mill.state.slices(stream)
     findings = [Finding(stream, *f) for f in mill.engine.run(check_slice, _units(mill, entries), "verify slices")]
     paths = acceptor.raw.snapshot().paths()
-    facts = mill.engine.run(part_facts, paths, "verify raw")
+    read = mill.engine.run(check_part, paths, "verify raw")
+    facts = [fact for fact in read if isinstance(fact, PartFacts)]
     findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
+    pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
+    rows = acceptor.raw.snapshot().rows
+    if len(facts) < len(read):  # nothing that is made of raw can be held against a raw with holes
+        findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
+        return StreamAudit(stream, len(entries), rows, 0, pending), findings
     if acceptor.plan.gated and paths:
         twice = mill.engine.run(repeated_ids, [paths], "verify ids")
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
@@ -93,8 +100,6 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
         )
         shutil.rmtree(folder, ignore_errors=True)
         findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
-    pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
-    rows = acceptor.raw.snapshot().rows
     return StreamAudit(stream, len(entries), rows, tiles, pending), findings
 
 
@@ -115,10 +120,23 @@ def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
     for check in unit:
         new = check.entry.slice
         path = Path(check.path)
-        if not path.exists():
-            yield "slice", new.id, "its file is gone"
-        elif slice_id(new.stream, new.declared, content_digest(path)) != new.id:
-            yield "slice", new.id, "its bytes are not those that landed"
+        try:
+            digest = content_digest(path)
+        except FileNotFoundError:
+            yield "slice", new.id, f"its file is gone: {new.path}"
+        except OSError as error:
+            yield "slice", new.id, f"its file can not be read: {new.path}: {error.strerror or error}"
+        else:
+            if slice_id(new.stream, new.declared, digest) != new.id:
+                yield "slice", new.id, f"its bytes are not those that landed: {new.path}"
+
+
+def check_part(path: str) -> Iterator[PartFacts | tuple[str, str, str]]:
+    """What a raw part says, or what keeps it from saying it."""
+    try:
+        yield from part_facts(path)
+    except StorageError as error:
+        yield "raw", path, error.message
 
 
 def _check_raw(

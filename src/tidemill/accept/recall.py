@@ -34,8 +34,15 @@ class PartFacts:
 
 
 def part_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: reads three narrow columns of a raw part."""
-    table = pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
+    """A kernel: reads three narrow columns of a raw part; StorageError when they can not be read."""
+    try:
+        table = pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(
+            f"the part can not be read: {str(error).splitlines()[0]}",
+            where=path,
+            hint="restore it from a copy of the warehouse; what is made of it can not be checked without it",
+        ) from error
     slices = table.column("slice").combine_chunks().dictionary_encode()
     if isinstance(slices, pa.ChunkedArray):
         slices = slices.combine_chunks()

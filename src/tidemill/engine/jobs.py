@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from tidemill.engine.session import default_cores, start_session
-from tidemill.model.errors import TidemillError
+from tidemill.model.errors import StorageError, TidemillError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,6 +111,15 @@ def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -
         rows = list(kernel(unit))
     except TidemillError as error:
         rows = [error]
+    except OSError as error:  # a full disk, a file that is gone: to be mended, and no bug
+        rows = [
+            StorageError(
+                f"can not go on: {error.strerror or str(error).splitlines()[0]}",
+                where=str(error.filename or ""),
+                hint="look at the disk and its free space, then run the same again; "
+                "`tidemill verify` says which files of the warehouse are damaged or gone",
+            )
+        ]
     yield pa.RecordBatch.from_arrays(
         [pa.array([index] * len(rows), pa.int64()), pa.array([pickle.dumps(r) for r in rows], pa.binary())],
         schema=_RESULT,
