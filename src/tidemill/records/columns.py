@@ -145,12 +145,12 @@ def _numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, values
             if point:
                 kept -= 1
             value = value * 10 + d
-            digits += value > 0
+            digits += value != 0  # not `> 0`: the 19th digit can wrap around
             if digits > SAFE_DIGITS:
                 break
         while kept > 0 and digits <= SAFE_DIGITS:
             value *= 10
-            digits += value > 0
+            digits += value != 0
             kept -= 1
         if digits > SAFE_DIGITS:
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import MAX_EMAX, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from tidemill.records.hashing import (
@@ -17,6 +17,7 @@ from tidemill.records.hashing import (
     SEED_FALSE,
     SEED_KEY,
     SEED_NULL,
+    SEED_NUMBER,
     SEED_OBJECT,
     SEED_STRING,
     SEED_TRUE,
@@ -34,7 +35,9 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, forma
 INT64: Final = range(-(2**63), 2**63)
 MAX_DECIMAL: Final = 10**18
 _EXPONENT_DIGITS: Final = 18
+_INTEGER_DIGITS: Final = 40
 _FAR: Final = 10**6
+_HUGE: Final = 10**18
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
 
 
@@ -47,16 +50,33 @@ class Number:
         self.text = text
 
     def parts(self) -> tuple[str, int, bool]:
-        """Significant digits, exponent, sign; zero is ("", 0, False)."""
+        """Significant digits, exponent, sign; zero is ("", 0, False). An absurd exponent is cut."""
+        digits, exponent, negative = self._exactly()
+        return digits, int(max(-_HUGE, min(_HUGE, exponent))), negative
+
+    def content(self) -> int:
+        """The hash of its value."""
+        digits, exponent, negative = self._exactly()
+        if abs(exponent) >= _HUGE:  # still one hash for one value
+            return number_int(digits, hash_bytes(str(exponent).encode(), SEED_NUMBER), negative)
+        return number_int(digits, int(exponent), negative)
+
+    def _exactly(self) -> tuple[str, int | Decimal, bool]:
         mantissa, _, power = self.text.lower().partition("e")
         whole, _, fraction = mantissa.lstrip("-").partition(".")
         digits = whole + fraction
         stripped = digits.rstrip("0")
-        # An exponent of more digits than any value can mean anything by still has to hash.
-        shift = int(power or 0) if len(power) <= _EXPONENT_DIGITS else hash_bytes(power.encode(), SEED_KEY)
-        exponent = shift - len(fraction) + len(digits) - len(stripped)
         significant = stripped.lstrip("0")
-        return (significant, exponent, mantissa[0] == "-") if significant else ("", 0, False)
+        if not significant:
+            return "", 0, False
+        moved = len(digits) - len(stripped) - len(fraction)
+        exponent: int | Decimal
+        if len(power) <= _EXPONENT_DIGITS:
+            exponent = int(power or 0) + moved
+        else:  # not as an int: making one of a million digits takes a minute
+            exact = Context(prec=len(power) + _EXPONENT_DIGITS, Emax=MAX_EMAX)
+            exponent = exact.add(Decimal(power), Decimal(moved))
+        return significant, exponent, mantissa[0] == "-"
 
     def integer(self) -> int | None:
         """Its value when that is a whole number of 64 bits."""
@@ -78,11 +98,13 @@ class Number:
         return value if abs(value) < MAX_DECIMAL else None
 
     def plain(self) -> int | Decimal:
-        """Its value, for an event-time parser; beyond a million digits only which side it lies on."""
+        """Its value, for an event-time parser; far from any instant only which side it lies on."""
         digits, exponent, negative = self.parts()
-        exponent = max(-_FAR, min(_FAR, exponent))
+        size = len(digits) + exponent
+        if abs(size) > _FAR:
+            exponent = (_FAR if size > 0 else -_FAR) - len(digits)
         exact = Decimal((int(negative), tuple(map(int, digits or "0")), exponent))
-        return int(exact) if 0 <= exponent <= _EXPONENT_DIGITS else exact
+        return int(exact) if exponent >= 0 and size <= _INTEGER_DIGITS else exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +202,7 @@ def content_hash(value: object) -> int:
         case str():
             return hash_bytes(value.encode(), SEED_STRING)
         case Number():
-            return number_int(*value.parts())
+            return value.content()
         case list():
             total = 0
             for item in value:

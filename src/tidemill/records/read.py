@@ -43,6 +43,7 @@ _TAGS_OF_TYPE = {
     "array": (ARRAY,),
     "any": (STRING, ESCAPED, INTEGER, FRACTION, EXPONENT, TRUE, FALSE, OBJECT, ARRAY),
 }
+_EVENT_TYPE = ""  # among the texts by column: no column has this name
 REJECTS = pa.schema(
     [("row", pa.int32()), ("reason", pa.string()), ("detail", pa.string()), ("start", pa.int64()), ("end", pa.int64())]
 )  # fmt: skip
@@ -123,8 +124,10 @@ class _Bulk:
         numbers: dict[str, Ints] = {}
         used = {*self.plan.dimensions, *self.plan.measures}
         for rule in self.plan.rules:
-            if rule.type not in ("integer", "decimal") or (rule.name, rule.type) == (self.plan.time_column, "integer"):
+            if rule.type not in ("integer", "decimal"):
                 continue
+            if (rule.name, rule.type) == (self.plan.time_column, "integer") and rule.name not in used:
+                continue  # an integer that is a time in range is also one of 64 bits
             if rule.name in used:
                 numbers[rule.name], exact = self._number(rule.name, rule.type, rule.scale, rows)
             else:
@@ -208,7 +211,7 @@ class _Bulk:
             known = np.array([text in plan.types for text in kind.dictionary.to_pylist()], np.bool_)
             if not known.all():
                 keep &= known[np.asarray(kind.indices)]
-            texts["event_type"] = kind
+            texts[_EVENT_TYPE] = kind
         for name in plan.dimensions:
             if plan.rule(name).type == "string":
                 texts[name] = self._text_column(name, rows)
@@ -286,7 +289,7 @@ class _Bulk:
             "content": pa.array(self.found.content[rows]),
         }
         if plan.type_column is not None:
-            columns["event_type"] = texts["event_type"]
+            columns["event_type"] = texts[_EVENT_TYPE]
         for index, name in enumerate(plan.dimensions):
             columns[f"d{index}"] = self._dimension(name, rows, texts, numbers)
         for index, name in enumerate(plan.measures):
