@@ -146,7 +146,7 @@ class Acceptor:
             StageUnit(self.plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
             for group in groups
         ]
-        staged = sorted(self.engine.run(stage, units, "stage"), key=lambda chunk: chunk.order)
+        staged = sorted(self.engine.run(stage, units, "stage", sum(p.size for p in pieces)), key=lambda chunk: chunk.order)
         by_id = {s.entry.id: s for s in slices}
         for chunk in staged:
             if chunk.error is not None:
@@ -212,7 +212,7 @@ class Acceptor:
             )
             for i, (low, high) in enumerate(key_ranges(count))
         ]
-        return self.engine.run(gate, units, "gate")
+        return self.engine.run(gate, units, "gate", sum(chunk.bytes for chunk in chunks))
 
     def _count(self, slices: Sequence[_Slice], gated: Sequence[Gated]) -> None:
         for s in slices:
@@ -303,7 +303,7 @@ class Acceptor:
                     tap=self.tap,
                 )
             )  # fmt: skip
-        return self.engine.run(write, units, "write")
+        return self.engine.run(write, units, "write", total)
 
     def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
         """The slices that hold what a conflict of this batch contradicts, by their place in the ledger."""

@@ -40,7 +40,9 @@ class Engine:
         cores: int | None = None,
         memory: str = "1g",
         local_dir: Path | None = None,
+        inline_bytes: int = 0,
     ) -> None:
+        self._inline_bytes = inline_bytes
         self._session = session
         self._handed_in = session is not None
         self._cores = cores
@@ -62,14 +64,26 @@ class Engine:
             return int(self._session.sparkContext.defaultParallelism)
         return self._cores or default_cores()
 
-    def run(self, kernel: Callable[[Unit], Iterable[Row]], units: Sequence[Unit], label: str) -> list[Row]:
+    def run(
+        self,
+        kernel: Callable[[Unit], Iterable[Row]],
+        units: Sequence[Unit],
+        label: str,
+        size: int | None = None,
+    ) -> list[Row]:
         """Rows of `kernel(unit)` for all units, in the order of the units.
 
-        Errors that are somebody's to fix come back as what they were; anything else is a bug and
-        surfaces as Spark reports it.
+        `size` says about how many bytes they read: work too small to be worth handing out is done here,
+        by the same kernel. Errors that are somebody's to fix come back as what they were; anything else
+        is a bug and surfaces as Spark reports it.
         """
         if not units:
             return []
+        if size is not None and size <= self._inline_bytes:
+            began = time.perf_counter()
+            here = [row for unit in units for row in kernel(unit)]
+            log.debug("%s: %d units here in %.3f s", label, len(units), time.perf_counter() - began)
+            return here
         from pyspark import cloudpickle
 
         # By value: a unit may carry a function that only this process knows (an event-time parser).

@@ -1,22 +1,24 @@
 """The tile kernels: what changed in, new tiles out, staged.
 
 A tile is the old one merged with what is new when it only grew; otherwise it is made again from what lies
-below it. Both give the same rows in the same order, so the same bytes.
+below it. Both give the same rows in the same order. Neighbouring 5s tiles that are built together share a part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level
+from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval
 from tidemill.records.plan import ReadPlan
@@ -35,7 +37,7 @@ class Target:
     hash: str
     revision: int
     old: str | None  # its current part, when the new tile is that one merged with what is new
-    below: Sequence[str] | None = None  # made again instead: the parts of the level below that did not change
+    below: Sequence[tuple[TileKey, str]] | None = None  # made again instead, also from these unchanged tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,21 @@ class BaseTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """A 5s tile that did not change, but shares a part with one that did."""
+
+    tile: Target
+    slices: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class LowUnit:
-    """The stale 5s tiles below one 1m tile, and that tile."""
+    """The stale 5s tiles below one 1m tile, those that move with them, and that tile."""
 
     spec: RollupSpec
     plan: ReadPlan
     base: Sequence[BaseTarget]
+    carried: Sequence[Carried]
     minute: Target
     folder: str
 
@@ -80,7 +91,9 @@ class Built:
     hash: str
     revision: int
     part: StagedPart
+    rows: int
     slices: frozenset[str]
+    carried: bool = False  # the same tile as before, in another part
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +131,22 @@ def read_partial(path: str, span: Interval) -> pa.Table:
 
 def read_tile(spec: RollupSpec, path: str, span: Interval) -> pa.Table:
     """The cells of a tile's part that lie in `span`."""
-    cells = from_rows(spec, pq.read_table(path, partitioning=None, columns=spec.schema.names[1:]))
+    return cells_within(from_rows(spec, read_part(spec, path)), span)
+
+
+def read_part(spec: RollupSpec, path: str) -> pa.Table:
+    """The rows of a part; columns that were declared after it was written are empty."""
+    rows = pq.read_table(path, partitioning=None)
+    for field in spec.schema:
+        if field.name not in rows.column_names and field.name != "level":
+            empty = pa.array(np.zeros(rows.num_rows, np.int64)) if field.name.endswith("__count") else None
+            if field.name.endswith("__sum"):
+                empty = pa.array([0] * rows.num_rows, pa.int64()).cast(field.type)
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type) if empty is None else empty)
+    return rows
+
+
+def cells_within(cells: pa.Table, span: Interval) -> pa.Table:
     buckets = cells.column("bucket").to_numpy()
     inside = (buckets >= span.start) & (buckets < span.end)
     return cells if inside.all() else cells.filter(pa.array(inside))
@@ -127,24 +155,39 @@ def read_tile(spec: RollupSpec, path: str, span: Interval) -> pa.Table:
 def build_low(unit: LowUnit) -> Iterator[Built]:
     """5s tiles and the 1m tile above them; leaves the 1h cells of what is new for `build_high`."""
     spec, folder = unit.spec, Path(unit.folder)
-    fresh: list[pa.Table] = []
-    complete: list[pa.Table] = []
-    for target in unit.base:
-        span = tile_span(target.tile.key)
-        new = _new_cells(unit, target, span)
-        fresh.append(new)
-        cells = merge(spec, [*_old(spec, target.tile, span), new], BASE.width)
-        complete.append(cells)
-        yield _write(spec, target.tile, cells, folder, target.slices)
-    delta = merge(spec, fresh, MINUTE_LEVEL.width)
     span = tile_span(unit.minute.key)
+    old = _Parts(spec, span)
+    fresh = _fresh_cells(unit, span)
+    growing = [t.tile for t in unit.base if t.tile.old is not None]
+    touched = merge(spec, [*(old.tile(t.old, t.key) for t in growing), fresh], BASE.width)
+    yield from _write(spec, [(t.tile, t.slices) for t in unit.base], touched, folder)
+    if unit.carried:
+        moved = merge(spec, [old.tile(c.tile.old, c.tile.key) for c in unit.carried], BASE.width)
+        kept = [(c.tile, c.slices) for c in unit.carried]
+        yield from (replace(built, carried=True) for built in _write(spec, kept, moved, folder))
+    delta = merge(spec, [fresh], MINUTE_LEVEL.width)
     if unit.minute.below is not None:
-        untouched = [read_tile(spec, path, span) for path in unit.minute.below]
-        cells = merge(spec, [*complete, *untouched], MINUTE_LEVEL.width)
+        unchanged = [old.tile(path, key) for key, path in unit.minute.below]
+        cells = merge(spec, [touched, *unchanged], MINUTE_LEVEL.width)
     else:
         cells = merge(spec, [*_old(spec, unit.minute, span), delta], MINUTE_LEVEL.width)
-    yield _write(spec, unit.minute, cells, folder, frozenset())
+    yield from _write(spec, [(unit.minute, frozenset())], cells, folder)
     write_cells(delta_path(folder, unit.minute.key), merge(spec, [delta], HOUR_LEVEL.width))
+
+
+class _Parts:
+    """Parts of the 5s level below one 1m tile, each read once."""
+
+    def __init__(self, spec: RollupSpec, span: Interval) -> None:
+        self._spec = spec
+        self._span = span
+        self._read: dict[str, pa.Table] = {}
+
+    def tile(self, path: str | None, key: TileKey) -> pa.Table:
+        assert path is not None, key
+        if path not in self._read:
+            self._read[path] = read_tile(self._spec, path, self._span)
+        return cells_within(self._read[path], tile_span(key))
 
 
 def build_high(unit: HighUnit) -> Iterator[Built]:
@@ -154,9 +197,10 @@ def build_high(unit: HighUnit) -> Iterator[Built]:
     for level, targets in ((HOUR_LEVEL, unit.hours), (DAY_LEVEL, unit.days), (WEEK_LEVEL, unit.weeks)):
         delta = merge(spec, [delta], level.width)
         for target in targets:
-            built = _write(spec, target, _high_cells(spec, level, target, delta, staged), folder, frozenset())
-            staged[target.key] = built.part.path
-            yield built
+            cells = _high_cells(spec, level, target, delta, staged)
+            for built in _write(spec, [(target, frozenset())], cells, folder):
+                staged[target.key] = built.part.path
+                yield built
 
 
 def _high_cells(
@@ -165,12 +209,10 @@ def _high_cells(
     span = tile_span(target.key)
     if target.below is not None:
         below = LEVELS[LEVELS.index(level) - 1].name
-        new = [path for key, path in staged.items() if key.level == below and span.holds(key.start)]
-        tables = [read_tile(spec, path, span) for path in (*new, *target.below)]
+        new = [(key, path) for key, path in staged.items() if key.level == below and span.holds(key.start)]
+        tables = [read_tile(spec, path, tile_span(key)) for key, path in (*new, *target.below)]
         return merge(spec, tables, level.width)
-    buckets = delta.column("bucket").to_numpy()
-    mine = delta.filter(pa.array((buckets >= span.start) & (buckets < span.end)))
-    return merge(spec, [*_old(spec, target, span), mine], level.width)
+    return merge(spec, [*_old(spec, target, span), cells_within(delta, span)], level.width)
 
 
 def tile_span(key: TileKey) -> Interval:
@@ -185,30 +227,57 @@ def _old(spec: RollupSpec, target: Target, span: Interval) -> list[pa.Table]:
     return [read_tile(spec, target.old, span)] if target.old is not None else []
 
 
-def _new_cells(unit: LowUnit, target: BaseTarget, span: Interval) -> pa.Table:
-    if target.partials:
-        return merge(unit.spec, [read_partial(path, span) for path in target.partials], BASE.width)
-    events = read_events(unit.plan, target.raw, span, target.wanted)
-    cells = [accumulate(unit.spec, table, BASE.width) for table in events]
-    return merge(unit.spec, cells, BASE.width) if cells else no_cells(unit.spec)
+def _fresh_cells(unit: LowUnit, span: Interval) -> pa.Table:
+    """The 5s cells of what is new: from what the batch left, or from raw."""
+    spec = unit.spec
+    tables = []
+    by_partial: dict[Sequence[str], list[TileKey]] = {}
+    for target in unit.base:
+        if target.partials:
+            by_partial.setdefault(tuple(target.partials), []).append(target.tile.key)
+            continue
+        within = tile_span(target.tile.key)
+        events = read_events(unit.plan, target.raw, within, target.wanted)
+        tables += [accumulate(spec, table, BASE.width) for table in events]
+    for paths, keys in by_partial.items():
+        starts = pa.array([key.start for key in keys])
+        for path in paths:
+            cells = read_partial(path, span)
+            tiles = cells.column("bucket").to_numpy() // BASE.tile * BASE.tile
+            tables.append(cells.filter(pc.is_in(pa.array(tiles), starts)))
+    return merge(spec, tables, BASE.width) if tables else no_cells(spec)
 
 
-def _write(spec: RollupSpec, target: Target, cells: pa.Table, folder: Path, slices: frozenset[str]) -> Built:
-    key = target.key
+def _write(
+    spec: RollupSpec, tiles: Sequence[tuple[Target, frozenset[str]]], cells: pa.Table, folder: Path
+) -> Iterator[Built]:
+    """One part with the given tiles of one level, which says what each of them is made of."""
+    level = BY_NAME[tiles[0][0].key.level]
+    starts, counts = np.unique(cells.column("bucket").to_numpy() // level.tile * level.tile, return_counts=True)
+    rows = dict(zip(starts.tolist(), counts.tolist(), strict=True))
+    assert rows.keys() <= {target.key.start for target, _ in tiles}
+    name = set_hash(f"{target.key.start}:{target.revision}:{target.hash}" for target, _ in tiles)[:24]
     part = write_part(
         folder,
-        f"{key.level}-{key.start}-r{target.revision}-{target.hash[:16]}.parquet",
+        f"{level.name}-{tiles[0][0].key.start}-{name}.parquet",
         to_rows(spec, cells),
-        partition={"level": key.level},
+        partition={"level": level.name},
         footer={
-            "kind": "tile",
+            "kind": "tiles",
             "stream": spec.stream,
-            "level": key.level,
-            "start": key.start,
-            "revision": target.revision,
-            "hash": target.hash,
-            "slices": sorted(slices),
+            "level": level.name,
+            "tiles": [
+                {
+                    "start": target.key.start,
+                    "revision": target.revision,
+                    "hash": target.hash,
+                    "rows": rows.get(target.key.start, 0),
+                    "slices": sorted(slices),
+                }
+                for target, slices in tiles
+            ],
         },
         stats_columns=STATS,
     )
-    return Built(key, target.hash, target.revision, part, slices)
+    for target, slices in tiles:
+        yield Built(target.key, target.hash, target.revision, part, rows.get(target.key.start, 0), slices)

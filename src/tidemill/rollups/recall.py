@@ -15,16 +15,17 @@ def tile_builds(table: Table, parts: Iterable[Part]) -> list[TileBuild]:
     builds = []
     for part in parts:
         footer = read_footer(table.root / part.path)
-        slices = footer["slices"]
-        assert isinstance(slices, list)
-        builds.append(
+        tiles = footer["tiles"]
+        assert isinstance(tiles, list)
+        builds += [
             TileBuild(
-                key=TileKey(str(footer["level"]), int(str(footer["start"]))),
-                hash=str(footer["hash"]),
-                revision=int(str(footer["revision"])),
+                key=TileKey(str(footer["level"]), int(tile["start"])),
+                hash=str(tile["hash"]),
+                revision=int(tile["revision"]),
                 part=part.path,
-                rows=part.rows,
-                slices=frozenset(str(name) for name in slices),
+                rows=int(tile["rows"]),
+                slices=frozenset(str(name) for name in tile["slices"]),
             )
-        )
+            for tile in tiles
+        ]
     return sorted(builds, key=lambda build: build.key)

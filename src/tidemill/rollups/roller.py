@@ -7,7 +7,7 @@ crashes and rebuilds are all answered by it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,10 +15,9 @@ from typing import Final
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
-from tidemill.lake.snapshot import Part
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
-from tidemill.model.levels import BY_NAME, LEVELS, below
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, below
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import DAY, Interval, format_instant
@@ -28,6 +27,7 @@ from tidemill.rollups.kernel import (
     PARTIAL,
     BaseTarget,
     Built,
+    Carried,
     HighUnit,
     LowUnit,
     Tap,
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 TILES_PER_ROUND: Final = 2_000  # 5s tiles built and committed at a time
+ROW_BYTES: Final = 100  # of a cell in memory
+UNPACKED: Final = 10  # times the size of a raw part on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class _Plan:
     low: list[LowUnit]
     high: list[HighUnit]
     reasons: dict[TileKey, str]
-    replaced: list[str]  # paths of the parts that go
+    replaced: set[str]  # paths of the parts that go
+    low_bytes: int = 0  # about what is read for them
+    high_bytes: int = 0
 
 
 class Roller:
@@ -124,18 +128,21 @@ class Roller:
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
         sizes = [len(unit.base) for unit in plan.low]
         groups = spread(sizes, max(1, min(2 * self.engine.parallelism, sum(sizes) // 4)))
-        built = self.engine.run(_low_group, [[plan.low[i] for i in group] for group in groups], "tiles 5s 1m")
-        built += self.engine.run(build_high, plan.high, "tiles 1h 1d 7d")
+        low = [[plan.low[i] for i in group] for group in groups]
+        built = self.engine.run(_low_group, low, "tiles 5s 1m", plan.low_bytes)
+        built += self.engine.run(build_high, plan.high, "tiles 1h 1d 7d", plan.high_bytes)
         failpoint("rollups.after_build")
         self._commit(name, built, plan.replaced)
         return [
-            Rebuilt(b.key, b.revision, b.part.rows, plan.reasons[b.key], len(b.slices)) for b in built
+            Rebuilt(b.key, b.revision, b.rows, plan.reasons[b.key], len(b.slices))
+            for b in built
+            if not b.carried
         ]
 
     # -- planning
 
     def _plan(self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path) -> _Plan:
-        plan = _Plan([], [], {}, [])
+        plan = _Plan([], [], {}, set())
         partials = sorted(str(p) for p in fresh.folder.glob(f"*{PARTIAL}")) if fresh else []
         hashes: dict[TileKey, str] = {t.state.key: set_hash(t.desired) for t in stale}
         by_minute: dict[int, list[BaseTile]] = {}
@@ -149,11 +156,26 @@ class Roller:
                 if tile.observed - tile.desired:
                     shrunk.add(start)
             key = TileKey(MINUTE_LEVEL.name, start)
+            carried = self._carried(tile_span(key), tiles)
             minute = self._target(key, hashes, start in shrunk, plan)
-            plan.low.append(LowUnit(self.spec, self.plan, targets, minute, str(folder)))
+            plan.low.append(LowUnit(self.spec, self.plan, targets, carried, minute, str(folder)))
+        fresh_bytes = sum(Path(path).stat().st_size for path in partials)
+        again = {path for unit in plan.low for target in unit.base for path in target.raw}
+        fresh_bytes += sum(Path(path).stat().st_size for path in again) * UNPACKED
+        plan.low_bytes = fresh_bytes + self._bytes_of(plan.replaced, [BASE.name, MINUTE_LEVEL.name])
         minutes = [TileKey(MINUTE_LEVEL.name, start) for start in by_minute]
         plan.high.extend(self._high_units(minutes, hashes, shrunk, folder, plan))
+        plan.high_bytes = fresh_bytes + self._bytes_of(
+            plan.replaced, [HOUR_LEVEL.name, DAY_LEVEL.name, WEEK_LEVEL.name]
+        )
         return plan
+
+    def _bytes_of(self, paths: Collection[str], levels: Collection[str]) -> int:
+        """What the rows of these parts take in memory, about."""
+        self.table.refresh()
+        known = self.table.snapshot().by_path
+        rows = sum(known[path].rows for path in paths if known[path].partition["level"] in levels)
+        return rows * ROW_BYTES
 
     def _base_target(
         self, tile: BaseTile, fresh: Fresh | None, partials: Sequence[str], plan: _Plan
@@ -161,7 +183,7 @@ class Roller:
         missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
         key, state = tile.state.key, tile.state
         if state.part is not None:
-            plan.replaced.append(state.part)
+            plan.replaced.add(state.part)
         old = self._absolute(state.part) if state.part is not None and not gone else None
         target = Target(key, set_hash(tile.desired), state.revision + 1, old)
         plan.reasons[key] = _reason(tile, missing, gone)
@@ -172,6 +194,20 @@ class Roller:
         parts = self.raw.snapshot().select({"day": days}, {"event_time": (span.start, span.end - 1)})
         wanted = missing if not gone else tile.desired
         return BaseTarget(target, tile.desired, raw=self.raw.snapshot().paths(parts), wanted=wanted)
+
+    def _carried(self, span: Interval, stale: Sequence[BaseTile]) -> list[Carried]:
+        """Tiles that stay as they are but stand in a part that goes."""
+        parts = {tile.state.part for tile in stale if tile.state.part is not None}
+        touched = {tile.state.key for tile in stale}
+        found = []
+        for state in self.state.tiles(self.stream.name, BASE.name, span):
+            if state.part in parts and state.key not in touched:
+                tile = self.state.base_tile(self.stream.name, state.key.start)
+                assert tile is not None
+                assert state.hash is not None
+                target = Target(state.key, state.hash, state.revision, self._absolute(str(state.part)))
+                found.append(Carried(target, tile.observed))
+        return found
 
     def _target(
         self, key: TileKey, hashes: dict[TileKey, str], made_again: bool, plan: _Plan
@@ -190,12 +226,14 @@ class Roller:
         plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
         revision = (old.revision if old else 0) + 1
         if old is not None and old.part is not None:
-            plan.replaced.append(old.part)
+            plan.replaced.add(old.part)
         if grown or not known:
             part = old.part if old is not None else None
             return Target(key, hashes[key], revision, self._absolute(part) if part else None)
-        untouched = [t.part for k, t in standing.items() if k not in hashes and t.part is not None]
-        return Target(key, hashes[key], revision, None, [self._absolute(p) for p in untouched])
+        unchanged = [
+            (k, self._absolute(t.part)) for k, t in standing.items() if k not in hashes and t.part is not None
+        ]
+        return Target(key, hashes[key], revision, None, unchanged)
 
     def _high_units(
         self, minutes: Sequence[TileKey], hashes: dict[TileKey, str], shrunk: set[int], folder: Path, plan: _Plan
@@ -229,22 +267,20 @@ class Roller:
 
     # -- committing
 
-    def _commit(self, name: str, built: Sequence[Built], replaced: Sequence[str]) -> None:
-        parts = self.table.publish([b.part for b in built])
+    def _commit(self, name: str, built: Sequence[Built], replaced: Collection[str]) -> None:
+        staged = list({b.part.path: b.part for b in built}.values())
+        parts = self.table.publish(staged)
+        paths = {part.path: published.path for part, published in zip(staged, parts, strict=True)}
         failpoint("rollups.before_commit")
         self.table.refresh()
         current = self.table.snapshot().by_path
-        version = self.table.commit(parts, [current[path] for path in replaced], info={"batch": name})
+        gone = [current[path] for path in sorted(replaced)]
+        version = self.table.commit(parts, gone, info={"batch": name})
         failpoint("rollups.after_commit")
-        self.state.apply_tiles(
-            self.stream.name, version, [_record(b, part) for b, part in zip(built, parts, strict=True)]
-        )
+        records = [TileBuild(b.key, b.hash, b.revision, paths[b.part.path], b.rows, b.slices) for b in built]
+        self.state.apply_tiles(self.stream.name, version, records)
         failpoint("rollups.after_state")
         self.table.clean_staging()
-
-
-def _record(built: Built, part: Part) -> TileBuild:
-    return TileBuild(built.key, built.hash, built.revision, part.path, part.rows, built.slices)
 
 
 def _rounds(stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:

@@ -15,9 +15,9 @@ from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, Interval, format_instant, parse_instant
 from tidemill.records.plan import ReadPlan
-from tidemill.rollups.cells import accumulate, merge
+from tidemill.rollups.cells import accumulate, from_rows, merge
 from tidemill.rollups.events import read_events
-from tidemill.rollups.kernel import read_cells, read_tile, tile_span, write_cells
+from tidemill.rollups.kernel import cells_within, read_cells, read_part, tile_span, write_cells
 from tidemill.rollups.recall import tile_builds
 from tidemill.rollups.spec import RollupSpec
 from tidemill.state.protocol import TileBuild
@@ -79,15 +79,17 @@ def _compare(
     buckets = cells.column("bucket").to_numpy()
     starts = set((buckets // level.tile * level.tile).tolist())
     starts |= {key.start for key in tiles if key.level == level.name}
+    read: dict[str, pa.Table] = {}
     for start in sorted(starts):
         key = TileKey(level.name, start)
-        span = tile_span(key)
-        wanted = cells.filter(pa.array((buckets >= span.start) & (buckets < span.end)))
+        wanted = cells_within(cells, tile_span(key))
         if key not in tiles:
             yield Difference(level.name, start, f"is missing; raw has {wanted.num_rows} rows for it")
             continue
-        stored = read_tile(spec, tiles[key], Interval(-(1 << 62), 1 << 62))
-        if difference := _difference(wanted, stored):
+        path = tiles[key]
+        if path not in read:
+            read[path] = from_rows(spec, read_part(spec, path))
+        if difference := _difference(wanted, cells_within(read[path], tile_span(key))):
             yield Difference(level.name, start, difference)
 
 
@@ -129,6 +131,8 @@ def verify_tiles(
     found = list(_hashes(builds, desired))
     if len(parts) != len(builds):
         found.append(Difference("", 0, "a tile has more than one part"))
+    if (told := sum(build.rows for build in builds)) != (rows := table.snapshot().rows):
+        found.append(Difference("", 0, f"parts hold {rows} rows; their tiles say {told}"))
     by_day: dict[int, list[str]] = {}
     for part in raw.snapshot().parts:
         if part.rows:
