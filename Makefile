@@ -28,7 +28,7 @@ $(READY): pyproject.toml requirements.lock
 	@echo "setup: ready"
 
 demo: setup ## a seeded story on Spark: late, repeated and broken feeds in, exact rollups out, proven
-	@$(BIN)/tidemill demo $(ARGS)
+	@$(BIN)/python -m tidemill.demo $(ARGS)
 
 check: setup ## ruff, mypy --strict, the rooms (import-linter) and the house rules
 	@$(BIN)/ruff check .

@@ -1,0 +1,162 @@
+"""The report: one file that stands alone, says what the facts say, and lets no data out of its place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+from html.parser import HTMLParser
+
+import pytest
+
+from tidemill.demo.facts import Cell, Facts, Judged, Proof, TileChange, View
+from tidemill.demo.report import render
+from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus
+from tidemill.model.tiles import TileKey, TileState
+from tidemill.model.time import DAY, HOUR, MINUTE, Interval, parse_instant
+from tidemill.testing.feed import SliceTruth
+
+START = parse_instant("2024-01-01T00:00:00Z")
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+def judged(seq: int, counts: Counts, file: str, watermark: int | None) -> Judged:
+    new = NewSlice(
+        f"{seq:064x}", "requests", "file", file, Format.NDJSON, Codec.NONE, f"slices/{file}", 1, START + DAY
+    )
+    observed = Interval(START + 3 * HOUR, START + 4 * HOUR)
+    entry = SliceEntry(seq, new, SliceStatus.ACCEPTED, counts, observed, watermark, "batch")
+    return Judged(entry, SliceTruth(file, START + DAY, counts, watermark))
+
+
+@pytest.fixture
+def facts() -> Facts:
+    first = Counts(1_234, 1_200, 20, 4, 10, 0, {"malformed": 7, "skew": 3})
+    late = Counts(56, 56, 0, 0, 0, 56)
+    tile, other = TileKey("5s", START + 3 * HOUR), TileKey("5s", START + 9 * HOUR)
+    before, after = TileState(tile, "a" * 64, 1, "p", 3), TileState(tile, "b" * 64, 2, "q", 4)
+    same = TileState(other, "c" * 64, 1, "p", 5)
+    moved = replace(same, part="q")  # to another file, which does not make it another tile
+    hour = START + 3 * HOUR
+    return Facts(
+        span=Interval(START, START + DAY),
+        late_span=Interval(hour, hour + 2 * HOUR),
+        judged=[
+            judged(1, first, "slice-00000.ndjson", None),
+            judged(2, late, "late-00001.ndjson", START + DAY),
+        ],
+        before=View({hour: Cell(1_200, Decimal("10.500"))}, {hour: 20}, {tile: before, other: same}),
+        after=View({hour: Cell(1_256, Decimal("12345.678"))}, {hour: 21}, {tile: after, other: moved}),
+        before_true=True,
+        after_true=True,
+        changes=[TileChange(tile, 2, 4, "late: a reason", "a" * 64, "b" * 64)],
+        lateness={-1: (1_200, 0), 20: (0, 56)},
+        every_5s={hour + second: 3 for second in range(0, MINUTE, 5_000_000)},
+        proof=Proof(2, 1_256, 2, []),
+    )
+
+
+class Page(HTMLParser):
+    """Collects tags and checks that they close in order."""
+
+    VOID = frozenset({"meta", "rect", "line", "polyline", "polygon"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_says_the_numbers(facts: Facts) -> None:
+    html = render(facts, warehouse="demo/warehouse", commands=["tidemill -p demo status"])
+    page = Page(html)
+    names = [tag for tag, _ in page.tags]
+    assert names.count("svg") == 8
+    for words in (
+        "1,290",
+        "1,256",
+        "1 of 2",
+        "12,345.678",
+        "+56",
+        "aaaaaaaaaaaa → bbbbbbbbbbbb",
+        "late: a reason",
+    ):
+        assert words in html
+    assert "Everything equals its recomputation." in html
+    assert "tidemill -p demo status" in html
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids)) == 16
+
+
+def test_the_page_needs_and_runs_nothing_from_anywhere(facts: Facts) -> None:
+    html = render(facts, warehouse="w", commands=[])
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object", "image", "use"} & {tag for tag, _ in page.tags}
+    loading = {"src", "href", "xlink:href", "srcset", "style", "action"}
+    assert not [name for _, attributes in page.tags for name in attributes if name in loading]
+    assert not re.search(r"https?:|url\(|@import", html)
+    policy = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_data_can_not_become_markup(facts: Facts) -> None:
+    evil = replace(
+        facts,
+        judged=[judged(1, Counts(1, 0, rejected=1, rejects={EVIL: 1}), EVIL, None), facts.late],
+        changes=[replace(facts.changes[0], reason=EVIL, hash_before=EVIL, hash_after=EVIL)],
+        proof=replace(facts.proof, findings=[EVIL]),
+    )
+    html = render(evil, warehouse=EVIL, commands=[EVIL])
+    assert "script" not in {tag for tag, _ in Page(html).tags}
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") >= 6
+
+
+def test_what_is_wrong_is_said(facts: Facts) -> None:
+    truth = replace(facts.judged[0].truth, counts=Counts())
+    wrong = replace(
+        facts,
+        judged=[replace(facts.judged[0], truth=truth), facts.late],
+        after_true=False,
+        proof=replace(facts.proof, findings=["tile 5s: sum differs"]),
+    )
+    html = render(wrong, warehouse="w", commands=[])
+    for words in ("Some slices differ.", "Some hours differ", "Something differs", "tile 5s: sum differs"):
+        assert words in html
+    assert facts.ok
+    assert not wrong.ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"before_true": False},
+        {"after_true": False},
+        {"changes": []},  # a tile changed that no tick told of
+        {"proof": Proof(2, 1_256, 2, ["x"])},
+    ],
+)
+def test_one_wrong_fact_makes_the_demo_wrong(facts: Facts, change: dict[str, object]) -> None:
+    assert not replace(facts, **change).ok  # type: ignore[arg-type]
+
+
+def test_what_a_slice_covers_is_told_to_the_minute(facts: Facts) -> None:
+    first = facts.judged[0]
+    bounds = Interval(START + 23 * HOUR - 1_500_000, START + DAY - 2_000_000)
+    assert replace(first, entry=replace(first.entry, observed=bounds)).covers == "23:00-24:00"
+    assert replace(first, entry=replace(first.entry, observed=None)).covers == "-"
