@@ -6,6 +6,7 @@ here and nowhere below.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -26,7 +27,7 @@ from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import BusyError, InputError, NotFoundError, StorageError
-from tidemill.model.slices import Format, SliceEntry, SliceStatus
+from tidemill.model.slices import Format, SliceEntry, SliceStatus, slice_id
 from tidemill.model.time import DAY, Interval, parse_instant
 from tidemill.state.protocol import ClockState, State
 from tidemill.state.sqlite import open_state
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.db"
+REPLAY: Final = "replay"  # the source of slices that come out of quarantine
 TIDY_EVERY: Final = 20  # versions of a table
 KEEP_LOG: Final = DAY
 Progress = Callable[[str, str, float], None]  # stream, step, share done
@@ -272,6 +274,7 @@ class Mill:
         acceptor, roller = self.acceptor(stream.name), self.roller(stream.name)
         catch_up(acceptor)
         roller.catch_up()
+        self._finish_replays(stream.name)
         batch = acceptor.accept()
         fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
         tiles = roller.refresh(fresh)
@@ -415,14 +418,39 @@ class Mill:
                 return None
             landed = self._landing.land_bytes(
                 stream,
-                found.content,
+                self._unjudged(stream, found.content)[1],
                 arrival=self.clock(),
                 format=Format.NDJSON,
-                source="replay",
+                source=REPLAY,
                 name=f"replay of {found.records} records of {len(found.slices)} slices",
             )
             take_away(table, found, reason, self.clock())
             return landed
+
+    def _unjudged(self, stream: str, content: bytes) -> tuple[str, bytes]:
+        """A slice of these records that was not judged yet, and its id. The same bytes are the same slice, so
+        records that come out of quarantine as they went in get one more blank line behind them."""
+        while True:
+            name = slice_id(stream, None, hashlib.sha256(content).hexdigest())
+            entry = self.state.slice(name)
+            if entry is None or entry.status is SliceStatus.PENDING:
+                return name, content
+            content += b"\n"
+
+    def _finish_replays(self, stream: str) -> None:
+        """A process may die when a replayed slice has landed and its records are still in quarantine: they
+        are taken out before it is judged. Which ones they are, the slice's id says."""
+        from tidemill.accept.quarantine import REASONS, take_away, take_out
+
+        pending = self.state.slices(stream, SliceStatus.PENDING)
+        waiting = {entry.id for entry in pending if entry.slice.source == REPLAY}
+        table = self._existing("quarantine", stream) if waiting else None
+        if table is None:
+            return
+        for reason in (None, *REASONS):
+            found = take_out(table, reason)
+            if found is not None and self._unjudged(stream, found.content)[0] in waiting:
+                take_away(table, found, reason, self.clock())
 
     # -- asking
 
