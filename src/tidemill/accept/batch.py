@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -140,7 +140,7 @@ class Acceptor:
 
     def _stage(self, slices: Sequence[_Slice], work: Path) -> list[StagedChunk]:
         pieces = [piece for s in slices for piece in self._pieces(s.entry)]
-        pieces = [Piece(i, p.slice, p.path, p.format, p.codec, p.arrival, p.size, p.byte_range, p.csv) for i, p in enumerate(pieces)]  # fmt: skip
+        pieces = [replace(piece, order=number) for number, piece in enumerate(pieces)]
         groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
         units = [
             StageUnit(self.plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
@@ -171,16 +171,16 @@ class Acceptor:
             codec=new.codec,
             arrival=new.arrival,
             size=new.size,
+            landed=new.size,
             csv=self.stream.csv,
         )
         size = self.settings.chunk_bytes
         if new.format is not Format.NDJSON or new.codec is not Codec.NONE or new.size <= size * 3 // 2:
             return [whole]
         return [
-            Piece(0, whole.slice, whole.path, whole.format, whole.codec, whole.arrival,
-                  min(size, new.size - start), (start, min(start + size, new.size)), whole.csv)
+            replace(whole, size=min(size, new.size - start), byte_range=(start, min(start + size, new.size)))
             for start in range(0, new.size, size)
-        ]  # fmt: skip
+        ]
 
     def _tasks(self, size: int) -> int:
         """Small work is not worth being spread."""

@@ -36,6 +36,7 @@ class Piece:
     codec: Codec
     arrival: int
     size: int
+    landed: int  # bytes of the whole slice when it was acknowledged
     byte_range: tuple[int, int] | None = None
     csv: Csv | None = None
 
@@ -78,6 +79,7 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
         )  # fmt: skip
         part = 0
         try:
+            _check_size(piece)
             for chunk in chunks:
                 yield _stage_chunk(unit.plan, piece, part, chunk, folder)
                 part += 1
@@ -85,6 +87,16 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
             yield StagedChunk(
                 (piece.order, part), piece.slice, piece.arrival, 0, 0, {}, None, 0, "", "", "", None, error.message
             )  # fmt: skip
+
+
+def _check_size(piece: Piece) -> None:
+    """Lines that were cut off leave no trace in those before them; that bytes changed, `verify` finds."""
+    try:
+        found = Path(piece.path).stat().st_size
+    except OSError as error:
+        raise InputError(f"can not be read: {error.strerror}", where=piece.path) from error
+    if found != piece.landed:
+        raise InputError(f"has {found} bytes; {piece.landed} had landed", where=piece.path)
 
 
 def _stage_chunk(plan: ReadPlan, piece: Piece, part: int, chunk: RecordChunk, folder: Path) -> StagedChunk:
