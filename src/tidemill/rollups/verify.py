@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.engine import Engine
 from tidemill.lake.table import Table
+from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
@@ -87,8 +88,12 @@ def _compare(
             yield Difference(level.name, start, f"is missing; raw has {wanted.num_rows} rows for it")
             continue
         path = tiles[key]
-        if path not in read:
-            read[path] = from_rows(spec, read_part(spec, path))
+        try:
+            if path not in read:
+                read[path] = from_rows(spec, read_part(spec, path))
+        except (OSError, pa.ArrowException) as error:
+            yield Difference(level.name, start, f"can not be read: {str(error).splitlines()[0]}")
+            continue
         if difference := _difference(wanted, cells_within(read[path], tile_span(key))):
             yield Difference(level.name, start, difference)
 
@@ -126,9 +131,15 @@ def verify_tiles(
     folder: Path,
 ) -> tuple[int, list[Difference]]:
     """Tiles checked, and what differs. `desired`: per 5s tile the slices that raw has rows of in it."""
-    builds = tile_builds(table, table.snapshot().parts)
+    builds: list[TileBuild] = []
+    found: list[Difference] = []
+    for part in table.snapshot().parts:
+        try:
+            builds += tile_builds(table, [part])
+        except StorageError as error:
+            found.append(Difference("", 0, f"{part.path}: {error.message}"))
     parts = {build.key: str(table.root / str(build.part)) for build in builds}
-    found = list(_hashes(builds, desired))
+    found += _hashes(builds, desired)
     if len(parts) != len(builds):
         found.append(Difference("", 0, "a tile has more than one part"))
     if (told := sum(build.rows for build in builds)) != (rows := table.snapshot().rows):
@@ -165,11 +176,11 @@ def _hashes(builds: Sequence[TileBuild], desired: Mapping[int, frozenset[str]]) 
         under = below(BY_NAME[build.key.level])
         if under is None:
             slices = desired.get(build.key.start, frozenset())
-            if build.hash != set_hash(slices):
-                yield Difference(
-                    build.key.level, build.key.start,
-                    f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}",
-                )  # fmt: skip
+            if build.slices != slices:
+                said = f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}"
+                yield Difference(build.key.level, build.key.start, said)
+            elif build.hash != set_hash(slices):
+                yield Difference(build.key.level, build.key.start, "its hash is not that of its slices")
             continue
         span = tile_span(build.key)
         made_of = [
