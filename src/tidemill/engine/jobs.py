@@ -81,7 +81,7 @@ class Engine:
             return []
         if size is not None and size <= self._inline_bytes:
             began = time.perf_counter()
-            here = [row for unit in units for row in kernel(unit)]
+            here = [row for unit in units for row in _rows(kernel, unit)]
             log.debug("%s: %d units here in %.3f s", label, len(units), time.perf_counter() - began)
             return here
         from pyspark import cloudpickle
@@ -118,22 +118,25 @@ class Engine:
             self._session = None
 
 
+def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:
+    try:
+        return list(kernel(unit))
+    except OSError as error:  # a full disk, a file that is gone: to be mended, and no bug
+        raise StorageError(
+            f"can not go on: {error.strerror or str(error).splitlines()[0]}",
+            where=str(error.filename or ""),
+            hint="look at the disk and its free space, then run the same again; "
+            "`tidemill verify` says which files of the warehouse are damaged or gone",
+        ) from error
+
+
 def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -> Iterator[pa.RecordBatch]:
     unit: Unit = pickle.loads(blob)  # noqa: S301 - pickled by the driver of this job
-    rows: list[object]
+    rows: Sequence[object]
     try:
-        rows = list(kernel(unit))
+        rows = _rows(kernel, unit)
     except TidemillError as error:
         rows = [error]
-    except OSError as error:  # a full disk, a file that is gone: to be mended, and no bug
-        rows = [
-            StorageError(
-                f"can not go on: {error.strerror or str(error).splitlines()[0]}",
-                where=str(error.filename or ""),
-                hint="look at the disk and its free space, then run the same again; "
-                "`tidemill verify` says which files of the warehouse are damaged or gone",
-            )
-        ]
     yield pa.RecordBatch.from_arrays(
         [pa.array([index] * len(rows), pa.int64()), pa.array([pickle.dumps(r) for r in rows], pa.binary())],
         schema=_RESULT,
