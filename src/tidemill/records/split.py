@@ -114,7 +114,7 @@ def split_array(b: Bytes) -> tuple[Ints, Ints]:
         elif c == 0x7B or c == 0x5B:
             depth += 1
         elif c == 0x7D or (c == 0x5D and depth > 0):
-            depth -= 1
+            depth = max(0, depth - 1)  # a brace too many belongs to its own element only
         elif c == 0x5D:
             cut = True
             done = True
