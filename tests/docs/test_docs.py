@@ -1,0 +1,497 @@
+"""The documentation is true: its commands and Python run and print what it shows, its links lead somewhere,
+and its tables say what the code says.
+
+Commands run in process on the shared session. `make` targets are looked up instead of being run, and entering
+the virtual environment is left out: the tests are in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pydantic
+import pytest
+import typer
+import yaml
+
+from tidemill import eventtime
+from tidemill.cli.app import EXIT_CODES
+from tidemill.cli.main import app, main
+from tidemill.config import TEMPLATE, parse_project
+from tidemill.config.project import Engine, Limits, Settings
+from tidemill.config.schema import Field
+from tidemill.config.stream import (
+    Counter,
+    Csv,
+    EventTime,
+    EventType,
+    Link,
+    Retention,
+    Skew,
+    Stream,
+    Tenant,
+)
+from tidemill.eventtime import Clock
+from tidemill.mill import Mill, recover
+from tidemill.model.failpoints import POINTS
+from tidemill.model.levels import LEVELS
+from tidemill.model.slices import Outcome, Reject
+from tidemill.model.time import SECOND, format_duration, parse_instant
+from tidemill.records.judge import Refused, judge
+from tidemill.records.plan import plan_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+EVERY_PAGE = [
+    *PAGES,
+    *DECISIONS,
+    DOCS / "decisions" / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+]
+RUNS = re.compile(r"^```(console|sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def section(page: Path, heading: str) -> str:
+    """What stands under a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text_of(page), re.MULTILINE | re.DOTALL)
+    assert found, f"{page.name} has no section {heading!r}"
+    return found.group(1)
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of the tables of a text, heads and rules left out."""
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    rules = [place for place, line in enumerate(cells) if all(re.fullmatch(r"-+", cell) for cell in line)]
+    return [line for place, line in enumerate(cells) if place not in rules and place + 1 not in rules]
+
+
+def code(cell: str) -> str:
+    return cell.removeprefix("`").removesuffix("`")
+
+
+# -- what the pages tell to run
+
+
+@dataclass
+class Command:
+    line: str
+    shown: list[str] = field(default_factory=list)
+
+
+def commands(block: str) -> list[Command]:
+    found: list[Command] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:]))
+        elif line.strip():
+            found[-1].shown.append(line)
+    return found
+
+
+def assert_shows(said: str, wanted: Command) -> None:
+    """Each line shown is a line that was said; an ellipsis stands for anything, gaps for gaps of any width."""
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    for line in wanted.shown:
+        pattern = ".*".join(re.escape(piece.strip()) for piece in " ".join(line.split()).split("…"))
+        exact = re.compile(pattern.replace(r".*", r"\s*.*\s*"))
+        assert any(exact.fullmatch(one) for one in lines), f"$ {wanted.line}\n{line!r} is not in\n{said}"
+
+
+@dataclass
+class Shell:
+    """As much of a shell as the pages use, with `tidemill` in process."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def run(self, line: str) -> str:
+        """Standard output of a line, which must succeed."""
+        return "".join(self._one(step.strip()) for step in re.split(r"&&", line.partition("  #")[0]))
+
+    def _one(self, step: str) -> str:
+        first, pipe, second = step.partition(" | ")
+        words = shlex.split(first)
+        variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+        words = words[len(variables) :]
+        if words[0] == "make":
+            assert words[1] in make_targets(), step
+            return ""
+        if words == [".", ".venv/bin/activate"]:
+            return ""
+        if words[0] == "cd":
+            self.folder /= words[1]
+            self.monkeypatch.chdir(self.folder)
+            return ""
+        if words[0] == "tidemill":
+            return self.tidemill(words[1:], b"", variables)
+        done = subprocess.run(["bash", "-c", first], cwd=self.folder, capture_output=True, check=True)
+        if not pipe:
+            return done.stdout.decode()
+        return self.tidemill(shlex.split(second)[1:], done.stdout, variables)
+
+    def tidemill(self, words: list[str], fed: bytes, variables: dict[str, str], code: int = 0) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            self.monkeypatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(fed)))
+            with pytest.raises(SystemExit) as ended:
+                main(words)
+        assert ended.value.code == code, f"tidemill {shlex.join(words)}\n{out.getvalue()}{err.getvalue()}"
+        return out.getvalue()
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):.*## ", text_of(ROOT / "Makefile"), re.MULTILINE))
+
+
+@pytest.fixture
+def shell(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """In an empty folder; whoever opens a mill gets the shared session."""
+    opened, recovered = Mill.open, recover
+    monkeypatch.setattr(Mill, "open", staticmethod(lambda *a, **k: opened(*a, **{"spark": spark, **k})))
+    monkeypatch.setattr("tidemill.mill.recover", lambda *a, **k: recovered(*a, **{"spark": spark, **k}))
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TIDEMILL")]:
+        monkeypatch.delenv(name)
+    return Shell(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {"folder": tmp_path_factory.mktemp("docs") / "shop"}
+
+
+@pytest.fixture
+def shop(shell: Shell, kept: dict[str, Path], tmp_path: Path) -> Shell:
+    """In a copy of the sample project with its first two slices accepted."""
+    if not kept["folder"].exists():
+        shell.run(f"tidemill init {kept['folder']}")
+        shell.run(f"tidemill -p {kept['folder']} ingest requests {kept['folder']}/data/requests-[12].ndjson")
+        shell.run(f"tidemill -p {kept['folder']} run --once")
+    shutil.copytree(kept["folder"], tmp_path / "shop")
+    shell.run("cd shop")
+    return shell
+
+
+def follow(page: Path, shell: Shell) -> int:
+    """Run the page from top to bottom; how many blocks there were."""
+    names: dict[str, object] = {"__name__": "__docs__"}
+    blocks = RUNS.findall(text_of(page))
+    for kind, block in blocks:
+        if kind == "python":
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                exec(compile(block, page.name, "exec"), names)  # noqa: S102 - our own page
+            wanted = [line.removeprefix("#> ") for line in block.splitlines() if line.startswith("#> ")]
+            assert said.getvalue().splitlines() == wanted
+        else:
+            for command in commands(block):
+                assert_shows(shell.run(command.line), command)
+    return len(blocks)
+
+
+def test_readme_runs_from_an_empty_folder(shell: Shell) -> None:
+    assert follow(ROOT / "README.md", shell) == 3
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES[1:] if RUNS.search(text_of(p))], ids=name_of)
+def test_page_runs_in_the_sample_project(shop: Shell, page: Path) -> None:
+    assert follow(page, shop) > 0
+
+
+# -- the command line
+
+
+def cli_commands() -> dict[str, typer.core.TyperCommand]:
+    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def cli_sections() -> dict[str, str]:
+    heads = re.findall(r"^## (.+)$", text_of(DOCS / "cli.md"), re.MULTILINE)
+    return {head.split()[0]: section(DOCS / "cli.md", head) for head in heads}
+
+
+def test_every_command_has_a_section_and_no_other_has() -> None:
+    assert sorted(cli_sections()) == sorted(cli_commands())
+
+
+def test_every_option_is_explained() -> None:
+    common = section(DOCS / "cli.md", "The command line")
+    for name, command in cli_commands().items():
+        for parameter in command.params:
+            for option in [one for one in parameter.opts if one.startswith("--")]:
+                if option != "--help":
+                    assert f"`{option}" in common or option in cli_sections()[name], (name, option)
+
+
+def test_exit_codes_are_those_of_the_code() -> None:
+    table = section(DOCS / "cli.md", "The command line")
+    assert [tuple(row) for row in rows(table) if row[0].isdigit()] == list(EXIT_CODES)
+
+
+JSON = {
+    "types": "types",
+    "version": "version",
+    "init": "init other",
+    "ingest": "ingest requests data/requests-late.ndjson",
+    "run": "run --once",
+    "status": "status",
+    "ledger": "ledger",
+    "slice": "slice",
+    "quarantine": "quarantine requests",
+    "query": "query 'SELECT count FROM requests'",
+    "verify": "verify",
+    "recover": "recover",
+}
+
+
+def test_json_has_the_keys_that_the_page_names(shop: Shell) -> None:
+    told = cli_sections()
+    for name, line in JSON.items():
+        words = shlex.split(line)
+        if name == "slice":
+            words.append(yaml.safe_load(shop.run("tidemill ledger --output json"))["slices"][0]["id"][:12])
+        document = yaml.safe_load(shop.tidemill([*words, "--output", "json"], b"", {}))
+        shape = "An entry has " if name == "slice" else r"\bJSON[:,] "
+        page = re.split(shape, told["ledger" if name == "slice" else name])[-1].split("\n\n")[0]
+        assert [key for key in document if f"`{key}`" not in page] == [], name
+        if name == "status":
+            assert [key for key in document["streams"][0] if f"`{key}`" not in page] == []
+
+
+# -- the configuration
+
+MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
+    "The file": (Settings, {"version": 1}),
+    "engine": (Engine, {}),
+    "limits": (Limits, {}),
+    "streams.NAME": (Stream, {"name": "n", "schema": {}}),
+    "streams.NAME.source_links": (Link, {"href": "https://example.com"}),
+    "streams.NAME.csv": (Csv, {}),
+    "streams.NAME.schema.COLUMN": (Field, {"type": "string"}),
+    "streams.NAME.event_type": (EventType, {"column": "c", "allowed": ["a"]}),
+    "streams.NAME.event_time": (EventTime, {}),
+    "streams.NAME.tenant": (Tenant, {"column": "c"}),
+    "streams.NAME.skew": (Skew, {}),
+    "streams.NAME.metrics.NAME": (Counter, {"kind": "counter"}),
+    "streams.NAME.retention": (Retention, {}),
+}
+
+
+@pytest.mark.parametrize("heading", MODELS)
+def test_every_key_is_documented_with_its_default(heading: str) -> None:
+    model, least = MODELS[heading]
+    table = {code(row[0]): row for row in rows(section(DOCS / "configuration.md", heading))}
+    fields = {info.alias or name: (name, info) for name, info in model.model_fields.items()}
+    fields.pop("name", None)  # of a stream: its key
+    assert sorted(table) == sorted(fields)
+    for key, (name, info) in fields.items():
+        told = table[key][2]
+        if told in ("required", "none"):
+            assert (info.default is None) == (told == "none"), key
+            assert info.is_required() == (told == "required"), key
+        else:
+            said = model.model_validate({**least, key: yaml.safe_load(code(told))})
+            assert getattr(said, name) == info.get_default(call_default_factory=True), key
+
+
+def test_every_section_of_the_models_is_documented() -> None:
+    heads = re.findall(r"^## (.+)$", text_of(DOCS / "configuration.md"), re.MULTILINE)
+    assert heads == list(MODELS)
+    reached: set[type] = set()
+    models = [Settings, Stream]
+    while models:
+        model = models.pop()
+        reached.add(model)
+        inner = [hint for info in model.model_fields.values() for hint in _models_in(info.annotation)]
+        models.extend(one for one in inner if one not in reached)
+    assert reached == {model for model, _ in MODELS.values()}
+
+
+def _models_in(hint: object) -> Iterator[type[pydantic.BaseModel]]:
+    if isinstance(hint, type) and issubclass(hint, pydantic.BaseModel):
+        yield hint
+    for argument in getattr(hint, "__args__", ()):
+        yield from _models_in(argument)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_configurations_that_are_shown_load(page: Path) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL):
+        if block.startswith("version:"):
+            assert parse_project(block, page, eventtime.registered(), {}).streams
+        else:
+            key = block.partition(":")[0]
+            assert yaml.safe_load(block)[key] == yaml.safe_load(TEMPLATE)["streams"]["requests"][key]
+
+
+# -- event time
+
+
+def test_event_time_types_are_those_of_the_registry() -> None:
+    table = rows(section(DOCS / "event-time.md", "Types"))
+    assert sorted(code(row[0]) for row in table) == list(eventtime.registered())
+
+
+def test_the_watermark_table_is_what_the_clock_does() -> None:
+    def us(text: str) -> int | None:
+        return None if text == "none" else parse_instant(f"2024-01-15T{text}Z")
+
+    clocks: dict[str, Clock] = {}
+    table = rows(section(DOCS / "event-time.md", "Watermark"))
+    assert len(table) == 5
+    for _, source, times, meets, late, newest, leaves in table:
+        clock = clocks.get(source, Clock(2 * SECOND))
+        assert clock.watermark == us(meets)
+        found = [time for time in times.split() if clock.is_late(us(time) or 0)]
+        assert found == ([] if late == "none" else late.split())
+        clocks[source] = clock.advance(max(us(time) or 0 for time in times.split()))
+        assert clocks[source].max_seen == us(newest)
+        assert clocks[source].watermark == us(leaves)
+    least = min(clock.watermark or 0 for clock in clocks.values())
+    assert least == us("09:57:58")
+
+
+# -- bad input
+
+
+def test_every_reason_is_documented_and_its_example_gets_it() -> None:
+    project = parse_project(TEMPLATE, ROOT / "tidemill.yaml", eventtime.registered(), {})
+    plan = plan_for(project.stream("requests"), project.limits)
+    table = rows(section(DOCS / "bad-input.md", "Records"))
+    assert sorted(code(row[0]) for row in table) == sorted([*Reject, Outcome.CONFLICT])
+    arrival = parse_instant("2024-01-15T12:00:00Z")
+    for reason, _, example in table:
+        if example:
+            verdict = judge(code(example).encode(), plan, arrival)
+            assert isinstance(verdict, Refused), example
+            assert verdict.reason == code(reason)
+
+
+# -- architecture, decisions, the benchmark
+
+
+def test_every_fail_point_is_in_the_crash_table_in_order() -> None:
+    table = rows(section(DOCS / "architecture.md", "What a crash leaves"))
+    assert [code(row[0]) for row in table] == list(POINTS)
+
+
+def test_every_room_is_in_the_table() -> None:
+    source = ROOT / "src" / "tidemill"
+    there = {child.parent.name + "/" for child in source.glob("*/__init__.py")}
+    there |= {child.name for child in source.glob("*.py") if not child.name.startswith("_")}
+    table = rows(section(DOCS / "architecture.md", "The rooms"))
+    assert {code(name.strip()) for row in table for name in row[0].split(",")} == there
+
+
+def test_rooms_may_import_what_the_table_says() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        rooms = tomllib.load(file)["tool"]["tidemill"]["rooms"]
+    for row in rows(section(DOCS / "architecture.md", "The rooms")):
+        room, allowed = code(row[0]).removesuffix("/"), row[2]
+        if row[0].endswith("/`") and room != "cli" and room in rooms:
+            told = [other for other in allowed.split(", ") if other in rooms]
+            exists = [other for other in rooms[room] if list((ROOT / "src" / "tidemill").glob(f"{other}*"))]
+            assert sorted(told) == sorted(exists), room
+
+
+def test_tile_spans_are_those_of_the_levels() -> None:
+    table = rows(text_of(DOCS / "decisions" / "0006-tiles-and-their-parts.md"))
+    assert table[0][1:] == [format_duration(level.tile) for level in LEVELS]
+    assert table[1][1:] == [str(level.tile // level.width) for level in LEVELS]
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=name_of)
+def test_decision_is_listed_and_has_its_three_parts(page: Path) -> None:
+    assert f"({page.name})" in text_of(DOCS / "decisions" / "README.md")
+    parts = re.findall(r"^\*\*(\w+)\.\*\*", text_of(page), re.MULTILINE)
+    assert parts == ["Context", "Decision", "Consequences"]
+    assert text_of(page).startswith(f"# {page.name[:4]}: ")
+
+
+def test_every_case_of_the_benchmark_is_explained() -> None:
+    found = re.search(
+        r"^CASES\b.*?\{(.*?)^\}", text_of(ROOT / "bench" / "cases.py"), re.MULTILINE | re.DOTALL
+    )
+    assert found
+    table = rows(section(DOCS / "performance.md", "The cases"))
+    assert [code(row[0]) for row in table] == re.findall(r'"(\w+)":', found.group(1))
+
+
+def test_results_of_the_benchmark_go_between_the_comments(
+    load_script: Callable[[str], dict[str, object]],
+) -> None:
+    script = load_script("bench_table")
+    compared = {"ours": 4.0, "peer": 5.0, "ratio": 1.25, "target": 1.0, "sense": ">=", "note": "a | b"}
+    alone = {"ours": 1234.5, "peer": None, "ratio": None, "target": None}
+    results = [
+        {"case": "whole_job vs duckdb", "ok": True, "unit": "s", **compared},
+        {"case": "cold_start", "ok": True, "unit": "s", **alone},
+    ]
+    table = script["rendered"](results)  # type: ignore[operator]
+    assert rows(table) == [
+        ["`whole_job vs duckdb`", "4 s", "5 s", "1.25", ">= 1", "yes", "a / b"],
+        ["`cold_start`", "1,234 s", "", "", "", "", ""],
+    ]
+    page = text_of(DOCS / "performance.md")
+    once = script["filled"](page, table)  # type: ignore[operator]
+    assert script["filled"](once, table) == once  # type: ignore[operator]
+    assert once.replace(table, "") == re.sub(r"(?s)(bench:begin -->\n).*?(<!-- bench:end)", r"\1\2", page)
+
+
+@pytest.fixture
+def load_script() -> Callable[[str], dict[str, object]]:
+    def load(name: str) -> dict[str, object]:
+        path = ROOT / "scripts" / f"{name}.py"
+        names: dict[str, object] = {"__name__": name, "__file__": str(path)}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)  # noqa: S102 - our own script
+        return names
+
+    return load
+
+
+# -- all pages
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if not target.startswith(("https://", "http://", "#")):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_make_targets_that_are_named_exist(page: Path) -> None:
+    assert set(re.findall(r"`make ([a-z]+)", text_of(page))) <= make_targets()
