@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def test_a_folder_that_no_demo_made_is_refused_untouched(tmp_path: Path) -> None
         start_afresh(tmp_path)
     assert "empty" in caught.value.hint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tidemill.yaml", "warehouse"]
+
+
+def test_the_module_says_what_is_wrong_without_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemill.demo", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {tmp_path} holds something that no demo wrote\nname a folder")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ def main() -> int:
     except TidemillError as error:
         sys.stderr.write(f"error: {error}\n{error.hint}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the next demo starts afresh\n")
+        return 130
     return 0 if result.ok else 1
 
 

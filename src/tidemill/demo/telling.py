@@ -118,7 +118,7 @@ def errors_to(path: Path, *, keep: bool) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     try:
         yield
-    except BaseException:
+    except Exception:
         os.dup2(saved, 2)
         sys.stderr.write(path.read_text(encoding="utf-8", errors="replace"))
         raise
