@@ -116,7 +116,7 @@ def commands(block: str) -> list[Command]:
 
 
 def assert_shows(said: str, wanted: Command) -> None:
-    """Each line shown is a line that was said; an ellipsis stands for anything, gaps for gaps of any width."""
+    """Each line shown is a line that was said; an ellipsis stands for anything, a gap for any gap."""
     lines = [" ".join(line.split()) for line in said.splitlines()]
     for line in wanted.shown:
         pattern = ".*".join(re.escape(piece.strip()) for piece in " ".join(line.split()).split("…"))
