@@ -96,16 +96,19 @@ def run(
         if not report.idle:
             session.out.tick(report)
 
-    def work(stop: threading.Event) -> None:
-        with session.working() as progress, session.mill(progress) as mill:
-            if once:
-                _until_idle(mill, stop, told)
-                return
-            session.out.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
-            mill.run(stop, wait / SECOND, told)
-            session.out.note("stopped")
+    # Outside the thread of the work, so that a second Ctrl-C takes the bars away, too.
+    with session.working() as progress:
 
-    until_stopped(work)
+        def work(stop: threading.Event) -> None:
+            with session.mill(progress) as mill:
+                if once:
+                    _until_idle(mill, stop, told)
+                    return
+                session.out.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
+                mill.run(stop, wait / SECOND, told)
+                session.out.note("stopped")
+
+        until_stopped(work)
     return OK
 
 

@@ -17,7 +17,7 @@ from tidemill.model.slices import SliceEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from tidemill.audit import Audit
     from tidemill.cli.sample import SampleFile
@@ -129,10 +129,18 @@ class TextOutput:
         self._verbose = verbose
         self._quiet = quiet
 
+    def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
+        # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
+        # would write past them.
+        with self._out.capture() as text:
+            self._out.print(what, soft_wrap=soft_wrap)
+        sys.stdout.write(text.get())
+        sys.stdout.flush()
+
     def _line(self, *pieces: str | tuple[str, str]) -> None:
         from rich.text import Text
 
-        self._out.print(Text.assemble(*pieces), soft_wrap=True)
+        self._print(Text.assemble(*pieces), soft_wrap=True)
 
     def error(self, problem: TidemillError) -> None:
         from rich.text import Text
@@ -198,7 +206,7 @@ class TextOutput:
         from tidemill.cli.tables import status_table
 
         for stream in streams:
-            self._out.print(status_table(now, stream))
+            self._print(status_table(now, stream))
 
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None:
         from tidemill.cli.tables import ledger_table
@@ -206,14 +214,14 @@ class TextOutput:
         if not entries:
             self._line("no slices")
             return
-        self._out.print(ledger_table(entries))
+        self._print(ledger_table(entries))
         if more:
             self.note(f"the newest {len(entries)}; --limit 0 shows all")
 
     def slice(self, entry: SliceEntry) -> None:
         from tidemill.cli.tables import slice_table
 
-        self._out.print(slice_table(entry))
+        self._print(slice_table(entry))
 
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None:
         from tidemill.cli.tables import quarantine_table
@@ -221,14 +229,14 @@ class TextOutput:
         if not rows.num_rows:
             self._line("nothing in quarantine")
             return
-        self._out.print(quarantine_table(rows))
+        self._print(quarantine_table(rows))
         if more:
             self.note(f"the newest {rows.num_rows}; --limit 0 shows all")
 
     def answer(self, answer: Answer) -> None:
         from tidemill.cli.tables import answer_facts, answer_table
 
-        self._out.print(answer_table(answer.table))
+        self._print(answer_table(answer.table))
         self._line((answer_facts(answer), "dim"))
 
     def explanation(self, explanation: Explanation) -> None:
@@ -240,13 +248,14 @@ class TextOutput:
         for line in audit_lines(audit):
             self._line(*line)
         if audit.findings:
-            self._out.print(findings_table(audit.findings))
+            self._print(findings_table(audit.findings))
 
     def recovered(self, recovered: Recovered) -> None:
         self._line(
             "rebuilt ",
             (shown(str(recovered.state)), "bold"),
-            f" from {recovered.slices:,} slices, {recovered.batches:,} batches, {recovered.tiles:,} tiles",
+            f": {recovered.slices:,} slices, {recovered.batches:,} batches",
+            f" and {recovered.tiles:,} tiles found",
         )
 
     def bench(self, results: object) -> None:

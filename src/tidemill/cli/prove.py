@@ -14,7 +14,7 @@ import tidemill
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import OutputKind
-from tidemill.model.errors import EnvironmentFault
+from tidemill.model.errors import MachineError
 
 
 @command("verify", Panel.PROVE, "tidemill verify", "tidemill verify requests --output json")
@@ -58,7 +58,7 @@ def bench(
     """Run the benchmark of the project beside DuckDB, Polars and plain PySpark; needs a clone."""
     clone = Path(tidemill.__file__).resolve().parents[2]
     if not (clone / "bench" / "run.py").is_file():
-        raise EnvironmentFault(
+        raise MachineError(
             "the benchmark is not part of the installed package",
             where=str(clone),
             hint="clone the repository and call `make bench` there, or tidemill from its .venv",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.cli.logs import start_logging
 from tidemill.cli.output import JsonOutput, Output, TextOutput
 from tidemill.cli.settings import OutputKind, Settings
-from tidemill.model.errors import EnvironmentFault, StorageError, TidemillError
+from tidemill.model.errors import MachineError, StorageError, TidemillError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ BUG: Final = 70
 UNBOUNDED: Final = 10_000  # columns, where there is no terminal to fit
 
 
-class Defect(TidemillError):  # noqa: N818 - as EnvironmentFault
+class Defect(TidemillError):  # noqa: N818 - as MachineError
     """Something that nobody but the authors can fix."""
 
     code = "internal"
@@ -108,7 +108,7 @@ def as_told(error: Exception) -> TidemillError:
     if isinstance(error, TidemillError):
         return error
     if isinstance(error, MemoryError):
-        return EnvironmentFault(
+        return MachineError(
             "there is not enough memory", hint="stop other programs, or lower engine.memory"
         )
     if isinstance(error, OSError):

@@ -1,0 +1,68 @@
+"""Commands that only look import neither Spark nor Numba, and are quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+LOOKING = [
+    ["--help"],
+    ["ingest", "--help"],
+    ["types"],
+    ["version"],
+    ["status"],
+    ["ledger"],
+    ["slice", "{slice}"],
+    ["quarantine", "requests"],
+    ["query", "SELECT count FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region"],
+    ["query", "EXPLAIN SELECT count FROM requests"],
+]
+SCRIPT = """
+import io, json, sys
+from contextlib import redirect_stdout
+from tidemill.cli.main import main
+
+found = {}
+for command in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()):
+        try:
+            main(command)
+        except SystemExit as left:
+            code = left.code
+    heavy = [name for name in ("pyspark", "py4j", "numba") if name in sys.modules]
+    found[" ".join(command)] = [code, heavy]
+print(json.dumps(found))
+"""
+
+
+def run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
+def test_looking_imports_neither_spark_nor_numba(cli, landed):
+    id_ = cli("ledger", "--output", "json").json["slices"][0]["id"]
+    commands = [[word.replace("{slice}", id_) for word in command] for command in LOOKING]
+    found = json.loads(run("-c", SCRIPT, json.dumps(commands), cwd=landed).stdout)
+    assert found == {" ".join(command): [0, []] for command in commands}
+
+
+@pytest.mark.parametrize("command", ["--help", "status"])
+def test_looking_takes_less_than_a_second_of_work(landed, command):
+    def spent():
+        use = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return use.ru_utime + use.ru_stime
+
+    def once():
+        before = spent()
+        run("-m", "tidemill.cli.main", command, cwd=landed)
+        return spent() - before
+
+    assert min(once() for _ in range(3)) < 1.0

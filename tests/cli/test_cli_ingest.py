@@ -1,0 +1,74 @@
+"""`ingest`: a line for each file, refused ones beside, and the exit code that sums it up."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def test_a_line_for_each_file_with_the_start_of_its_id(cli, project):
+    done = cli("ingest", "requests", "data/requests-1.ndjson", "data/requests-late.ndjson")
+    assert done.code == 0
+    first, second = done.out.splitlines()
+    assert re.fullmatch(r"landed  [0-9a-f]{12}\s+27\.\d KiB  requests-1\.ndjson", first)
+    assert re.fullmatch(r"landed  [0-9a-f]{12}\s+5\.\d KiB  requests-late\.ndjson", second)
+
+
+def test_the_same_file_again_is_the_same_slice(cli, landed):
+    done = cli("ingest", "requests", "data/requests-1.ndjson")
+    assert done.code == 0
+    assert re.match(r"again   [0-9a-f]{12} .*landed 2 times", done.out)
+    again = cli("ingest", "requests", "data/requests-1.ndjson", "--output", "json").json
+    assert [(one["new"], one["landings"], one["seq"]) for one in again["landed"]] == [(False, 3, 1)]
+
+
+def test_other_bounds_are_another_slice(cli, landed):
+    bounds = ["--start", "2024-01-15T12:00:00Z", "--end", "2024-01-15T13:00:00+00:00"]
+    (one,) = cli("ingest", "requests", "data/requests-1.ndjson", *bounds, "--output", "json").json["landed"]
+    assert one["new"] is True
+    assert one["declared"] == {"start": "2024-01-15T12:00:00Z", "end": "2024-01-15T13:00:00Z"}
+
+
+def test_some_refused_is_1_and_the_others_landed(cli, project):
+    done = cli("ingest", "requests", "nowhere.csv", "data/requests-1.ndjson")
+    assert done.code == 1
+    assert done.out.splitlines()[0].startswith("landed ")
+    assert done.out.splitlines()[1] == "refused nowhere.csv"
+    assert done.err.splitlines()[0] == "error[input]: nowhere.csv: there is no such file"
+    assert done.err.splitlines()[1].startswith("  hint: ")
+
+
+def test_all_refused_is_2(cli, project):
+    done = cli("ingest", "requests", "nowhere.csv", "--output", "json")
+    assert done.code == 2
+    assert done.json["landed"] == []
+    (refused,) = done.json["refused"]
+    assert refused["name"] == "nowhere.csv"
+    assert refused["error"]["code"] == "input"
+
+
+def test_standard_input(cli, project):
+    record = '{"event_id":"1","event_type":"request","ts":1,"tenant":"acme"}\n'
+    done = cli(
+        "ingest", "requests", "-", "--format", "ndjson", "--source", "pipe", "--output", "json", stdin=record
+    )
+    (one,) = done.json["landed"]
+    assert (one["name"], one["source"], one["bytes"]) == ("stdin", "pipe", len(record))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["nope", "data/requests-1.ndjson"], "not_found", "streams: requests"),
+        (["requests", "data/requests-1.ndjson", "--format", "xml"], "input", "ndjson"),
+        (["requests", "data/requests-1.ndjson", "--start", "2024-01-15T12:00:00Z"], "input", "--end"),
+        (["requests", "data/requests-1.ndjson", "--start", "noon", "--end", "two"], "input", "RFC 3339"),
+    ],
+)
+def test_wrong_arguments_say_what_is_valid(cli, project, arguments, code, says):
+    done = cli("ingest", *arguments, "--output", "json")
+    assert done.code == 2
+    assert done.out == ""
+    assert done.error["code"] == code
+    assert says in done.error["hint"]
