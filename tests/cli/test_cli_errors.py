@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -149,6 +151,19 @@ def test_ctrl_c_is_130(capsys):
 
     assert Session(Settings()).call(interrupted) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_nobody_reading_the_output_is_141_and_quiet(landed):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidemill.cli.main", "ledger"], cwd=landed, stdout=writer, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 USAGE = [
