@@ -158,7 +158,8 @@ def test_nobody_reading_the_output_is_141_and_quiet(landed):
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tidemill.cli.main", "ledger"], cwd=landed, stdout=writer, stderr=subprocess.PIPE,
+            [sys.executable, "-m", "tidemill.cli.main", "ledger"],
+            cwd=landed, stdout=writer, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
         )  # fmt: skip
     finally:
