@@ -75,7 +75,8 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     roller.catch_up()
     acceptor.raw.refresh()
     entries = mill.state.slices(stream)
-    findings = [Finding(stream, *f) for f in mill.engine.run(check_slice, _units(mill, entries), "verify slices")]
+    changed = mill.engine.run(check_slice, _units(mill, entries), "verify slices")
+    findings = [Finding(stream, *f) for f in changed]
     paths = acceptor.raw.snapshot().paths()
     read = mill.engine.run(check_part, paths, "verify raw")
     facts = [fact for fact in read if isinstance(fact, PartFacts)]
@@ -166,7 +167,8 @@ def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
     for path in paths:
         rows = pq.read_table(path, partitioning=None, columns=["tenant", "event_id"]).combine_chunks()
         if rows.num_rows:
-            high, low = hash_keys(one(rows.column("tenant").dictionary_encode()), one(rows.column("event_id")))
+            tenant = one(rows.column("tenant").dictionary_encode())
+            high, low = hash_keys(tenant, one(rows.column("event_id")))
             highs.append(high)
             lows.append(low)
     if not highs:

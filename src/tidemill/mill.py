@@ -252,7 +252,7 @@ class Mill:
     def run(
         self, stop: threading.Event, interval: float, on_tick: Callable[[TickReport], None] | None = None
     ) -> None:
-        """The daemon: ticks until `stop` is set, at once while there is work, else after `interval` seconds."""
+        """The daemon: ticks until `stop` is set, without a pause while there is work."""
         while not stop.is_set():
             try:
                 report = self.tick()
@@ -277,7 +277,9 @@ class Mill:
         self._finish_replays(stream.name)
         batch = acceptor.accept()
         fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
+        self.progress(stream.name, "tiles", 0.0)
         tiles = roller.refresh(fresh)
+        self.progress(stream.name, "tiles", 1.0)
         acceptor.finish()
         merged = merge_runs(acceptor)
         self._tidy((acceptor.raw, acceptor.quarantine, roller.table), now)
@@ -289,7 +291,8 @@ class Mill:
             if table.version and table.version % TIDY_EVERY == 0:
                 gone = table.vacuum(self.project.engine.keep_replaced, now)
                 trimmed = table.trim_log(KEEP_LOG, now)
-                log.info("deleted %d files, %d log entries", len(gone), trimmed, extra={"table": str(table.root)})
+                where = {"table": str(table.root)}
+                log.info("deleted %d files and %d log entries", len(gone), trimmed, extra=where)
 
     def _has_work(self, stream: Stream) -> bool:
         """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
@@ -375,10 +378,6 @@ class Mill:
 
     def _status(self, stream: str) -> StreamStatus:
         raw, quarantine = self._existing("raw", stream), self._existing("quarantine", stream)
-        rollups = self._existing("rollups", stream)
-        tiles: dict[str, int] = {}
-        for part in rollups.snapshot().parts if rollups else ():
-            tiles[part.partition["level"]] = tiles.get(part.partition["level"], 0) + 1
         return StreamStatus(
             stream=stream,
             totals=dict(self.state.totals(stream)),
@@ -388,7 +387,7 @@ class Mill:
             raw_parts=len(raw.snapshot().parts) if raw else 0,
             raw_rows=raw.snapshot().rows if raw else 0,
             quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
-            tiles=tiles,
+            tiles=dict(self.state.tile_counts(stream)),
         )
 
     def watermark(self, stream: str) -> int | None:

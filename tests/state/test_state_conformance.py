@@ -265,19 +265,6 @@ def test_merged_runs_take_the_place_of_the_old_ones(state: State) -> None:
     assert state.runs("requests") == ["merged", "run-b4"]
 
 
-def test_a_lease_has_one_owner_until_it_ends(state: State) -> None:
-    assert state.acquire("accept", "a", ttl=10, now=100)
-    assert not state.acquire("accept", "b", ttl=10, now=109)
-    assert state.acquire("accept", "a", ttl=10, now=109)
-    assert not state.acquire("accept", "b", ttl=10, now=118)
-    assert state.acquire("accept", "b", ttl=10, now=119)
-    state.release("accept", "a")
-    assert not state.acquire("accept", "a", ttl=10, now=120)
-    state.release("accept", "b")
-    assert state.acquire("accept", "a", ttl=10, now=120)
-    assert state.acquire("rollups", "b", ttl=10, now=120)
-
-
 def test_everything_is_there_after_it_is_opened_again(opener: Open, state: State) -> None:
     state.enter(slice_of(1))
     state.apply_batch(batch_of("b1", [1], {0: [1]}))
@@ -297,7 +284,6 @@ def test_a_restored_state_dumps_the_same(state: State, tmp_path: Path) -> None:
     for record in records:
         state.apply_batch(record)
     state.apply_tiles("requests", 3, [build_of(0, [1, 2])])
-    state.acquire("accept", "a", ttl=10, now=100)
 
     other_folder = tmp_path / "other"
     other_folder.mkdir()

@@ -146,7 +146,8 @@ class Acceptor:
             StageUnit(self.plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
             for group in groups
         ]
-        staged = sorted(self.engine.run(stage, units, "stage", sum(p.size for p in pieces)), key=lambda chunk: chunk.order)
+        found = self.engine.run(stage, units, "stage", sum(p.size for p in pieces))
+        staged = sorted(found, key=lambda chunk: chunk.order)
         by_id = {s.entry.id: s for s in slices}
         for chunk in staged:
             if chunk.error is not None:
@@ -189,8 +190,13 @@ class Acceptor:
     # -- gate
 
     def _gate(
-        self, batch: str, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], first_lines: Sequence[int], work: Path
-    ) -> list[Gated]:  # fmt: skip
+        self,
+        batch: str,
+        slices: Sequence[_Slice],
+        chunks: Sequence[StagedChunk],
+        first_lines: Sequence[int],
+        work: Path,
+    ) -> list[Gated]:
         keys = sum(chunk.valid for chunk in chunks)
         if not self.plan.gated or keys == 0:
             return []
@@ -280,7 +286,7 @@ class Acceptor:
                 WriteUnit(
                     name=f"{batch}-{number:04d}",
                     chunks=[
-                        WriteChunk(i, chunks[i], by_id[chunks[i].slice].entry.seq, first_lines[i], by_id[chunks[i].slice].watermark)
+                        WriteChunk(i, chunks[i], first_lines[i], by_id[chunks[i].slice].watermark)
                         for i in group
                     ],
                     drops=drops,
@@ -302,7 +308,7 @@ class Acceptor:
                     empty_day=slices[0].entry.slice.arrival // DAY,
                     tap=self.tap,
                 )
-            )  # fmt: skip
+            )
         return self.engine.run(write, units, "write", total)
 
     def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
@@ -392,13 +398,11 @@ class Acceptor:
         late = sum(w.late.get(s.entry.id, 0) for w in written)
         return SliceResult(
             slice=s.entry.id,
-            counts=Counts(
-                counts.records, counts.accepted, counts.duplicate, counts.conflict, counts.rejected, late, counts.rejects
-            ),
+            counts=replace(counts, late=late),
             observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
             watermark=s.watermark,
             error=s.error,
-        )  # fmt: skip
+        )
 
 
 def _unique(slices: Sequence[_Slice]) -> list[_Slice]:

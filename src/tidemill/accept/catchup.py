@@ -63,7 +63,8 @@ def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
         parts = [current[path] for path in commit.added if path in current]
         if parts:
             acceptor.quarantine.commit([], parts, info={"dropped": batch})
-            log.warning("dropped quarantine of an uncommitted batch", extra={"stream": stream, "batch": batch})
+            story = {"stream": stream, "batch": batch}
+            log.warning("dropped quarantine of an uncommitted batch", extra=story)
 
 
 def ensure_runs(acceptor: Acceptor) -> None:

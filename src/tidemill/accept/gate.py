@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemill.records.arrays import Ints, Mask, Words
-from tidemill.records.columns import join_at
 from tidemill.accept.runs import positions, within, write_run
 from tidemill.accept.staged import one, read_ipc, string_buffers, write_ipc
+from tidemill.records.arrays import Ints, Mask, Words
+from tidemill.records.columns import join_at
 
 DUPLICATE: Final = 1
 CONFLICT: Final = 2
@@ -181,8 +181,14 @@ def _lines(keys: _Keys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) ->
 
 
 def _against(
-    run: pa.Table, unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], first: Ints, group: Ints, rivals: _Rivals
-) -> set[int]:  # fmt: skip
+    run: pa.Table,
+    unit: GateUnit,
+    keys: _Keys,
+    tables: dict[int, pa.Table],
+    first: Ints,
+    group: Ints,
+    rivals: _Rivals,
+) -> set[int]:
     """Let a run of history claim the keys it holds; the groups whose ids turn out to differ come back."""
     high, low = one(run.column("high")).to_numpy(), one(run.column("low")).to_numpy()
     at = positions(high, keys.high[first])

@@ -16,6 +16,7 @@ from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Outcome, Reject, set_hash
 
+_REPLAYED = ["slice", "line", "arrival", "reason", "payload"]
 REASONS = (Outcome.CONFLICT.value, *(reject.value for reject in Reject))
 
 
@@ -59,7 +60,7 @@ def take_out(table: Table, reason: str | None) -> Replay | None:
     snapshot = table.snapshot()
     found, parts = [], []
     for part in snapshot.parts:
-        rows = pq.read_table(table.root / part.path, partitioning=None, columns=["slice", "line", "arrival", "reason", "payload"])
+        rows = pq.read_table(table.root / part.path, partitioning=None, columns=_REPLAYED)
         mine = rows.filter(pc.equal(rows.column("reason"), reason)) if reason is not None else rows
         if mine.num_rows:
             found.append(mine)
@@ -70,14 +71,17 @@ def take_out(table: Table, reason: str | None) -> Replay | None:
     order = pc.sort_indices(
         whole, sort_keys=[("arrival", "ascending"), ("slice", "ascending"), ("line", "ascending")]
     )
-    # A record with a line end inside it (an array element) stays one record: white space means nothing in JSON.
-    payloads = [bytes(p).replace(b"\r", b" ").replace(b"\n", b" ") for p in whole.column("payload").take(order).to_pylist()]
+    # A record with a line end inside it (an array element) stays one record: it is only white space there.
+    payloads = [
+        payload.replace(b"\r", b" ").replace(b"\n", b" ")
+        for payload in whole.column("payload").take(order).to_pylist()
+    ]
     return Replay(
         content=b"".join(payload + b"\n" for payload in payloads),
         records=len(payloads),
         slices=sorted(set(whole.column("slice").to_pylist())),
         parts=parts,
-    )  # fmt: skip
+    )
 
 
 def take_away(table: Table, replay: Replay, reason: str | None, now: int) -> None:
@@ -87,7 +91,8 @@ def take_away(table: Table, replay: Replay, reason: str | None, now: int) -> Non
     for number, part in enumerate(replay.parts):
         path = table.root / part.path
         rows = pq.read_table(path, partitioning=None)
-        rest = rows.filter(pc.not_equal(rows.column("reason"), reason)) if reason is not None else rows.slice(0, 0)
+        others = pc.not_equal(rows.column("reason"), reason) if reason is not None else None
+        rest = rows.filter(others) if others is not None else rows.slice(0, 0)
         if rest.num_rows:
             staged.append(
                 write_part(

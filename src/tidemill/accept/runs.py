@@ -210,8 +210,8 @@ def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:
             candidates.add((pieces, tuple(names)))
     chosen: list[str] = []
     missing = set(wanted)
-    for pieces, names in sorted(candidates, key=lambda item: (-len(item[0]), item[1])):
-        if pieces and pieces <= missing:
-            chosen.extend(names)
-            missing -= pieces
+    for held, files in sorted(candidates, key=lambda item: (-len(item[0]), item[1])):
+        if held and held <= missing:
+            chosen.extend(files)
+            missing -= held
     return sorted(chosen) if not missing else None

@@ -25,6 +25,7 @@ from tidemill.records.decode import decode
 from tidemill.records.plan import ReadPlan
 from tidemill.records.read import read_chunk
 
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What one task reads: a slice, or a byte range of one."""
@@ -73,10 +74,14 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
     folder = Path(unit.folder)
     for piece in unit.pieces:
         chunks = decode(
-            Path(piece.path), piece.format, piece.codec, piece.csv,
-            chunk_bytes=unit.chunk_bytes, byte_range=piece.byte_range,
+            Path(piece.path),
+            piece.format,
+            piece.codec,
+            piece.csv,
+            chunk_bytes=unit.chunk_bytes,
+            byte_range=piece.byte_range,
             types={rule.name: rule.type for rule in unit.plan.rules},
-        )  # fmt: skip
+        )
         part = 0
         try:
             _check_size(piece)
@@ -84,9 +89,7 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
                 yield _stage_chunk(unit.plan, piece, part, chunk, folder)
                 part += 1
         except InputError as error:
-            yield StagedChunk(
-                (piece.order, part), piece.slice, piece.arrival, 0, 0, {}, None, 0, "", "", "", None, error.message
-            )  # fmt: skip
+            yield _unreadable(piece, part, error.message)
 
 
 def _check_size(piece: Piece) -> None:
@@ -99,13 +102,31 @@ def _check_size(piece: Piece) -> None:
         raise InputError(f"has {found} bytes; {piece.landed} had landed", where=piece.path)
 
 
+def _unreadable(piece: Piece, part: int, error: str) -> StagedChunk:
+    return StagedChunk(
+        order=(piece.order, part),
+        slice=piece.slice,
+        arrival=piece.arrival,
+        records=0,
+        valid=0,
+        rejects={},
+        max_time=None,
+        bytes=0,
+        data="",
+        columns="",
+        keys="",
+        refused=None,
+        error=error,
+    )
+
+
 def _stage_chunk(plan: ReadPlan, piece: Piece, part: int, chunk: RecordChunk, folder: Path) -> StagedChunk:
     name = f"{piece.order:06d}-{part:04d}"
     data_path = piece.path
     if not chunk.in_place:
         data_path = str(folder / f"{name}.data")
         with Path(data_path).open("wb") as out:
-            out.write(memoryview(chunk.data))
+            out.write(chunk.data.data)
     read = read_chunk(plan, chunk, piece.arrival)
     columns = folder / f"{name}.columns"
     write_ipc(columns, read.columns)

@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tidemill.records.arrays import Ints, Mask
-from tidemill.records.columns import copy_at
 from tidemill.accept.gate import CONFLICT
 from tidemill.accept.stage import StagedChunk
 from tidemill.accept.staged import one, read_ipc, string_buffers
@@ -23,6 +21,8 @@ from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Outcome
 from tidemill.model.time import DAY, format_instant
+from tidemill.records.arrays import Ints, Mask
+from tidemill.records.columns import copy_at
 
 # What else is made of the accepted rows of a unit while they are in memory: (rows, staging folder, name).
 Tap = Callable[[pa.Table, Path, str], None]
@@ -34,7 +34,6 @@ class WriteChunk:
 
     index: int  # its number in the batch, as the gate's drops name it
     staged: StagedChunk
-    seq: int
     first_line: int
     watermark: int | None
 
@@ -193,6 +192,7 @@ class _Rows:
         cuts = np.flatnonzero(np.diff(days)) + 1
         starts = [0, *cuts.tolist()]
         parts = []
+        said_before: dict[str, object] = {"slices": [], "runs": [], "clocks": []}
         for number, start in enumerate(starts):
             stop = starts[number + 1] if number + 1 < len(starts) else self.total
             # A unit with nothing accepted still says so, in a part without rows.
@@ -203,7 +203,7 @@ class _Rows:
                     f"{unit.name}-{number:03d}.parquet",
                     table.slice(start, stop - start),
                     partition={"day": format_instant(day * DAY)[:10]},
-                    footer=unit.footer if number == 0 else {**unit.footer, "slices": [], "runs": [], "clocks": []},
+                    footer=unit.footer if number == 0 else {**unit.footer, **said_before},
                     stats_columns=RAW_STATS,
                 )
             )

@@ -34,7 +34,7 @@ BUG: Final = 70
 UNBOUNDED: Final = 10_000  # columns, where there is no terminal to fit
 
 
-class Defect(TidemillError):  # noqa: N818 - as MachineError
+class DefectError(TidemillError):
     """Something that nobody but the authors can fix."""
 
     code = "internal"
@@ -108,9 +108,7 @@ def as_told(error: Exception) -> TidemillError:
     if isinstance(error, TidemillError):
         return error
     if isinstance(error, MemoryError):
-        return MachineError(
-            "there is not enough memory", hint="stop other programs, or lower engine.memory"
-        )
+        return MachineError("there is not enough memory", hint="stop other programs, or lower engine.memory")
     if isinstance(error, OSError):
         return StorageError(
             error.strerror or str(error),
@@ -118,7 +116,7 @@ def as_told(error: Exception) -> TidemillError:
             hint="check the disk, its free space and who may write to it",
         )
     first = (str(error).splitlines() or [""])[0]
-    return Defect(
+    return DefectError(
         f"{type(error).__name__}: {first}",
         hint="this is a defect of Tidemill; the same command with -vv shows where it is",
     )

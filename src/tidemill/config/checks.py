@@ -112,7 +112,9 @@ def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
 def _rollup_columns(stream: Stream) -> Iterator[Finding]:
     """Dimensions and measures become columns of one table; readers do not tell upper from lower case."""
     taken = {name: f"the table's own column {name}" for name in ROLLUP_COLUMNS}
-    used = [(name, (column_name(name),), "dimensions") for name in stream.dimension_columns]
+    used: list[tuple[str, tuple[str, ...], str]] = [
+        (name, (column_name(name),), "dimensions") for name in stream.dimension_columns
+    ]
     used += [
         (name, tuple(measure_column(name, kept) for kept in MEASURE_COLUMNS), "measures")
         for name in stream.measure_columns

@@ -1,7 +1,7 @@
 """The one way to run a kernel on Spark: units in, small Arrow results out.
 
 A kernel is a module-level function `(unit) -> rows`; large data never passes through here, kernels
-read slices and parts themselves and write staged files. Spark spreads the units, and tries a failed one again.
+read slices and parts themselves and write staged files. Spark spreads the units and retries failed ones.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Engine:
         from pyspark import cloudpickle
 
         # By value: a unit may carry a function that only this process knows (an event-time parser).
-        blobs = [cloudpickle.dumps(unit) for unit in units]
+        blobs: list[bytes] = [cloudpickle.dumps(unit) for unit in units]  # type: ignore[no-untyped-call]
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.model.errors import EnvironmentFault
+from tidemill.model.errors import MachineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def require_java() -> None:
     found = java_version()
     if found is None or found < MIN_JAVA:
         have = "no Java was found" if found is None else f"Java {found} was found"
-        raise EnvironmentFault(
+        raise MachineError(
             f"Spark needs Java {MIN_JAVA} or newer; {have}",
             hint="install a JDK 17 or newer and put it on PATH, or point JAVA_HOME at it",
         )

@@ -102,7 +102,7 @@ class StorageError(TidemillError):
     exit_code = 3
 
 
-class EnvironmentFault(TidemillError):
+class MachineError(TidemillError):
     """The machine lacks something: Java, Python, memory."""
 
     code = "environment"

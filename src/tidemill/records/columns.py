@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.records.loads import put_word, word_at
 from tidemill.records.scan import FRACTION, INTEGER
-from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
 if TYPE_CHECKING:
     from tidemill.records.arrays import Bytes, Ints, Mask
@@ -94,7 +94,14 @@ def utf8_rows(b: Bytes, starts: Ints, ends: Ints, valid: Mask) -> None:
 
 @njit(cache=True, nogil=True)
 def join_at(
-    names: Bytes, name_offsets: Ints, codes: Ints, ids: Bytes, id_offsets: Ints, rows: Ints, at: Ints, out: Bytes
+    names: Bytes,
+    name_offsets: Ints,
+    codes: Ints,
+    ids: Bytes,
+    id_offsets: Ints,
+    rows: Ints,
+    at: Ints,
+    out: Bytes,
 ) -> None:
     """Write `name NUL id` of each row to out[at[i]:]."""
     for i in range(rows.size):
@@ -233,9 +240,8 @@ def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask) -> 
         hour = _two(b, p + 11)
         minute = _two(b, p + 14)
         second = _two(b, p + 17)
-        if century < 0 or year < 0 or month < 1 or month > 12 or day < 1 or day > 28:
-            if day < 29 or day > 31 or century < 0 or year < 0 or month < 1 or month > 12:
-                continue
+        if century < 0 or year < 0 or month < 1 or month > 12 or day < 1:
+            continue
         if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
             continue
         year += century * 100

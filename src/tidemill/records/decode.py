@@ -105,7 +105,8 @@ def _mapped_lines(path: Path, chunk_bytes: int, byte_range: tuple[int, int] | No
         if end < stop:
             end = mapped.rfind(b"\n", start, end) + 1 or _line_start(mapped, end)
         chunk = data[start:end]
-        yield RecordChunk(chunk, *split_lines(chunk, 0, chunk.size), base=start, in_place=True)
+        starts, ends = split_lines(chunk, 0, chunk.size)
+        yield RecordChunk(chunk, starts, ends, base=start, in_place=True)
         start = end
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
+from tidemill.eventtime import resolve
+from tidemill.model.slices import Reject
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
 from tidemill.records.hashing import (
     SEED_ARRAY,
     SEED_FALSE,
@@ -28,9 +31,6 @@ from tidemill.records.hashing import (
     number_int,
 )
 from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, ReadPlan
-from tidemill.eventtime import resolve
-from tidemill.model.slices import Reject
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
 
 INT64: Final = range(-(2**63), 2**63)
 MAX_DECIMAL: Final = 10**18
@@ -57,7 +57,7 @@ class Number:
     def content(self) -> int:
         """The hash of its value."""
         digits, exponent, negative = self._exactly()
-        if abs(exponent) >= _HUGE:  # still one hash for one value
+        if not -_HUGE < exponent < _HUGE:  # still one hash for one value
             return number_int(digits, hash_bytes(str(exponent).encode(), SEED_NUMBER), negative)
         return number_int(digits, int(exponent), negative)
 
@@ -128,7 +128,7 @@ class Refused:
     detail: str
 
 
-class _Broken(Exception):
+class _RuleError(Exception):
     def __init__(self, reason: Reject, detail: str) -> None:
         self.refused = Refused(reason, detail)
 
@@ -169,24 +169,24 @@ def parse(record: bytes, max_depth: int) -> dict[str, object]:
     try:
         text = record.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _Broken(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
+        raise _RuleError(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
     try:
         value = _DECODER.decode(text)
     except RecursionError:
-        raise _Broken(Reject.MALFORMED, f"nested deeper than {max_depth}") from None
+        raise _RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}") from None
     except json.JSONDecodeError as error:
-        raise _Broken(Reject.MALFORMED, f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        raise _RuleError(Reject.MALFORMED, f"not JSON: {error.msg}: character {error.pos + 1}") from None
     except ValueError as error:
-        raise _Broken(Reject.MALFORMED, str(error)) from None
+        raise _RuleError(Reject.MALFORMED, str(error)) from None
     if not isinstance(value, dict):
-        raise _Broken(Reject.MALFORMED, "not a JSON object")
+        raise _RuleError(Reject.MALFORMED, "not a JSON object")
     if _depth(value) > max_depth:
-        raise _Broken(Reject.MALFORMED, f"nested deeper than {max_depth}")
+        raise _RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}")
     if "\\u" in text or "\\U" in text:
         try:
             json.dumps(value, ensure_ascii=False, default=lambda n: n.text).encode("utf-8")
         except UnicodeEncodeError:
-            raise _Broken(Reject.ENCODING, "half of a surrogate pair") from None
+            raise _RuleError(Reject.ENCODING, "half of a surrogate pair") from None
     return value
 
 
@@ -235,11 +235,11 @@ def _identity(value: object, columns: Sequence[str]) -> str:
             parts.append(whole)
         else:
             said = "is missing" if found is None else "is not a non-empty string or an integer"
-            raise _Broken(Reject.MISSING_ID, f"{column} {said}")
+            raise _RuleError(Reject.MISSING_ID, f"{column} {said}")
     one = len(parts) == 1
     joined = str(parts[0]) if one else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
     if len(joined.encode()) > MAX_ID_BYTES:
-        raise _Broken(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
+        raise _RuleError(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
     return joined
 
 
@@ -248,9 +248,9 @@ def _tenant(value: object, plan: ReadPlan) -> str:
         return plan.tenant_value
     found = at(value, plan.tenant_column)
     if not isinstance(found, str) or not found:
-        raise _Broken(Reject.MISSING_FIELD, f"{plan.tenant_column} names no tenant")
+        raise _RuleError(Reject.MISSING_FIELD, f"{plan.tenant_column} names no tenant")
     if len(found.encode()) > MAX_TENANT_BYTES:
-        raise _Broken(Reject.WRONG_TYPE, f"{plan.tenant_column} is longer than {MAX_TENANT_BYTES} bytes")
+        raise _RuleError(Reject.WRONG_TYPE, f"{plan.tenant_column} is longer than {MAX_TENANT_BYTES} bytes")
     return found
 
 
@@ -259,12 +259,12 @@ def _event_type(value: object, plan: ReadPlan) -> str | None:
         return None
     found = at(value, plan.type_column)
     if found is None:
-        raise _Broken(Reject.MISSING_FIELD, f"{plan.type_column} is missing")
+        raise _RuleError(Reject.MISSING_FIELD, f"{plan.type_column} is missing")
     if not isinstance(found, str):
-        raise _Broken(Reject.WRONG_TYPE, f"{plan.type_column} is not a string")
+        raise _RuleError(Reject.WRONG_TYPE, f"{plan.type_column} is not a string")
     if found not in plan.types:
         known = ", ".join(sorted(plan.types))
-        raise _Broken(Reject.UNKNOWN_TYPE, f"event type {found[:80]!r} is not declared; declared: {known}")
+        raise _RuleError(Reject.UNKNOWN_TYPE, f"event type {found[:80]!r} is not declared; declared: {known}")
     return found
 
 
@@ -273,16 +273,16 @@ def _time(value: object, plan: ReadPlan, arrival: int) -> int:
         return arrival
     found = at(value, plan.time_column)
     if found is None:
-        raise _Broken(Reject.BAD_TIME, f"{plan.time_column} is missing")
+        raise _RuleError(Reject.BAD_TIME, f"{plan.time_column} is missing")
     if isinstance(found, Number):
         found = found.plain()
     parser = plan.time_parser or resolve(plan.time_type)
     try:
         instant = parser(found)
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise _Broken(Reject.BAD_TIME, f"{plan.time_column} is no {plan.time_type}: {error}") from None
+        raise _RuleError(Reject.BAD_TIME, f"{plan.time_column} is no {plan.time_type}: {error}") from None
     if not MIN_INSTANT <= instant < MAX_INSTANT:
-        raise _Broken(Reject.BAD_TIME, f"{plan.time_column} lies outside the years 1 to 9999")
+        raise _RuleError(Reject.BAD_TIME, f"{plan.time_column} lies outside the years 1 to 9999")
     return instant
 
 
@@ -310,20 +310,20 @@ def _schema(value: object, plan: ReadPlan) -> None:
         found = at(value, rule.name)
         if found is None:
             if rule.required:
-                raise _Broken(Reject.MISSING_FIELD, f"{rule.name} is required")
+                raise _RuleError(Reject.MISSING_FIELD, f"{rule.name} is required")
         elif not _fits(found, rule):
-            raise _Broken(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
+            raise _RuleError(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
 
 
 def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
     if plan.skew_future is not None and instant > arrival + plan.skew_future:
         limit = format_duration(plan.skew_future)
-        raise _Broken(
+        raise _RuleError(
             Reject.SKEW, f"{format_instant(instant)} is more than {limit} after {format_instant(arrival)}"
         )
     if plan.skew_past is not None and instant < arrival - plan.skew_past:
         limit = format_duration(plan.skew_past)
-        raise _Broken(
+        raise _RuleError(
             Reject.SKEW, f"{format_instant(instant)} is more than {limit} before {format_instant(arrival)}"
         )
 
@@ -344,7 +344,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
     """One record against the rules, in their order."""
     try:
         if len(record) > plan.record_bytes:
-            raise _Broken(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
+            raise _RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
         value = parse(record, plan.depth)
         event_id = _identity(value, plan.identity) if plan.gated else ""
         tenant = _tenant(value, plan)
@@ -352,7 +352,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         instant = _time(value, plan, arrival)
         _schema(value, plan)
         _skew(instant, plan, arrival)
-    except _Broken as broken:
+    except _RuleError as broken:
         return broken.refused
     return Judged(
         tenant=tenant,

@@ -63,6 +63,7 @@ class ReadPlan:
 def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
     time = stream.event_time
     in_event_time = time.mode == "event"
+    fast = time.type in FAST_TIMES
     return ReadPlan(
         stream=stream.name,
         rules=tuple(
@@ -76,7 +77,7 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         types=frozenset(stream.event_type.allowed) if stream.event_type else frozenset(),
         time_column=time.column if in_event_time else None,
         time_type=(time.type or "") if in_event_time else "",
-        time_parser=resolve(time.type) if in_event_time and time.type and time.type not in FAST_TIMES else None,
+        time_parser=resolve(time.type) if in_event_time and time.type and not fast else None,
         skew_past=stream.skew.past,
         skew_future=stream.skew.future,
         tolerance=time.late_tolerance,

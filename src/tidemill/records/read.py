@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.records.arrays import Bytes, Ints, Mask
 from tidemill.records.chunk import RecordChunk
 from tidemill.records.columns import SAFE_DIGITS, instants, scaled_numbers, strings, utf8_rows, whole_numbers
@@ -31,7 +32,6 @@ from tidemill.records.scan import (
     Scanned,
     scan,
 )
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 
 _TAGS_OF_TYPE = {
     "string": (STRING, ESCAPED),
@@ -45,8 +45,14 @@ _TAGS_OF_TYPE = {
 }
 _EVENT_TYPE = ""  # among the texts by column: no column has this name
 REJECTS = pa.schema(
-    [("row", pa.int32()), ("reason", pa.string()), ("detail", pa.string()), ("start", pa.int64()), ("end", pa.int64())]
-)  # fmt: skip
+    [
+        ("row", pa.int32()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +72,11 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
     judged: list[Judged] = []
     judged_rows: list[int] = []
     refused: list[tuple[int, str, str, int, int]] = []
-    view = memoryview(chunk.data)
     for row in rows.tolist():
         start, end = int(chunk.starts[row]), int(chunk.ends[row])
         # An over-long record is told by its length alone; its bytes need not be copied.
-        record = bytes(view[start:end]) if end - start <= plan.record_bytes else bytes(end - start)
+        fits = end - start <= plan.record_bytes
+        record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
         verdict = judge(record, plan, arrival)
         if isinstance(verdict, Refused):
             refused.append((row, verdict.reason.value, verdict.detail, start + chunk.base, end + chunk.base))
@@ -82,15 +88,13 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         slow = _judged_columns(plan, judged, judged_rows, chunk, fast.schema)
         both = pa.concat_tables([fast, slow]).unify_dictionaries().combine_chunks()
         columns = both.take(pc.sort_indices(both.column("row")))
-    table = pa.table(
-        [pa.array(list(c), t) for c, t in zip(zip(*refused, strict=True), REJECTS.types, strict=True)], schema=REJECTS
-    ) if refused else REJECTS.empty_table()  # fmt: skip
-    return ReadChunk(columns, table)
+    rejects = [dict(zip(REJECTS.names, row, strict=True)) for row in refused]
+    return ReadChunk(columns, pa.Table.from_pylist(rejects, schema=REJECTS))
 
 
 @dataclass(slots=True)
 class _Bulk:
-    """The vectorised reading of one chunk. `good` shrinks as rules are checked; it ends as what is returned."""
+    """The vectorised reading of one chunk. `good` shrinks as rules are checked; what is left is returned."""
 
     plan: ReadPlan
     chunk: RecordChunk
@@ -227,7 +231,8 @@ class _Bulk:
         if present.all():
             return strings(self.chunk.data, *self._span(name, rows)).dictionary_encode()
         start, end = self._span(name, rows)
-        text = strings(self.chunk.data, np.where(present, start, 0), np.where(present, end, 0)).dictionary_encode()
+        start, end = np.where(present, start, 0), np.where(present, end, 0)
+        text = strings(self.chunk.data, start, end).dictionary_encode()
         return pa.DictionaryArray.from_arrays(
             pc.if_else(pa.array(present), text.indices, pa.scalar(None, pa.int32())), text.dictionary
         )
@@ -276,8 +281,14 @@ class _Bulk:
         return (plain & short) | (tags == MISSING) | (tags == NULL)
 
     def _table(
-        self, rows: Ints, ids: pa.Array, tenant: pa.Array, time: Ints, texts: dict[str, pa.Array], numbers: dict[str, Ints]
-    ) -> pa.Table:  # fmt: skip
+        self,
+        rows: Ints,
+        ids: pa.Array,
+        tenant: pa.Array,
+        time: Ints,
+        texts: dict[str, pa.Array],
+        numbers: dict[str, Ints],
+    ) -> pa.Table:
         plan = self.plan
         columns: dict[str, pa.Array] = {
             "row": pa.array(rows.astype(np.int32)),

@@ -1,7 +1,7 @@
 """One pass over the bytes of a chunk: finds records, proves them to be plain JSON objects, notes where
 the declared columns stand, and hashes the content.
 
-It never rejects anything: a record it can not prove is left to `judge`, which knows the rules and the reasons.
+It never rejects anything: a record it can not prove is left to `judge`, which knows rules and reasons.
 """
 
 from __future__ import annotations
@@ -178,6 +178,16 @@ def _plain_end(b: Bytes, p: int, end: int) -> int:
 
 
 @njit(cache=True, inline="always")
+def _spelled(b: Bytes, p: int, end: int, first: int, second: int, third: int) -> bool:
+    return (
+        p + 3 <= end
+        and byte_at(b, p) == first
+        and byte_at(b, p + 1) == second
+        and byte_at(b, p + 2) == third
+    )
+
+
+@njit(cache=True, inline="always")
 def _same(b: Bytes, p: int, end: int, other: int, size: int) -> bool:
     """Whether b[p:] starts with the `size` bytes at `other` and then a quote."""
     if p + size >= end or byte_at(b, p + size) != 0x22:
@@ -301,7 +311,7 @@ def _scan(
                 state = _KEY if is_object[depth] else _VALUE
                 continue
             if c == 0x7D or c == 0x5D:  # the end of a container
-                if depth == 0 or not (state == _AFTER or state == _KEY_OR_END or state == _VALUE_OR_END):
+                if depth == 0 or state in (_VALUE, _KEY):
                     break
                 if is_object[depth] != (c == 0x7D):
                     break
@@ -400,10 +410,7 @@ def _scan(
                     if p == q or p - q > 9:
                         break
                     exponent += sign * power
-                if significant:
-                    value = number(acc, exponent, negative)
-                else:
-                    value = number(uint64(0), 0, False)
+                value = number(acc, exponent, negative) if significant else number(uint64(0), 0, False)
                 if field >= 0:
                     tags[field, i] = tag
                     spans[field, i, 0] = s - starts[i]
@@ -427,24 +434,19 @@ def _scan(
                 else:
                     state = _VALUE_OR_END
                 continue
-            elif c == 0x74 and p + 4 <= end and byte_at(b, p + 1) == 0x72 and byte_at(b, p + 2) == 0x75 and byte_at(b, p + 3) == 0x65:
+            elif c == 0x74 and _spelled(b, p + 1, end, 0x72, 0x75, 0x65):
                 p += 4
                 value = closed(uint64(0), SEED_TRUE)
                 if field >= 0:
                     tags[field, i] = TRUE
-            elif (
-                c == 0x66
-                and p + 5 <= end
-                and byte_at(b, p + 1) == 0x61
-                and byte_at(b, p + 2) == 0x6C
-                and byte_at(b, p + 3) == 0x73
-                and byte_at(b, p + 4) == 0x65
+            elif c == 0x66 and p + 5 <= end and byte_at(b, p + 1) == 0x61 and _spelled(
+                b, p + 2, end, 0x6C, 0x73, 0x65
             ):
                 p += 5
                 value = closed(uint64(0), SEED_FALSE)
                 if field >= 0:
                     tags[field, i] = FALSE
-            elif c == 0x6E and p + 4 <= end and byte_at(b, p + 1) == 0x75 and byte_at(b, p + 2) == 0x6C and byte_at(b, p + 3) == 0x6C:
+            elif c == 0x6E and _spelled(b, p + 1, end, 0x75, 0x6C, 0x6C):
                 p += 4
                 value = closed(uint64(0), SEED_NULL)
                 if field >= 0:

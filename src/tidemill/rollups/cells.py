@@ -1,7 +1,8 @@
 """Cells: one row per (metric, tenant, dimensions, bucket), and the one operation on them, merging.
 
-Merging adds counts and sums and takes the smaller minimum and larger maximum: associative, commutative, the
-empty table its identity. Sums are 128-bit integers of a declared scale, so no order of merging can change a bit.
+Merging adds counts and sums and takes the smaller minimum and larger maximum: associative, commutative,
+the empty table its identity. Sums are 128-bit integers of a declared scale, so no order of merging can
+change a bit.
 
 A table of cells has: metric, tenant, d0 … (dictionary-coded text, int64 or bool), bucket (microseconds),
 count, and per measure m{i}_count, m{i}_low/m{i}_high (the two halves of the sum), m{i}_min, m{i}_max.
@@ -61,11 +62,10 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> pa.Table:
             "metric": _constant(metric.name, group.size),
             "tenant": group.take(events.column("tenant")),
         }
-        for i, d in enumerate(spec.dimensions):
+        for i in range(len(spec.dimensions)):
             kind = cell_schema(spec).field(f"d{i}").type
             used = i in metric.dimensions
             columns[f"d{i}"] = group.take(events.column(f"d{i}")) if used else pa.nulls(group.size, kind)
-            del d
         columns["bucket"] = pa.array(bucket[group.first])
         columns["count"] = pa.array(group.counts())
         for i in range(len(spec.measures)):
@@ -174,7 +174,8 @@ class _Group:
             codes = _filled(column.cast(pa.int64()), -1)
             self._keys.append((codes + 1, 3))
         else:
-            self.number(_filled(column, 0), absent=np.asarray(pc.is_null(column)) if column.null_count else None)
+            absent = np.asarray(pc.is_null(column)) if column.null_count else None
+            self.number(_filled(column, 0), absent)
 
     def text(self, column: pa.ChunkedArray) -> None:
         """Dictionary-coded text: ranked by its bytes, nothing first."""
@@ -184,10 +185,7 @@ class _Group:
         rank = np.zeros(len(texts) + 1, np.int64)
         rank[np.array(order, np.int64)] = np.arange(1, len(texts) + 1)
         codes = array.indices
-        if codes.null_count:
-            filled = np.asarray(pc.fill_null(codes, len(texts)))
-        else:
-            filled = np.asarray(codes)
+        filled = np.asarray(pc.fill_null(codes, len(texts)) if codes.null_count else codes)
         self._keys.append((rank[filled], len(texts) + 1))
 
     def number(self, values: Ints, absent: NDArray[np.bool_] | None = None) -> None:
@@ -316,5 +314,6 @@ def _decimals(
 
 def _lanes(column: pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     array = _one(column)
-    words = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    words = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
+    words = words[array.offset : array.offset + len(array)]
     return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])

@@ -81,7 +81,8 @@ def _with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:
     if isinstance(payload, pa.ChunkedArray):
         payload = pa.concat_arrays(payload.chunks)
     _, offsets, data = payload.buffers()
-    ends = np.frombuffer(offsets, np.int32)[payload.offset : payload.offset + len(payload) + 1].astype(np.int64)
+    first = payload.offset
+    ends = np.frombuffer(offsets, np.int32)[first : first + len(payload) + 1].astype(np.int64)
     chunk = RecordChunk(np.frombuffer(data, np.uint8), ends[:-1], ends[1:])
     read = read_chunk(plan, chunk, 0)
     names = [n for n in read.columns.column_names if n[0] in "dm" and n[1:].isdigit()]

@@ -1,7 +1,7 @@
 """The tile kernels: what changed in, new tiles out, staged.
 
 A tile is the old one merged with what is new when it only grew; otherwise it is made again from what lies
-below it. Both give the same rows in the same order. Neighbouring 5s tiles that are built together share a part.
+below it. Both give the same rows in the same order. 5s tiles that are built together share a part.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ def _write(
 ) -> Iterator[Built]:
     """One part with the given tiles of one level, which says what each of them is made of."""
     level = BY_NAME[tiles[0][0].key.level]
-    starts, counts = np.unique(cells.column("bucket").to_numpy() // level.tile * level.tile, return_counts=True)
+    tile_of_row = cells.column("bucket").to_numpy() // level.tile * level.tile
+    starts, counts = np.unique(tile_of_row, return_counts=True)
     rows = dict(zip(starts.tolist(), counts.tolist(), strict=True))
     assert rows.keys() <= {target.key.start for target, _ in tiles}
     name = set_hash(f"{target.key.start}:{target.revision}:{target.hash}" for target, _ in tiles)[:24]

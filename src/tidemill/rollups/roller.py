@@ -236,8 +236,13 @@ class Roller:
         return Target(key, hashes[key], revision, None, unchanged)
 
     def _high_units(
-        self, minutes: Sequence[TileKey], hashes: dict[TileKey, str], shrunk: set[int], folder: Path, plan: _Plan
-    ) -> Iterator[HighUnit]:  # fmt: skip
+        self,
+        minutes: Sequence[TileKey],
+        hashes: dict[TileKey, str],
+        shrunk: set[int],
+        folder: Path,
+        plan: _Plan,
+    ) -> Iterator[HighUnit]:
         by_year: dict[int, list[TileKey]] = {}
         for key in minutes:
             by_year.setdefault(WEEK_LEVEL.tile_of(key.start), []).append(key)
@@ -299,8 +304,12 @@ def _tiles_hash(hashes: Mapping[TileKey, str]) -> str:
 
 def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> str:
     if tile.state.hash is None:
-        return f"new: {len(missing)} slices"
+        return f"new: {_slices(len(missing))}"
     if gone:
-        return f"{len(gone)} slices left, {len(missing)} came"
-    return f"late: {len(missing)} new slices beside {len(tile.observed)}"
+        return f"{_slices(len(gone))} left, {len(missing)} came"
+    return f"late: {_slices(len(missing))} beside {len(tile.observed)}"
+
+
+def _slices(count: int) -> str:
+    return "1 slice" if count == 1 else f"{count} slices"
 

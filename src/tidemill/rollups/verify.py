@@ -153,9 +153,16 @@ def verify_tiles(
     for key in low:
         by_day.setdefault(key.start - key.start % DAY, [])
     days = [
-        DayUnit(spec, plan, day, files, {k: p for k, p in low.items() if day <= k.start < day + DAY}, str(folder / f"{day}.cells"))
+        DayUnit(
+            spec=spec,
+            plan=plan,
+            day=day,
+            raw=files,
+            tiles={key: path for key, path in low.items() if day <= key.start < day + DAY},
+            out=str(folder / f"{day}.cells"),
+        )
         for day, files in sorted(by_day.items())
-    ]  # fmt: skip
+    ]
     found += engine.run(check_day, days, "verify 5s 1m 1h")
     by_year: dict[int, list[str]] = {}
     for unit in days:

@@ -1,1 +1,1 @@
-"""What must be remembered besides the tables: ledger, observed hashes, clocks, leases."""
+"""What must be remembered besides the tables: ledger, observed hashes, clocks."""

@@ -62,7 +62,7 @@ class TileBuild:
 
 
 class State(Protocol):
-    """The ledger, observed hashes, clocks and leases of one warehouse."""
+    """The ledger, observed hashes and clocks of one warehouse."""
 
     def enter(self, new: NewSlice) -> SliceEntry:
         """Append to the ledger and return the entry. A slice with a known id is not entered again:
@@ -139,6 +139,10 @@ class State(Protocol):
         """Built tiles of a level whose start lies in `span`, by start."""
         ...
 
+    def tile_counts(self, stream: str) -> Mapping[str, int]:
+        """Built tiles by level."""
+        ...
+
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
         """Record tiles as committed at `version` of the rollups table, atomically. For a 5s tile the
         observed set becomes `slices`, whose `set_hash` its hash must be."""
@@ -148,19 +152,13 @@ class State(Protocol):
         """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
         ...
 
-    def acquire(self, name: str, owner: str, ttl: int, now: int) -> bool:
-        """Take or renew a lease until now + ttl; False while another owner holds it."""
-        ...
-
-    def release(self, name: str, owner: str) -> None: ...
-
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
         batches in the order given."""
         ...
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
-        """Every table as plain rows in a defined order, without leases: what `recover` must reproduce."""
+        """Every table as plain rows in a defined order: what `recover` must reproduce."""
         ...
 
     def close(self) -> None: ...

@@ -108,12 +108,6 @@ CREATE TABLE tile_slices (
     observed INTEGER NOT NULL,
     PRIMARY KEY (stream, start, slice)
 ) WITHOUT ROWID;
-
-CREATE TABLE leases (
-    name  TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,
-    until INTEGER NOT NULL
-) WITHOUT ROWID;
 """
 
 

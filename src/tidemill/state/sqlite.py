@@ -186,25 +186,20 @@ class SqliteState:
             ).fetchall()
         return [acts.tile_state(row) for row in rows]
 
+    def tile_counts(self, stream: str) -> Mapping[str, int]:
+        with self._read() as db:
+            return dict(
+                db.execute(
+                    "SELECT level, count(*) FROM tiles WHERE stream = ? AND hash IS NOT NULL GROUP BY level",
+                    (stream,),
+                ).fetchall()
+            )
+
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
         with self._write() as db:
             for build in builds:
                 acts.apply_tile(db, stream, build)
             acts.saw_version(db, stream, "rollups", version)
-
-    def acquire(self, name: str, owner: str, ttl: int, now: int) -> bool:
-        with self._write() as db:
-            changed = db.execute(
-                "INSERT INTO leases (name, owner, until) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE"
-                " SET owner = excluded.owner, until = excluded.until"
-                " WHERE leases.owner = excluded.owner OR leases.until <= ?",
-                (name, owner, now + ttl, now),
-            )
-            return changed.rowcount > 0
-
-    def release(self, name: str, owner: str) -> None:
-        with self._write() as db:
-            db.execute("DELETE FROM leases WHERE name = ? AND owner = ?", (name, owner))
 
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         with self._write() as db:

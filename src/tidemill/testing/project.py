@@ -35,7 +35,7 @@ def section(stream: OracleStream, *, gate: str = "event_id") -> dict[str, object
     return found
 
 
-def project_text(streams: Iterable[OracleStream]) -> str:
+def project_text(streams: Iterable[OracleStream], **engine: int | str) -> str:
     """A `tidemill.yaml` (JSON is YAML). Limits on a record are the project's, so the streams must agree."""
     listed = list(streams)
     limits = {(stream.record_bytes, stream.depth) for stream in listed}
@@ -44,6 +44,7 @@ def project_text(streams: Iterable[OracleStream]) -> str:
     return json.dumps(
         {
             "version": 1,
+            "engine": engine,
             "limits": {"record_bytes": record_bytes, "depth": depth},
             "streams": {stream.name: section(stream) for stream in listed},
         },
