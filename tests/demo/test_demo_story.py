@@ -53,7 +53,7 @@ def test_the_late_slice_rebuilt_only_the_tiles_it_touches(demo: DemoResult) -> N
         assert change.hash_before != change.hash_after
         assert change.revision == demo.facts.before.tiles[change.key].revision + 1
         assert change.reason.startswith(
-            "late: 1 new" if change.key.level == BASE.name else ("1 ", "2 ", "4 ")
+            "late: 1 slice" if change.key.level == BASE.name else ("1 ", "2 ", "4 ")
         )
 
 
