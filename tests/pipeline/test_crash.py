@@ -1,0 +1,220 @@
+"""A process may die at any point: what was acknowledged is there, nothing is there twice, nobody repairs.
+
+How the walk is made: one undisturbed round is watched, and at every fail point it passes the whole project is
+copied. Such a copy is what a process killed there leaves behind (what it had handed to the system, and
+nothing that runs on the way out of an exception), so each is opened as a new process would open it. That
+copies and corpses are the same is checked against processes that really die by `os._exit`.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pipeline.conftest import NOON, SLICES, Plant, Story, last_round, slice_of, start_child
+
+from tidemill.ingest.adopt import adopt
+from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
+from tidemill.model.slices import SliceStatus
+from tidemill.testing import REQUESTS, Oracle
+
+LANDING = [point for point in POINTS if point.startswith("landing.")]
+ON_SPARK = [point for point in POINTS if point not in LANDING]
+
+
+def told(plant: Plant) -> dict[str, list[dict[str, object]]]:
+    """The state without the versions of the tables, which count the commits that a crash added."""
+    with plant.open() as mill:
+        dumped = mill.state.dump()
+    del dumped["versions"]
+    return dumped
+
+
+def assert_same(plant: Plant, wanted: Plant) -> None:
+    assert told(plant) == told(wanted)
+    assert plant.raw() == wanted.raw()
+    assert plant.quarantine() == wanted.quarantine()
+    assert plant.tiles() == wanted.tiles()
+    assert plant.leftovers() == []
+
+
+def test_the_undisturbed_story_is_what_the_oracle_says(story: Story) -> None:
+    oracle = Oracle(REQUESTS)
+    with story.after.open() as mill:
+        entries = mill.state.slices("requests")
+        for entry in entries:
+            lines = (story.after.warehouse / entry.slice.path).read_bytes().splitlines()
+            oracle.land(entry.id, lines, entry.slice.arrival, entry.slice.source)
+        assert {entry.id: entry.counts for entry in entries} == oracle.counts
+        assert [entry.counts.rejected for entry in entries] == [3] * (SLICES + 2)
+        assert mill.verify().ok
+    rows = {(r["tenant"], r["event_id"], r["slice"], r["line"], r["payload"]) for r in story.after.raw()}
+    assert rows == {(r.tenant, r.event_id, r.slice, r.line, r.payload.decode()) for r in oracle.raw}
+    kept = [(r["slice"], r["line"], r["outcome"]) for r in story.after.quarantine()]
+    assert kept == sorted((q.slice, q.line, q.outcome.value) for q in oracle.quarantine)
+    assert story.after.leftovers() == []
+
+
+def test_every_fail_point_was_passed(story: Story) -> None:
+    assert sorted(story.at) == sorted(POINTS)
+
+
+@pytest.mark.parametrize("point", ON_SPARK)
+def test_death_while_working_leaves_nothing_to_repair(story: Story, point: str, tmp_path: Path) -> None:
+    plant = story.at[point].copy(tmp_path / "corpse")
+    with plant.open() as mill:
+        mill.run_until_idle()
+        if point.endswith("commit"):
+            assert mill.verify().findings == []
+    assert_same(plant, story.after)
+
+
+@pytest.mark.parametrize("point", LANDING)
+def test_death_while_landing_leaves_whole_slices_or_none(story: Story, point: str, tmp_path: Path) -> None:
+    plant = story.at[point].copy(tmp_path / "corpse")
+    with plant.open() as mill:
+        mill.run_until_idle()
+        entries = mill.state.slices("requests")
+    files = {p.relative_to(plant.warehouse).as_posix() for p in plant.warehouse.glob("slices/*/*/*")}
+    assert files == {entry.slice.path for entry in entries}
+    assert {entry.status for entry in entries} == {SliceStatus.ACCEPTED}
+    # It died before the first had its name, or both have theirs: whole, though nobody was told.
+    assert len(entries) == (SLICES if point == "landing.after_temp" else SLICES + 2)
+    if point == "landing.after_temp":
+        last_round(plant)  # the sender was not told, so it sends again
+    assert_same(plant, story.after)
+
+
+def test_dying_again_and_again_is_no_different(story: Story, tmp_path: Path) -> None:
+    """Each new process dies as well, one point further on than the one before it."""
+    plant = story.at["landing.after_log"].copy(tmp_path / "first")
+    for point in ("quarantine.after_commit", "raw.after_commit", "rollups.before_commit", "gate.after_merge"):
+        copies: list[Plant] = []
+
+        def keep(passed: str, point: str = point, plant: Plant = plant, copies: list[Plant] = copies) -> None:
+            if passed == point and not copies:
+                copies.append(plant.copy(tmp_path / point))
+
+        with observed(keep), plant.open() as mill:
+            mill.tick()
+        (plant,) = copies
+    with plant.open() as mill:
+        mill.run_until_idle()
+    assert_same(plant, story.after)
+
+
+# -- processes that really die
+
+CHILD = """
+import sys
+from tidemill.mill import Mill
+root, now = sys.argv[1], int(sys.argv[2])
+mill = Mill.open(root, clock=lambda: now)
+mill.ingest("requests", [f"{root}/{name}.ndjson" for name in sys.argv[3:]])
+mill.tick()
+"""
+
+
+def as_left(plant: Plant) -> dict[str, int]:
+    """Every file and its size, but for what is never twice the same: the sizes of the files of SQLite and of
+    the tables' logs (they hold times of writing), names and sizes of temporaries (several at once)."""
+    found: dict[str, int] = {}
+    for path in sorted(plant.warehouse.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(plant.warehouse).as_posix()
+            if path.suffix in (".tmp", ".note"):
+                name = f"{path.parent.name}/*{path.suffix}"
+            varies = name.startswith("state.db") or "_delta_log" in name or "*" in name
+            found[name] = 0 if varies else path.stat().st_size
+    return found
+
+
+def start_to_die(story: Story, point: str, folder: Path) -> tuple[Plant, subprocess.Popen[str]]:
+    corpse = story.before.copy(folder / point)
+    for number in (SLICES, SLICES + 1):
+        (corpse.root / f"{number}.ndjson").write_bytes(slice_of(number))
+    return corpse, start_child(CHILD, corpse.root, NOON, SLICES, SLICES + 1, TIDEMILL_FAILPOINT=point)
+
+
+def assert_all_leave_their_copies(story: Story, points: list[str], folder: Path) -> None:
+    dying = [start_to_die(story, point, folder) for point in points]
+    for point, (corpse, process) in zip(points, dying, strict=True):
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == EXIT_CODE, said
+        copy = story.at[point].copy(folder / f"copy of {point}")
+        assert as_left(corpse) == as_left(copy), point
+        assert told(corpse) == told(copy), point
+
+
+def test_what_a_process_leaves_that_dies_while_landing_is_the_copy(story: Story, tmp_path: Path) -> None:
+    assert_all_leave_their_copies(story, LANDING, tmp_path)
+
+
+def test_what_a_process_leaves_that_dies_while_working_is_the_copy(story: Story, tmp_path: Path) -> None:
+    assert_all_leave_their_copies(story, ["raw.after_commit", "rollups.after_commit"], tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ON_SPARK)
+def test_what_a_process_leaves_that_dies_at_any_point_is_the_copy(
+    story: Story, point: str, tmp_path: Path
+) -> None:
+    assert_all_leave_their_copies(story, [point], tmp_path)
+
+
+SENDER = """
+import sys
+from tidemill.mill import Mill
+root, now = sys.argv[1], int(sys.argv[2])
+mill = Mill.open(root, clock=lambda: now)
+print("ready", flush=True)
+for name in sys.argv[3:]:
+    for landed in mill.ingest("requests", [f"{root}/{name}.ndjson"]).landed:
+        print(landed.entry.id, flush=True)
+"""
+
+
+def killed_while_sending(plant: Plant, seed: int, files: int) -> list[str]:
+    """The ids that a sender was told before it was killed, at a moment that the seed decides."""
+    moment = random.Random(seed)
+    for number in range(files):
+        (plant.root / f"{number}.ndjson").write_bytes(slice_of(number))
+    command = [sys.executable, "-c", SENDER, str(plant.root), str(NOON), *map(str, range(files))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sender:
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == "ready\n"
+        acknowledged = [sender.stdout.readline().strip() for _ in range(moment.randrange(1, 6))]
+        try:
+            sender.wait(moment.uniform(0.0, 0.02))
+        except subprocess.TimeoutExpired:
+            sender.send_signal(signal.SIGKILL)
+        acknowledged += [line.strip() for line in sender.stdout]
+    return acknowledged
+
+
+def assert_acknowledged_is_durable(plant: Plant, seed: int, files: int) -> int:
+    acknowledged = killed_while_sending(plant, seed, files)
+    with plant.open() as mill:
+        adopt(plant.warehouse, mill.state)  # what a tick does first
+        entries = {entry.id: entry for entry in mill.state.slices("requests")}
+        assert set(acknowledged) <= set(entries)
+        assert len(entries) - len(acknowledged) in (0, 1)
+        wanted = [slice_of(number) for number in range(len(entries))]
+        assert [(plant.warehouse / e.slice.path).read_bytes() for e in entries.values()] == wanted
+    assert plant.leftovers() == []
+    return len(acknowledged)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_acknowledged_before_kill_9_is_in_the_ledger(plant: Plant, seed: int) -> None:
+    assert assert_acknowledged_is_durable(plant, seed, files=40) < 40
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 150))
+def test_what_was_acknowledged_is_in_the_ledger_whenever_kill_9_comes(plant: Plant, seed: int) -> None:
+    assert_acknowledged_is_durable(plant, seed, files=40)
