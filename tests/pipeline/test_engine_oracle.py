@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from decimal import Context, Decimal
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -77,6 +78,7 @@ SHAPES = {
     shape.name: replace(shape, record_bytes=4096, depth=6)
     for shape in (REQUESTS, NESTED, NUMBERED, PROCESSING)
 }
+EXACT = Context(prec=60)
 ON_SPARK = {"inline_bytes": 0}
 
 few = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -199,10 +201,11 @@ def cells_of(mill: Mill, stream: str, shape: OracleStream) -> dict[str, dict[Cel
 def measure_of(row: dict[str, object], column: str, shape: OracleStream) -> Measure:
     scale = shape.fields[column].scale or 0
     kept = [row[measure_column(column, name)] for name in ("count", "sum", "min", "max")]
-    n, total, low, high = (None if value is None else int(value * 10**scale) for value in kept)  # type: ignore[operator]
-    n = int(str(kept[0]))
+    count, *rest = (None if value is None else Decimal(str(value)) for value in kept)
+    total, low, high = (None if value is None else int(EXACT.scaleb(value, scale)) for value in rest)
+    assert count is not None
     assert total is not None
-    return Measure(n, total, low, high)
+    return Measure(int(count), total, low, high)
 
 
 def agree(mill: Mill, stream: str, oracle: Oracle) -> None:
@@ -236,9 +239,10 @@ def agree(mill: Mill, stream: str, oracle: Oracle) -> None:
 
 def agree_on_quarantine(mill: Mill, stream: str, oracle: Oracle) -> None:
     rows = rows_of(mill, "quarantine", stream)
-    assert sorted(
-        (row["slice"], row["line"], row["outcome"], row["reason"], row["payload"]) for row in rows
-    ) == sorted((q.slice, q.line, str(q.outcome), str(q.reason or q.outcome), q.payload) for q in oracle.quarantine)  # fmt: skip
+    found = sorted(tuple(row[n] for n in ("slice", "line", "outcome", "reason", "payload")) for row in rows)
+    assert found == sorted(
+        (q.slice, q.line, str(q.outcome), str(q.reason or q.outcome), q.payload) for q in oracle.quarantine
+    )
     # hashes of other functions, so they are held against each other: equal exactly when the oracle's are
     expected = {(q.slice, q.line): (q.hash, q.rival) for q in oracle.quarantine}
     pairs = set()
@@ -282,7 +286,12 @@ def content(mill: Mill, stream: str) -> list[str]:
 
 # --- the tests
 
-FEEDS = {name: feeds(shape) for name, shape in SHAPES.items()}
+
+def not_trivial(feed: Sequence[Landing]) -> bool:
+    return sum(len(landing.records) for landing in feed) > 10
+
+
+FEEDS = {name: feeds(shape).filter(not_trivial) for name, shape in SHAPES.items()}
 
 
 @st.composite
@@ -366,7 +375,7 @@ def test_ticks_cut_in_any_way_leave_tiles_with_the_same_rows_at_length(
 
 
 def in_any_order(mills: Mills, shape: str, data: st.DataObject) -> None:
-    feed = data.draw(feeds(SHAPES[shape], conflicts=False))
+    feed = data.draw(feeds(SHAPES[shape], conflicts=False).filter(not_trivial))
     shuffled = data.draw(st.permutations(feed))
     arrivals = sorted(landing.arrival for landing in feed)
     again = [landing._replace(arrival=at) for landing, at in zip(shuffled, arrivals, strict=True)]
@@ -378,7 +387,7 @@ def in_any_order(mills: Mills, shape: str, data: st.DataObject) -> None:
     assert found[0] == found[1]
 
 
-@settings(few, max_examples=4)
+@few
 @given(data=st.data())
 def test_without_conflicts_the_order_of_arrival_leaves_no_trace_in_the_tiles(
     mills: Mills, data: st.DataObject
@@ -435,7 +444,7 @@ def big_feed(seed: int, slices: int, size: int) -> list[Landing]:
     "ticks", [[False, False, False], [True, True, True]], ids=["one batch", "three batches"]
 )
 def test_slices_of_many_chunks_on_spark(mills: Mills, ticks: list[bool]) -> None:
-    """Each slice is cut at byte ranges in the middle of lines, staged by several tasks and put together again."""
+    """Slices are cut at byte ranges in the middle of lines, staged by several tasks, put together again."""
     feed = big_feed(7, slices=3, size=1500)
     assert all(len(as_slice(landing.records)) > 4 * 65_536 for landing in feed)
     mill, stream = mills.stream("requests", chunk_bytes=65_536, **ON_SPARK)
