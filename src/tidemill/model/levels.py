@@ -23,7 +23,7 @@ class Level:
 
 LEVELS: Final[tuple[Level, ...]] = (
     Level("5s", 5 * SECOND, 15 * MINUTE),
-    Level("1m", MINUTE, 2 * HOUR),
+    Level("1m", MINUTE, HOUR),
     Level("1h", HOUR, DAY),
     Level("1d", DAY, 28 * DAY),
     Level("7d", WEEK, 364 * DAY),

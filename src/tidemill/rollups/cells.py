@@ -137,12 +137,12 @@ def to_rows(spec: RollupSpec, cells: pa.Table) -> pa.Table:
 def from_rows(spec: RollupSpec, rows: pa.Table) -> pa.Table:
     """Rows of the rollups table as cells again."""
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "metric": rows.column("metric").dictionary_encode(),
-        "tenant": rows.column("tenant").dictionary_encode(),
+        "metric": _coded(rows.column("metric")),
+        "tenant": _coded(rows.column("tenant")),
     }
     for i, d in enumerate(spec.dimensions):
         column = rows.column(d.column)
-        columns[f"d{i}"] = column.dictionary_encode() if d.type == "string" else column
+        columns[f"d{i}"] = _coded(column) if d.type == "string" else column
     columns["bucket"] = rows.column("bucket").cast(pa.int64())
     columns["count"] = rows.column("count")
     for i, m in enumerate(spec.measures):
@@ -283,6 +283,10 @@ def _unmeasured(size: int, i: int) -> dict[str, pa.Array]:
 
 def _constant(text: str, size: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(size, np.int32)), pa.array([text]))
+
+
+def _coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -136,7 +136,8 @@ def read_tile(spec: RollupSpec, path: str, span: Interval) -> pa.Table:
 
 def read_part(spec: RollupSpec, path: str) -> pa.Table:
     """The rows of a part; columns that were declared after it was written are empty."""
-    rows = pq.read_table(path, partitioning=None)
+    texts = ["metric", "tenant", *(d.column for d in spec.dimensions if d.type == "string")]
+    rows = pq.read_table(path, partitioning=None, read_dictionary=texts)
     for field in spec.schema:
         if field.name not in rows.column_names and field.name != "level":
             empty = pa.array(np.zeros(rows.num_rows, np.int64)) if field.name.endswith("__count") else None
