@@ -466,6 +466,7 @@ def test_a_format_that_is_insisted_on_but_wrong_loses_nothing(plant: Plant) -> N
 
 RIVAL = """
 import sys
+from tidemill.mill import Mill
 from tidemill.model.errors import BusyError
 mill = Mill.open(sys.argv[1])
 for act in (mill.tick, mill.verify, lambda: mill.replay("requests")):
