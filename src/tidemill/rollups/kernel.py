@@ -6,7 +6,7 @@ below it. Both give the same rows in the same order. 5s tiles that are built tog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class HighUnit:
     weeks: Sequence[Target]
     deltas: Sequence[str]
     folder: str
+    minutes: Mapping[TileKey, str]  # parts of the 1m tiles just built: a 1h tile may be made again from them
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class _Parts:
 def build_high(unit: HighUnit) -> Iterator[Built]:
     spec, folder = unit.spec, Path(unit.folder)
     delta = merge(spec, [read_cells(path) for path in unit.deltas], HOUR_LEVEL.width)
-    staged: dict[TileKey, str] = {}
+    staged = dict(unit.minutes)
     for level, targets in ((HOUR_LEVEL, unit.hours), (DAY_LEVEL, unit.days), (WEEK_LEVEL, unit.weeks)):
         delta = merge(spec, [delta], level.width)
         for target in targets:

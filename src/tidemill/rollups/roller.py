@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -130,7 +130,9 @@ class Roller:
         groups = spread(sizes, max(1, min(2 * self.engine.parallelism, sum(sizes) // 4)))
         low = [[plan.low[i] for i in group] for group in groups]
         built = self.engine.run(_low_group, low, "tiles 5s 1m", plan.low_bytes)
-        built += self.engine.run(build_high, plan.high, "tiles 1h 1d 7d", plan.high_bytes)
+        minutes = {b.key: b.part.path for b in built if b.key.level == MINUTE_LEVEL.name}
+        high = [replace(unit, minutes=minutes) for unit in plan.high]
+        built += self.engine.run(build_high, high, "tiles 1h 1d 7d", plan.high_bytes)
         failpoint("rollups.after_build")
         self._commit(name, built, plan.replaced)
         return [
@@ -261,6 +263,7 @@ class Roller:
                 weeks=levels[WEEK_LEVEL.name],
                 deltas=[str(delta_path(folder, key)) for key in keys],
                 folder=str(folder),
+                minutes={},  # known when they are built
             )
 
     def _state(self, key: TileKey) -> TileState | None:
