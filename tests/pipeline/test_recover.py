@@ -93,25 +93,34 @@ def test_recovering_over_a_state_that_is_there_changes_nothing(busy: Plant, tmp_
     assert dump(plant) == before
 
 
-@pytest.mark.parametrize("lost", ["all", "half"])
+def lose(plant: Plant, what: str) -> None:
+    runs = sorted((plant.warehouse / "gate" / "requests").iterdir())
+    assert len(runs) > 1
+    for path in runs if what == "all" else runs[::2]:
+        if what == "half damaged":
+            path.write_bytes(path.read_bytes()[:-20])
+        else:
+            path.unlink()
+
+
+@pytest.mark.parametrize("lost", ["all", "half", "half damaged"])
 def test_lost_id_runs_are_made_again_from_raw(busy: Plant, tmp_path: Path, lost: str) -> None:
     plant = busy.copy(tmp_path / "plant")
     before = dump(plant)
     forget(plant)
-    runs = sorted((plant.warehouse / "gate" / "requests").iterdir())
-    assert len(runs) > 1
-    for path in runs if lost == "all" else runs[::2]:
-        path.unlink()
+    lose(plant, lost)
     recover(plant.root, spark=plant.spark)
     assert without(dump(plant), "runs") == without(before, "runs")
     assert_old_duplicates_are_seen(plant)
     assert plant.leftovers() == []
 
 
-def test_lost_id_runs_are_made_again_without_recover_too(busy: Plant, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["all", "half damaged"])
+def test_lost_id_runs_are_made_again_without_recover_too(busy: Plant, tmp_path: Path, lost: str) -> None:
     plant = busy.copy(tmp_path / "plant")
-    shutil.rmtree(plant.warehouse / "gate")
+    lose(plant, lost)
     assert_old_duplicates_are_seen(plant)
+    assert plant.leftovers() == []
 
 
 def test_lost_rollups_are_built_again_by_the_next_tick(busy: Plant, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tidemill.accept.runs import (
     MergeUnit,
     RunUnit,
     covering,
+    is_whole,
     key_ranges,
     make_run,
     merge,
@@ -68,9 +69,9 @@ def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
 
 
 def ensure_runs(acceptor: Acceptor) -> None:
-    """The gate must remember every accepted id: runs that are gone are made again from raw."""
+    """The gate must remember every accepted id: runs that are gone or damaged are made again from raw."""
     known = acceptor.state.runs(acceptor.stream.name)
-    missing = [name for name in known if not (acceptor.runs / name).exists()]
+    missing = [name for name in known if not is_whole(acceptor.runs / name)]
     if missing:
         log.warning("making %d id runs again", len(missing), extra={"stream": acceptor.stream.name})
         acceptor.state.replace_runs(acceptor.stream.name, known, rebuild_runs(acceptor))
@@ -84,6 +85,9 @@ def ensure_runs(acceptor: Acceptor) -> None:
 def rebuild_runs(acceptor: Acceptor) -> list[str]:
     """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw."""
     acceptor.runs.mkdir(parents=True, exist_ok=True)
+    for run in acceptor.runs.glob(f"*{SUFFIX}"):
+        if not is_whole(run):
+            run.unlink()
     snapshot = acceptor.raw.snapshot()
     seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
     by_batch: dict[str, list[str]] = {}

@@ -55,6 +55,15 @@ def pieces_of(path: Path) -> list[str]:
     return pieces
 
 
+def is_whole(path: Path) -> bool:
+    """Whether the run is there and can be opened; one that is damaged is as good as gone."""
+    try:
+        pieces_of(path)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
     """Runs to merge, and the range of keys to take from each: low <= high lane < high."""
