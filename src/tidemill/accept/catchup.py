@@ -128,13 +128,14 @@ def merge_runs(acceptor: Acceptor) -> Sequence[str]:
     if not old:
         return ()
     pieces = sorted({piece for name in old for piece in pieces_of(acceptor.runs / name)})
-    count = acceptor.engine.parallelism if sum(sizes[name] for name in old) > PARALLEL_BYTES else 1
+    size = sum(sizes[name] for name in old)
+    count = acceptor.engine.parallelism if size > PARALLEL_BYTES else 1
     new = merged_names(pieces, count)
     units = [
         MergeUnit([str(acceptor.runs / run) for run in old], low, high, str(acceptor.runs / name), pieces)
         for name, (low, high) in zip(new, key_ranges(count), strict=True)
     ]
-    acceptor.engine.run(merge, units, "merge id runs")
+    acceptor.engine.run(merge, units, "merge id runs", size)
     failpoint("gate.after_merge")
     if state.replace_runs(stream, old, new):
         for name in old:
