@@ -15,7 +15,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import NOON, SLICES, Plant, Story, last_round, slice_of, start_child
+from tests.pipeline.conftest import (
+    ALL_ON_SPARK,
+    CONFIG,
+    NOON,
+    SLICES,
+    Plant,
+    Story,
+    last_round,
+    slice_of,
+    start_child,
+)
 
 from tidemill.ingest.adopt import adopt
 from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
@@ -68,7 +78,7 @@ def test_death_while_working_leaves_nothing_to_repair(story: Story, point: str, 
     plant = story.at[point].copy(tmp_path / "corpse")
     with plant.open() as mill:
         mill.run_until_idle()
-        if point.endswith("commit"):
+        if point in ("raw.after_commit", "rollups.after_commit"):
             assert mill.verify().findings == []
     assert_same(plant, story.after)
 
@@ -133,15 +143,16 @@ def as_left(plant: Plant) -> dict[str, int]:
     return found
 
 
-def start_to_die(story: Story, point: str, folder: Path) -> tuple[Plant, subprocess.Popen[str]]:
+def start_to_die(story: Story, point: str, config: str, folder: Path) -> tuple[Plant, subprocess.Popen[str]]:
     corpse = story.before.copy(folder / point)
+    corpse.configure(config)
     for number in (SLICES, SLICES + 1):
         (corpse.root / f"{number}.ndjson").write_bytes(slice_of(number))
     return corpse, start_child(CHILD, corpse.root, NOON, SLICES, SLICES + 1, TIDEMILL_FAILPOINT=point)
 
 
-def assert_all_leave_their_copies(story: Story, points: list[str], folder: Path) -> None:
-    dying = [start_to_die(story, point, folder) for point in points]
+def assert_all_leave_their_copies(story: Story, points: list[str], config: str, folder: Path) -> None:
+    dying = [start_to_die(story, point, config, folder) for point in points]
     for point, (corpse, process) in zip(points, dying, strict=True):
         _, said = process.communicate(timeout=300)
         assert process.returncode == EXIT_CODE, said
@@ -150,20 +161,18 @@ def assert_all_leave_their_copies(story: Story, points: list[str], folder: Path)
         assert told(corpse) == told(copy), point
 
 
-def test_what_a_process_leaves_that_dies_while_landing_is_the_copy(story: Story, tmp_path: Path) -> None:
-    assert_all_leave_their_copies(story, LANDING, tmp_path)
-
-
-def test_what_a_process_leaves_that_dies_while_working_is_the_copy(story: Story, tmp_path: Path) -> None:
-    assert_all_leave_their_copies(story, ["raw.after_commit", "rollups.after_commit"], tmp_path)
+@pytest.mark.parametrize("points", [LANDING, *(ON_SPARK[i : i + 3] for i in range(0, len(ON_SPARK), 3))])
+def test_what_a_process_leaves_that_dies_is_the_copy(story: Story, points: list[str], tmp_path: Path) -> None:
+    """These do their small work without Spark, by the same kernels: so quick, and the same files."""
+    assert_all_leave_their_copies(story, points, CONFIG, tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("point", ON_SPARK)
-def test_what_a_process_leaves_that_dies_at_any_point_is_the_copy(
+def test_what_a_process_on_spark_leaves_that_dies_is_the_copy(
     story: Story, point: str, tmp_path: Path
 ) -> None:
-    assert_all_leave_their_copies(story, [point], tmp_path)
+    assert_all_leave_their_copies(story, [point], ALL_ON_SPARK, tmp_path)
 
 
 SENDER = """
