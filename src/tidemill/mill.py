@@ -26,7 +26,7 @@ from tidemill.ingest.sources import expand
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
-from tidemill.model.errors import BusyError, InputError, NotFoundError, StorageError
+from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError, TidemillError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus, slice_id
 from tidemill.model.time import DAY, Interval, parse_instant
 from tidemill.state.protocol import ClockState, State
@@ -237,7 +237,15 @@ class Mill:
         began = time.perf_counter()
         with self._working():
             adopt(self.project.warehouse, self.state)
-            done = [self._tick_stream(stream, now) for stream in self.project.streams.values()]
+            done, troubles = [], []
+            for stream in self.project.streams.values():
+                try:
+                    done.append(self._tick_stream(stream, now))
+                except TidemillError as error:  # the other streams do not wait for it
+                    log.error("%s", error, extra={"stream": stream.name})
+                    troubles.append(error)
+        if troubles:
+            raise troubles[0]
         return TickReport(now, done, time.perf_counter() - began)
 
     def run_until_idle(self) -> list[TickReport]:
@@ -256,8 +264,10 @@ class Mill:
         while not stop.is_set():
             try:
                 report = self.tick()
-            except BusyError:
-                log.warning("another process works on this warehouse; waiting")
+            except TidemillError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                log.warning("%s; trying again", error)
                 stop.wait(interval)
                 continue
             if on_tick is not None:
@@ -301,7 +311,7 @@ class Mill:
         seen = self.state.table_versions(stream.name)
         for name in ("raw", "quarantine", "rollups"):
             table = self._existing(name, stream.name)
-            if table is not None and table.version > seen.get(name, 0):
+            if (table.version if table is not None else 0) != seen.get(name, 0):
                 return True
         return self._left_behind(stream.name)
 

@@ -38,6 +38,8 @@ def catch_up(acceptor: Acceptor) -> list[str]:
     """The batches that were committed but not recorded, now recorded."""
     stream, state = acceptor.stream.name, acceptor.state
     seen = state.table_versions(stream)
+    acceptor.raw.expect(seen.get("raw", 0))
+    acceptor.quarantine.expect(seen.get("quarantine", 0))
     caught: list[str] = []
     for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
         batch = commit.info.get("batch")

@@ -154,6 +154,15 @@ class Table:
             self._delta.update_incremental()
         return self.version
 
+    def expect(self, version: int) -> None:
+        """What somebody has seen must still be there: a table never goes back."""
+        if self.refresh() < version:
+            raise StorageError(
+                f"the table is at version {self.version}; version {version} was committed once",
+                where=str(self.root),
+                hint="it was deleted or taken from an old copy: run `tidemill recover`",
+            )
+
     def snapshot(self) -> Snapshot:
         """The parts of the version last looked at."""
         if self._snapshot is None or self._snapshot.version != self.version:

@@ -100,6 +100,7 @@ class Roller:
         """Enter tiles that were committed but not recorded; how many. What was not is thrown away."""
         self.table.clean_staging()
         seen = self.state.table_versions(self.stream.name).get("rollups", -1)
+        self.table.expect(seen)
         commits = self.table.commits(after=seen)
         if not commits:
             return 0
