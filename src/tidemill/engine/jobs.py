@@ -11,6 +11,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -73,15 +75,16 @@ class Engine:
     ) -> list[Row]:
         """Rows of `kernel(unit)` for all units, in the order of the units.
 
-        `size` says about how many bytes they read: work too small to be worth handing out is done here,
-        by the same kernel. Errors that are somebody's to fix come back as what they were; anything else
-        is a bug and surfaces as Spark reports it.
+        `size` says about how many bytes of files they read: work too small to be worth handing out is done
+        here, by the same kernel on threads. Errors that are somebody's to fix come back as what they were;
+        anything else is a bug and surfaces as Spark reports it.
         """
         if not units:
             return []
         if size is not None and size <= self._inline_bytes:
             began = time.perf_counter()
-            here = [row for unit in units for row in _rows(kernel, unit)]
+            with ThreadPoolExecutor(min(len(units), self.parallelism)) as pool:
+                here = [row for rows in pool.map(partial(_rows, kernel), units) for row in rows]
             log.debug("%s: %d units here in %.3f s", label, len(units), time.perf_counter() - began)
             return here
         from pyspark import cloudpickle

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+from numba import njit, uint64
 
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
-from tidemill.records.loads import put_word, word_at
-from tidemill.records.scan import FRACTION, INTEGER
+from tidemill.records.hashing import mix
+from tidemill.records.loads import byte_at, put_word, word_at
+from tidemill.records.scan import EXPONENT, FRACTION, INTEGER
 
 if TYPE_CHECKING:
-    from tidemill.records.arrays import Bytes, Ints, Mask
+    from tidemill.records.arrays import Bytes, Ints, Mask, Offsets
 
 SAFE_DIGITS = 18  # of a number that surely fits 64 bits
+_ALMOST_FULL = 922337203685477579  # ten times this and a digit still fit 64 bits
+_DECIMAL_END = 10**18
+_HIGHS = np.uint64(0x8080808080808080)
+_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_LAST = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 @njit(cache=True, inline="always")
@@ -57,6 +63,9 @@ def utf8_rows(b: Bytes, starts: Ints, ends: Ints, valid: Mask) -> None:
         e = ends[i]
         ok = True
         while p < e:
+            if p + 8 <= e and word_at(b, p) & _HIGHS == 0:
+                p += 8
+                continue
             c = b[p]
             if c < 0x80:
                 p += 1
@@ -115,55 +124,74 @@ def join_at(
 
 
 @njit(cache=True, nogil=True)
-def _numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, values: Ints, exact: Mask) -> None:
-    """`-?digits[.digits]` times 10**scale, half to even; exact[i] is False where that is not certain."""
+def _numbers(
+    b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, rounds: bool, values: Ints, exact: Mask
+) -> None:
+    """`-?digits[.digits][e…]` times 10**scale; exact[i] is False where that is not certain.
+
+    With `rounds` half to even and 18 digits at most, as decimals are; otherwise whole numbers of 64 bits.
+    """
     for i in range(starts.size):
         exact[i] = False
-        if tags[i] != INTEGER and tags[i] != FRACTION:
+        if tags[i] != INTEGER and tags[i] != FRACTION and tags[i] != EXPONENT:
             continue
         p = starts[i]
         e = ends[i]
-        negative = b[p] == 0x2D
+        negative = byte_at(b, p) == 0x2D
         if negative:
             p += 1
         value = 0
-        digits = 0
-        kept = scale  # how many digits may still come after the point
-        rest = 0  # -1 below half, 0 nothing dropped, 1 half, 2 above half
-        first_dropped = True
+        power = scale
         point = False
+        fits = True
         while p < e:
-            c = b[p]
-            p += 1
+            c = byte_at(b, p)
             if c == 0x2E:
                 point = True
-                continue
-            d = c - 48
-            if point and kept == 0:
-                if first_dropped:
-                    rest = 2 if d > 5 else (1 if d == 5 else (-1 if d > 0 else 0))
-                    first_dropped = False
-                elif d > 0:
-                    if rest == 1:
-                        rest = 2
-                    elif rest == 0:
-                        rest = -1
-                continue
-            if point:
-                kept -= 1
-            value = value * 10 + d
-            digits += value != 0  # not `> 0`: the 19th digit can wrap around
-            if digits > SAFE_DIGITS:
+            elif c < 48 or c > 57:
                 break
-        while kept > 0 and digits <= SAFE_DIGITS:
-            value *= 10
-            digits += value != 0
-            kept -= 1
-        if digits > SAFE_DIGITS:
+            else:
+                if value > _ALMOST_FULL:
+                    fits = False
+                    break
+                value = value * 10 + (c - 48)
+                power -= point
+            p += 1
+        if not fits:
             continue
-        if rest == 2 or (rest == 1 and value % 2 == 1):
-            value += 1
-        if value >= 1000000000000000000:
+        if p < e:  # the exponent; the scanner has seen that it is one
+            p += 1
+            down = byte_at(b, p) == 0x2D
+            if down or byte_at(b, p) == 0x2B:
+                p += 1
+            if e - p > 4:
+                continue
+            shift = 0
+            while p < e:
+                shift = shift * 10 + (byte_at(b, p) - 48)
+                p += 1
+            power += -shift if down else shift
+        while power > 0 and value != 0 and value <= _ALMOST_FULL:
+            value *= 10
+            power -= 1
+        if power > 0 and value != 0:
+            continue
+        if power < 0 and value != 0:
+            divisor = 1
+            while power < 0 and divisor <= _ALMOST_FULL:
+                divisor *= 10
+                power += 1
+            if power < 0:
+                continue
+            rest = value % divisor
+            value //= divisor
+            if rest != 0:
+                if not rounds:
+                    continue
+                half = divisor // 2
+                if rest > half or (rest == half and value % 2 == 1):
+                    value += 1
+        if rounds and value >= _DECIMAL_END:
             continue
         values[i] = -value if negative else value
         exact[i] = True
@@ -173,44 +201,98 @@ def scaled_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int) 
     """Decimals as integers of the given scale, and where they are certain."""
     values = np.zeros(starts.size, np.int64)
     exact = np.empty(starts.size, np.bool_)
-    _numbers(b, starts, ends, tags, scale, values, exact)
+    _numbers(b, starts, ends, tags, scale, True, values, exact)
+    return values, exact
+
+
+def whole_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Ints, Mask]:
+    """Integers (also spelled 7.0 or 7e0), and where they are certain."""
+    values = np.zeros(starts.size, np.int64)
+    exact = np.empty(starts.size, np.bool_)
+    _numbers(b, starts, ends, tags, 0, False, values, exact)
     return values, exact
 
 
 @njit(cache=True, nogil=True)
-def _whole(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, values: Ints, exact: Mask) -> None:
+def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
+    """Numbers the distinct spans in the order in which they first come; returns where they do."""
+    slots = np.full(1024, -1, np.int32)
+    hashes = np.empty(512, np.uint64)
+    firsts = np.empty(512, np.int64)
+    n = 0
     for i in range(starts.size):
-        exact[i] = False
-        if tags[i] != INTEGER and tags[i] != FRACTION:
-            continue
-        p = starts[i]
-        e = ends[i]
-        negative = b[p] == 0x2D
-        if negative:
-            p += 1
-        value = 0
-        s = p
-        while p < e and b[p] != 0x2E:
-            if p - s >= SAFE_DIGITS:
+        s = starts[i]
+        size = ends[i] - s
+        h = _quick_hash(b, s, size)
+        at = h & np.uint64(slots.size - 1)
+        while True:
+            code = slots[at]
+            if code < 0:
                 break
-            value = value * 10 + (b[p] - 48)
-            p += 1
-        if p < e and b[p] == 0x2E:
-            p += 1
-            while p < e and b[p] == 48:
-                p += 1
-        if p < e:
-            continue
-        values[i] = -value if negative else value
-        exact[i] = True
+            if hashes[code] == h:
+                o = starts[firsts[code]]
+                if ends[firsts[code]] - o == size and _equal(b, s, o, size):
+                    break
+            at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
+        if code < 0:
+            code = n
+            if n == firsts.size:
+                hashes = np.concatenate((hashes, np.empty(n, np.uint64)))
+                firsts = np.concatenate((firsts, np.empty(n, np.int64)))
+            hashes[n] = h
+            firsts[n] = i
+            slots[at] = n
+            n += 1
+            if 2 * n > slots.size:
+                slots = np.full(slots.size * 4, -1, np.int32)
+                for k in range(n):
+                    at = hashes[k] & np.uint64(slots.size - 1)
+                    while slots[at] >= 0:
+                        at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
+                    slots[at] = k
+        codes[i] = code
+    return firsts[:n].copy()
 
 
-def whole_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Ints, Mask]:
-    """Integers (also spelled 7.0), and where they are certain."""
-    values = np.zeros(starts.size, np.int64)
-    exact = np.empty(starts.size, np.bool_)
-    _whole(b, starts, ends, tags, values, exact)
-    return values, exact
+@njit(cache=True, inline="always")
+def _quick_hash(b: Bytes, start: int, size: int) -> uint64:
+    """By length, the first and the last eight bytes: for a table in memory, where equality is checked."""
+    if size < 8:
+        if start + 8 <= b.size:
+            first = word_at(b, start) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1))
+        else:
+            first = np.uint64(0)
+            for q in range(size):
+                first = (first << np.uint64(8)) | np.uint64(byte_at(b, start + size - 1 - q))
+        last = np.uint64(0)
+    else:
+        first = word_at(b, start)
+        last = word_at(b, start + size - 8)
+    return mix(first * _FIRST + last * _LAST + np.uint64(size))
+
+
+@njit(cache=True, inline="always")
+def _equal(b: Bytes, p: int, q: int, size: int) -> bool:
+    while size >= 8:
+        if word_at(b, p) != word_at(b, q):
+            return False
+        p += 8
+        q += 8
+        size -= 8
+    while size > 0:
+        if byte_at(b, p) != byte_at(b, q):
+            return False
+        p += 1
+        q += 1
+        size -= 1
+    return True
+
+
+def coded_strings(b: Bytes, starts: Ints, ends: Ints) -> pa.DictionaryArray:
+    """The spans as a dictionary-coded array, for columns of few values."""
+    codes = np.empty(starts.size, np.int32)
+    firsts = _codes(b, starts, ends, codes)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), strings(b, starts[firsts], ends[firsts]))
 
 
 @njit(cache=True, inline="always")

@@ -14,7 +14,15 @@ import pyarrow.compute as pc
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.records.arrays import Bytes, Ints, Mask
 from tidemill.records.chunk import RecordChunk
-from tidemill.records.columns import SAFE_DIGITS, instants, scaled_numbers, strings, utf8_rows, whole_numbers
+from tidemill.records.columns import (
+    SAFE_DIGITS,
+    coded_strings,
+    instants,
+    scaled_numbers,
+    strings,
+    utf8_rows,
+    whole_numbers,
+)
 from tidemill.records.judge import Judged, Refused, judge
 from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, ReadPlan
 from tidemill.records.scan import (
@@ -35,8 +43,8 @@ from tidemill.records.scan import (
 
 _TAGS_OF_TYPE = {
     "string": (STRING, ESCAPED),
-    "integer": (INTEGER, FRACTION),  # 7.0 is an integer; whether a fraction is one is seen when read
-    "decimal": (INTEGER, FRACTION),
+    "integer": (INTEGER, FRACTION, EXPONENT),  # 7.0 is one; whether a fraction is, is seen when it is read
+    "decimal": (INTEGER, FRACTION, EXPONENT),
     "float": (INTEGER, FRACTION, EXPONENT),
     "boolean": (TRUE, FALSE),
     "object": (OBJECT,),
@@ -101,6 +109,7 @@ class _Bulk:
     found: Scanned
     arrival: int
     good: Mask = field(init=False)
+    _based: tuple[Ints, Ints] | None = field(init=False, default=None)  # rows, and where their records start
 
     def __post_init__(self) -> None:
         self.good = self.found.proven.astype(np.bool_)
@@ -115,7 +124,9 @@ class _Bulk:
 
     def _span(self, name: str, rows: Ints) -> tuple[Ints, Ints]:
         spans = self.found.spans[self.plan.columns.index(name)][rows]
-        base = self.chunk.starts[rows]
+        if self._based is None or self._based[0] is not rows:
+            self._based = rows, self.chunk.starts[rows]
+        base = self._based[1]
         return base + spans[:, 0], base + spans[:, 1]
 
     def read(self) -> pa.Table:
@@ -209,9 +220,9 @@ class _Bulk:
         else:
             start, end = self._span(plan.tenant_column, rows)
             keep &= (end > start) & (end - start <= MAX_TENANT_BYTES)
-            tenant = strings(self.chunk.data, start, end).dictionary_encode()
+            tenant = coded_strings(self.chunk.data, start, end)
         if plan.type_column is not None:
-            kind = strings(self.chunk.data, *self._span(plan.type_column, rows)).dictionary_encode()
+            kind = coded_strings(self.chunk.data, *self._span(plan.type_column, rows))
             known = np.array([text in plan.types for text in kind.dictionary.to_pylist()], np.bool_)
             if not known.all():
                 keep &= known[np.asarray(kind.indices)]
@@ -229,10 +240,10 @@ class _Bulk:
     def _text_column(self, name: str, rows: Ints) -> pa.Array:
         present = self._tags(name)[rows] == STRING
         if present.all():
-            return strings(self.chunk.data, *self._span(name, rows)).dictionary_encode()
+            return coded_strings(self.chunk.data, *self._span(name, rows))
         start, end = self._span(name, rows)
         start, end = np.where(present, start, 0), np.where(present, end, 0)
-        text = strings(self.chunk.data, start, end).dictionary_encode()
+        text = coded_strings(self.chunk.data, start, end)
         return pa.DictionaryArray.from_arrays(
             pc.if_else(pa.array(present), text.indices, pa.scalar(None, pa.int32())), text.dictionary
         )
@@ -273,12 +284,16 @@ class _Bulk:
         return values, exact | (tags == MISSING) | (tags == NULL)
 
     def _surely_fits(self, name: str, kind: str, scale: int, rows: Ints) -> Mask:
-        """A number nobody reads: told by its length alone, and the rest is left to `judge`."""
+        """A number nobody keeps: told by its length alone, and read only when that does not tell."""
         tags = self._tags(name)[rows]
         spans = self.found.spans[self.plan.columns.index(name)][rows]
         short = spans[:, 1] - spans[:, 0] <= SAFE_DIGITS - scale
         plain = (tags == INTEGER) | ((tags == FRACTION) if kind == "decimal" else False)
-        return (plain & short) | (tags == MISSING) | (tags == NULL)
+        fits: Mask = (plain & short) | (tags == MISSING) | (tags == NULL)
+        unsure = np.flatnonzero(~fits)
+        if unsure.size:
+            fits[unsure] = self._number(name, kind, scale, rows[unsure])[1]
+        return fits
 
     def _table(
         self,

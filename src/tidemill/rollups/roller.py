@@ -7,7 +7,7 @@ crashes and rebuilds are all answered by it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -45,8 +45,6 @@ log = logging.getLogger(__name__)
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 TILES_PER_ROUND: Final = 2_000  # 5s tiles built and committed at a time
-ROW_BYTES: Final = 100  # of a cell in memory
-UNPACKED: Final = 10  # times the size of a raw part on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,7 @@ class _Plan:
     high: list[HighUnit]
     reasons: dict[TileKey, str]
     replaced: set[str]  # paths of the parts that go
-    low_bytes: int = 0  # about what is read for them
-    high_bytes: int = 0
+    low_bytes: int = 0  # of the files that the low units read
 
 
 class Roller:
@@ -128,12 +125,12 @@ class Roller:
         plan = self._plan(stale, fresh, folder)
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
         sizes = [len(unit.base) for unit in plan.low]
-        groups = spread(sizes, max(1, min(2 * self.engine.parallelism, sum(sizes) // 4)))
+        groups = spread(sizes, max(1, min(2 * self.engine.parallelism, sum(sizes) // 12)))
         low = [[plan.low[i] for i in group] for group in groups]
         built = self.engine.run(_low_group, low, "tiles 5s 1m", plan.low_bytes)
         minutes = {b.key: b.part.path for b in built if b.key.level == MINUTE_LEVEL.name}
         high = [replace(unit, minutes=minutes) for unit in plan.high]
-        built += self.engine.run(build_high, high, "tiles 1h 1d 7d", plan.high_bytes)
+        built += self.engine.run(build_high, high, "tiles 1h 1d 7d", _high_bytes(high))
         failpoint("rollups.after_build")
         self._commit(name, built, plan.replaced)
         return [
@@ -162,23 +159,11 @@ class Roller:
             carried = self._carried(tile_span(key), tiles)
             minute = self._target(key, hashes, start in shrunk, plan)
             plan.low.append(LowUnit(self.spec, self.plan, targets, carried, minute, str(folder)))
-        fresh_bytes = sum(Path(path).stat().st_size for path in partials)
-        again = {path for unit in plan.low for target in unit.base for path in target.raw}
-        fresh_bytes += sum(Path(path).stat().st_size for path in again) * UNPACKED
-        plan.low_bytes = fresh_bytes + self._bytes_of(plan.replaced, [BASE.name, MINUTE_LEVEL.name])
+        read = {path for unit in plan.low for target in unit.base for path in target.raw}
+        plan.low_bytes = file_bytes([*partials, *read, *map(self._absolute, plan.replaced)])
         minutes = [TileKey(MINUTE_LEVEL.name, start) for start in by_minute]
         plan.high.extend(self._high_units(minutes, hashes, shrunk, folder, plan))
-        plan.high_bytes = fresh_bytes + self._bytes_of(
-            plan.replaced, [HOUR_LEVEL.name, DAY_LEVEL.name, WEEK_LEVEL.name]
-        )
         return plan
-
-    def _bytes_of(self, paths: Collection[str], levels: Collection[str]) -> int:
-        """What the rows of these parts take in memory, about."""
-        self.table.refresh()
-        known = self.table.snapshot().by_path
-        rows = sum(known[path].rows for path in paths if known[path].partition["level"] in levels)
-        return rows * ROW_BYTES
 
     def _base_target(
         self, tile: BaseTile, fresh: Fresh | None, partials: Sequence[str], plan: _Plan
@@ -290,6 +275,17 @@ class Roller:
         self.state.apply_tiles(self.stream.name, version, records)
         failpoint("rollups.after_state")
         self.table.clean_staging()
+
+
+def file_bytes(paths: Iterable[str]) -> int:
+    return sum(Path(path).stat().st_size for path in paths)
+
+
+def _high_bytes(units: Sequence[HighUnit]) -> int:
+    targets = [target for unit in units for target in (*unit.hours, *unit.days, *unit.weeks)]
+    unchanged = [path for target in targets for _, path in target.below or ()]
+    old = [target.old for target in targets if target.old is not None]
+    return file_bytes([*old, *unchanged, *(path for unit in units for path in unit.deltas)])
 
 
 def _rounds(stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
