@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
 GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
 TASKS_PER_CORE: Final = 2
+CHUNKS_PER_PIECE: Final = 6  # of a large slice that several tasks read
 
 Progress = Callable[[str, float], None]
 
@@ -175,7 +176,7 @@ class Acceptor:
             landed=new.size,
             csv=self.stream.csv,
         )
-        size = self.settings.chunk_bytes
+        size = self.settings.chunk_bytes * CHUNKS_PER_PIECE
         if new.format is not Format.NDJSON or new.codec is not Codec.NONE or new.size <= size * 3 // 2:
             return [whole]
         return [

@@ -172,12 +172,24 @@ def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rival
 
 def _lines(keys: _Keys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) -> Ints:
     out = np.empty(rows.size, np.int64)
-    for index, table in tables.items():
-        here = np.flatnonzero(keys.chunk[rows] == index)
-        if here.size:
-            record = one(table.column("row")).to_numpy()[keys.at[rows[here]]]
-            out[here] = lines[index] + record
+    for index, here in _by_chunk(keys, rows):
+        record = one(tables[index].column("row")).to_numpy()[keys.at[rows[here]]]
+        out[here] = lines[index] + record
     return out
+
+
+def _by_chunk(keys: _Keys, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """The chunks that the rows are of, each with the positions in `rows` of its own."""
+    chunk = keys.chunk[rows]
+    if not chunk.size:
+        return
+    # numpy sorts 16 bits in one pass over them
+    small = chunk.astype(np.int16) if int(chunk.max()) < 1 << 15 else chunk
+    order = np.argsort(small, kind="stable")
+    ordered = chunk[order]
+    cuts = np.flatnonzero(np.diff(ordered)) + 1
+    for here in np.split(order, cuts):
+        yield int(chunk[here[0]]), here
 
 
 def _against(
@@ -225,10 +237,8 @@ def _texts(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints)
     """`tenant NUL event_id` of the rows, in their order."""
     lengths = np.zeros(rows.size, np.int64)
     parts = []
-    for index, table in tables.items():
-        here = np.flatnonzero(keys.chunk[rows] == index)
-        if not here.size:
-            continue
+    for index, here in _by_chunk(keys, rows):
+        table = tables[index]
         tenant, ids = one(table.column("tenant")), one(table.column("event_id"))
         codes = tenant.indices.to_numpy()
         name_offsets, names = string_buffers(tenant.dictionary)
