@@ -91,10 +91,10 @@ class Bench:
         if self.ours is None:
             return
         self.cold_start = self.ours.start()
-        small = work.batch(20_000)
+        small = work.batch(200_000)
         store = self.fresh("warm")
         store.load(small.slices)
-        store.load(work.late(100, 20_000).slices)
+        store.load(work.late(1_000, 200_000).slices)
         store.query()
         store.close()
 

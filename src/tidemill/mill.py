@@ -224,9 +224,7 @@ class Mill:
 
         settings = self.project.engine
         cores = settings.cores if isinstance(settings.cores, int) else None
-        return Engine(
-            self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes
-        )
+        return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
 
     def tick(self, now: int | None = None) -> TickReport:
         """One round for every stream: take up what a crash left, accept, roll up, merge id runs.

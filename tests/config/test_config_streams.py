@@ -209,9 +209,21 @@ def test_durations_are_microseconds() -> None:
 @pytest.mark.parametrize(
     ("schema", "metric", "said"),
     [
-        ("{id: string, bucket: string}", "{kind: counter, dimensions: [bucket]}", "the table's own column bucket"),
-        ("{id: string, a.b: string, a__b: string}", "{kind: counter, dimensions: [a.b, a__b]}", "dimension 'a.b'"),
-        ("{id: string, Api: string, api: string}", "{kind: counter, dimensions: [Api, api]}", "dimension 'Api'"),
+        (
+            "{id: string, bucket: string}",
+            "{kind: counter, dimensions: [bucket]}",
+            "the table's own column bucket",
+        ),
+        (
+            "{id: string, a.b: string, a__b: string}",
+            "{kind: counter, dimensions: [a.b, a__b]}",
+            "dimension 'a.b'",
+        ),
+        (
+            "{id: string, Api: string, api: string}",
+            "{kind: counter, dimensions: [Api, api]}",
+            "dimension 'Api'",
+        ),
         (
             "{id: string, ms: integer, ms__sum: integer}",
             "{kind: counter, dimensions: [ms__sum], measures: [ms]}",

@@ -323,9 +323,7 @@ def test_the_ledger_is_the_same_when_it_is_rebuilt(warehouse: Path, state: State
     fresh.close()
 
 
-def test_a_lost_log_is_written_again_from_the_state(
-    warehouse: Path, state: State, landing: Landing
-) -> None:
+def test_a_lost_log_is_written_again_from_the_state(warehouse: Path, state: State, landing: Landing) -> None:
     for number in (1, 2, 1):
         landing.land_bytes("requests", LINE * number, arrival=NOON)
     (warehouse / "slices" / "landings.ndjson").unlink()

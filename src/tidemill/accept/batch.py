@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
 GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
 TASKS_PER_CORE: Final = 2
-CHUNKS_PER_PIECE: Final = 6  # of a large slice that several tasks read
+CHUNKS_PER_PIECE: Final = 2  # of a large slice that several tasks read
 
 Progress = Callable[[str, float], None]
 
@@ -391,9 +391,7 @@ class Acceptor:
         failpoint("quarantine.after_commit")
         return version
 
-    def _result(
-        self, s: _Slice, chunks: Sequence[StagedChunk], written: Sequence[Written]
-    ) -> SliceResult:
+    def _result(self, s: _Slice, chunks: Sequence[StagedChunk], written: Sequence[Written]) -> SliceResult:
         bounds = [w.bounds[s.entry.id] for w in written if s.entry.id in w.bounds]
         counts = self._counts(s, chunks)
         late = sum(w.late.get(s.entry.id, 0) for w in written)
@@ -422,9 +420,7 @@ def _first_lines(slices: Sequence[_Slice], chunks: Sequence[StagedChunk]) -> lis
 
 
 def _newest_accepted(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> int | None:
-    if chunk.max_time is None or not any(
-        number in g.duplicates or number in g.conflicts for g in gated
-    ):
+    if chunk.max_time is None or not any(number in g.duplicates or number in g.conflicts for g in gated):
         return chunk.max_time
     times = one(read_ipc(chunk.columns).column("event_time")).to_numpy().copy()
     keep = np.ones(times.size, np.bool_)

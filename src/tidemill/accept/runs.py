@@ -147,7 +147,7 @@ def _keys_of(path: str, seqs: Mapping[str, int]) -> pa.Table:
     high, low = hash_keys(tenant, ids)
     offsets, data = string_buffers(payload)
     ends = offsets.astype(np.int64)
-    found = scan(data, ends[:-1], ends[1:], (), MAX_CONFIGURED_DEPTH)
+    found = scan(data, ends[:-1], ends[1:], max_depth=MAX_CONFIGURED_DEPTH)
     content = found.content
     for row in np.flatnonzero(found.proven == 0).tolist():  # what the scanner leaves to the rules
         content[row] = content_hash(parse(bytes(data[ends[row] : ends[row + 1]]), MAX_CONFIGURED_DEPTH))

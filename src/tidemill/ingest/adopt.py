@@ -70,9 +70,7 @@ def _enter(log: LandingLog, state: State, orphans: list[NewSlice], note: Note) -
 def _orphans(warehouse: Path, state: State, note: Note) -> list[NewSlice]:
     """Slices that got their final name, and with it all their bytes, but no place in the ledger."""
     return [
-        new
-        for new in note.slices
-        if state.slice(new.id) is None and _size(warehouse / new.path) == new.size
+        new for new in note.slices if state.slice(new.id) is None and _size(warehouse / new.path) == new.size
     ]
 
 

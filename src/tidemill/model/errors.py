@@ -71,9 +71,7 @@ class QueryError(TidemillError):
     code = "query"
     exit_code = 2
 
-    def __init__(
-        self, message: str, *, hint: str = "", where: str = "", position: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, hint: str = "", where: str = "", position: int | None = None) -> None:
         super().__init__(message, hint=hint, where=where)
         self.position = position
 

@@ -42,9 +42,7 @@ def level_named(name: str) -> Level:
     try:
         return BY_NAME[name]
     except KeyError:
-        raise QueryError(
-            f"there is no rollup level {name!r}", hint=f"levels: {', '.join(NAMES)}"
-        ) from None
+        raise QueryError(f"there is no rollup level {name!r}", hint=f"levels: {', '.join(NAMES)}") from None
 
 
 def level_for(interval: int) -> Level:

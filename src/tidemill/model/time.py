@@ -73,9 +73,7 @@ def parse_duration(text: str | int) -> int:
         groups = match.groups() if match else ()
         if any(groups) and not stripped.endswith("T"):
             return sum(
-                _scaled(number, unit, text)
-                for number, unit in zip(groups, _ISO_UNITS, strict=True)
-                if number
+                _scaled(number, unit, text) for number, unit in zip(groups, _ISO_UNITS, strict=True) if number
             )
     else:
         compact = stripped.replace(" ", "")
@@ -165,8 +163,7 @@ class Interval:
     def __post_init__(self) -> None:
         if self.end < self.start:
             raise InputError(
-                f"interval ends ({format_instant(self.end)}) before it starts "
-                f"({format_instant(self.start)})",
+                f"interval ends ({format_instant(self.end)}) before it starts ({format_instant(self.start)})",
                 hint="intervals are half-open [start, end) with start <= end",
             )
 

@@ -13,7 +13,7 @@ from numba import njit, uint64
 
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.records.hashing import mix
-from tidemill.records.loads import byte_at, put_word, word_at
+from tidemill.records.loads import byte_at, copy_bytes, word_at
 from tidemill.records.scan import EXPONENT, FRACTION, INTEGER
 
 if TYPE_CHECKING:
@@ -27,23 +27,11 @@ _FIRST = np.uint64(0x9E3779B97F4A7C15)
 _LAST = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
-@njit(cache=True, inline="always")
-def _copy(b: Bytes, start: int, end: int, out: Bytes, at: int) -> None:
-    while start + 8 <= end:
-        put_word(out, at, word_at(b, start))
-        start += 8
-        at += 8
-    while start < end:
-        out[at] = b[start]
-        start += 1
-        at += 1
-
-
 @njit(cache=True, nogil=True)
 def copy_at(b: Bytes, starts: Ints, ends: Ints, at: Ints, out: Bytes) -> None:
     """Copy each b[starts[i]:ends[i]] to out[at[i]:]."""
     for i in range(starts.size):
-        _copy(b, starts[i], ends[i], out, at[i])
+        copy_bytes(b, starts[i], ends[i], out, at[i])
 
 
 def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
@@ -117,10 +105,10 @@ def join_at(
         r = rows[i]
         o = at[i]
         t = codes[r]
-        _copy(names, name_offsets[t], name_offsets[t + 1], out, o)
+        copy_bytes(names, name_offsets[t], name_offsets[t + 1], out, o)
         o += name_offsets[t + 1] - name_offsets[t]
         out[o] = 0
-        _copy(ids, id_offsets[r], id_offsets[r + 1], out, o + 1)
+        copy_bytes(ids, id_offsets[r], id_offsets[r + 1], out, o + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -144,18 +132,21 @@ def _numbers(
         power = scale
         point = False
         fits = True
+        more = False  # whether digits that are left out are more than zeros
         while p < e:
             c = byte_at(b, p)
             if c == 0x2E:
                 point = True
             elif c < 48 or c > 57:
                 break
-            else:
-                if value > _ALMOST_FULL:
-                    fits = False
-                    break
+            elif value <= _ALMOST_FULL:
                 value = value * 10 + (c - 48)
                 power -= point
+            elif point:  # a digit so far behind the point can only break a tie
+                more |= c != 48
+            else:
+                fits = False
+                break
             p += 1
         if not fits:
             continue
@@ -171,6 +162,8 @@ def _numbers(
                 shift = shift * 10 + (byte_at(b, p) - 48)
                 p += 1
             power += -shift if down else shift
+        if more and power >= 0:
+            continue
         while power > 0 and value != 0 and value <= _ALMOST_FULL:
             value *= 10
             power -= 1
@@ -185,11 +178,11 @@ def _numbers(
                 continue
             rest = value % divisor
             value //= divisor
-            if rest != 0:
+            if rest != 0 or more:
                 if not rounds:
                     continue
                 half = divisor // 2
-                if rest > half or (rest == half and value % 2 == 1):
+                if rest > half or (rest == half and (more or value % 2 == 1)):
                     value += 1
         if rounds and value >= _DECIMAL_END:
             continue

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
     from numba.core.typing import BaseContext as TypingContext
     from numba.core.typing.templates import Signature
+
+    from tidemill.records.arrays import Bytes
 
 _BYTE = ir.IntType(8)
 _WORD = ir.IntType(64)
@@ -77,3 +79,16 @@ def first_marked(_typing: TypingContext, marks: types.Integer):  # type: ignore[
         return builder.lshr(zeros, ir.Constant(_WORD, 3))
 
     return types.int64(types.uint64), build
+
+
+@njit(cache=True, inline="always")
+def copy_bytes(b: Bytes, start: int, end: int, out: Bytes, at: int) -> None:
+    """out[at:] = b[start:end]"""
+    while start + 8 <= end:
+        put_word(out, at, word_at(b, start))
+        start += 8
+        at += 8
+    while start < end:
+        out[at] = b[start]
+        start += 1
+        at += 1

@@ -59,6 +59,21 @@ class ReadPlan:
         """Every column a kernel looks at: all declared fields, each once."""
         return tuple(rule.name for rule in self.rules)
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Columns whose values are read, not only their kind; numbers always, to see whether they fit."""
+        used = {
+            *self.identity,
+            *self.dimensions,
+            *self.measures,
+            self.tenant_column,
+            self.type_column,
+            self.time_column,
+        }
+        return tuple(
+            rule.name for rule in self.rules if rule.name in used or rule.type in ("integer", "decimal")
+        )
+
 
 def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
     time = stream.event_time

@@ -71,7 +71,7 @@ class ReadChunk:
 
 def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
     """Columns of the valid records: the plain ones in bulk, the unusual ones by `judge`."""
-    found = scan(chunk.data, chunk.starts, chunk.ends, plan.columns, plan.depth)
+    found = scan(chunk.data, chunk.starts, chunk.ends, plan.columns, plan.kept, plan.depth)
     bulk = _Bulk(plan, chunk, found, arrival)
     fast = bulk.read()
     rows = np.flatnonzero(~bulk.good)
@@ -109,7 +109,6 @@ class _Bulk:
     found: Scanned
     arrival: int
     good: Mask = field(init=False)
-    _based: tuple[Ints, Ints] | None = field(init=False, default=None)  # rows, and where their records start
 
     def __post_init__(self) -> None:
         self.good = self.found.proven.astype(np.bool_)
@@ -122,12 +121,11 @@ class _Bulk:
     def _tags(self, name: str) -> Bytes:
         return self.found.tags[self.plan.columns.index(name)]
 
-    def _span(self, name: str, rows: Ints) -> tuple[Ints, Ints]:
-        spans = self.found.spans[self.plan.columns.index(name)][rows]
-        if self._based is None or self._based[0] is not rows:
-            self._based = rows, self.chunk.starts[rows]
-        base = self._based[1]
-        return base + spans[:, 0], base + spans[:, 1]
+    def _span(self, name: str, rows: Ints) -> tuple[Bytes, Ints, Ints]:
+        """The text of a column, and from where to where the rows have theirs in it."""
+        slot = self.plan.kept.index(name)
+        start, end = self.found.spans[:, slot]
+        return self.found.texts[slot], start[rows], end[rows]
 
     def read(self) -> pa.Table:
         self._check_types()
@@ -183,18 +181,20 @@ class _Bulk:
             return pa.array(np.full(rows.size, "", dtype="U1"), pa.string()), rows
         keep = np.ones(rows.size, np.bool_)
         for name in plan.identity:
-            start, end = self._span(name, rows)
+            text, start, end = self._span(name, rows)
             keep &= end > start
             # -0 is the integer 0: its text is not its value.
-            keep &= ~((self._tags(name)[rows] == INTEGER) & (self.chunk.data[start] == 0x2D))
+            keep &= ~((self._tags(name)[rows] == INTEGER) & (text[start] == 0x2D))
         rows = self._narrow(rows, keep)
         if len(plan.identity) == 1:
-            start, end = self._span(plan.identity[0], rows)
-            rows = self._narrow(rows, end - start <= MAX_ID_BYTES)
-            return strings(self.chunk.data, *self._span(plan.identity[0], rows)), rows
+            text, start, end = self._span(plan.identity[0], rows)
+            narrowed = self._narrow(rows, end - start <= MAX_ID_BYTES)
+            if narrowed is not rows:
+                text, start, end = self._span(plan.identity[0], narrowed)
+            return strings(text, start, end), narrowed
         pieces = []
         for name in plan.identity:
-            text = strings(self.chunk.data, *self._span(name, rows))
+            text = strings(*self._span(name, rows))
             quoted = pc.binary_join_element_wise('"', text, '"', "")
             pieces.append(pc.if_else(pa.array(self._tags(name)[rows] == STRING), quoted, text))
         joined = pc.binary_join_element_wise("[", pc.binary_join_element_wise(*pieces, ","), "]", "")
@@ -218,11 +218,11 @@ class _Bulk:
                 pa.array(np.zeros(rows.size, np.int32)), pa.array([plan.tenant_value])
             )
         else:
-            start, end = self._span(plan.tenant_column, rows)
+            text, start, end = self._span(plan.tenant_column, rows)
             keep &= (end > start) & (end - start <= MAX_TENANT_BYTES)
-            tenant = coded_strings(self.chunk.data, start, end)
+            tenant = coded_strings(text, start, end)
         if plan.type_column is not None:
-            kind = coded_strings(self.chunk.data, *self._span(plan.type_column, rows))
+            kind = coded_strings(*self._span(plan.type_column, rows))
             known = np.array([text in plan.types for text in kind.dictionary.to_pylist()], np.bool_)
             if not known.all():
                 keep &= known[np.asarray(kind.indices)]
@@ -240,27 +240,25 @@ class _Bulk:
     def _text_column(self, name: str, rows: Ints) -> pa.Array:
         present = self._tags(name)[rows] == STRING
         if present.all():
-            return coded_strings(self.chunk.data, *self._span(name, rows))
-        start, end = self._span(name, rows)
-        start, end = np.where(present, start, 0), np.where(present, end, 0)
-        text = coded_strings(self.chunk.data, start, end)
+            return coded_strings(*self._span(name, rows))
+        coded = coded_strings(*self._span(name, rows))  # what is absent has an empty span
         return pa.DictionaryArray.from_arrays(
-            pc.if_else(pa.array(present), text.indices, pa.scalar(None, pa.int32())), text.dictionary
+            pc.if_else(pa.array(present), coded.indices, pa.scalar(None, pa.int32())), coded.dictionary
         )
 
     def _time(self, rows: Ints) -> tuple[Ints, Mask]:
         plan = self.plan
         if plan.time_column is None:
             return np.full(rows.size, self.arrival, np.int64), np.ones(rows.size, np.bool_)
-        start, end = self._span(plan.time_column, rows)
+        text, start, end = self._span(plan.time_column, rows)
         tags = self._tags(plan.time_column)[rows]
         if plan.time_parser is not None:
             time, keep = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `judge`
         elif plan.time_type == "iso8601":
             is_text = tags == STRING
-            time, keep = instants(self.chunk.data, np.where(is_text, start, 0), np.where(is_text, end, 0))
+            time, keep = instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0))
         else:
-            time, keep = whole_numbers(self.chunk.data, start, end, tags)
+            time, keep = whole_numbers(text, start, end, tags)
             if plan.time_type == "unixtimestamp_ns":
                 time = time // 1000
             else:
@@ -276,18 +274,18 @@ class _Bulk:
 
     def _number(self, name: str, kind: str, scale: int, rows: Ints) -> tuple[Ints, Mask]:
         tags = self._tags(name)[rows]
-        start, end = self._span(name, rows)
+        text, start, end = self._span(name, rows)
         if kind == "decimal":
-            values, exact = scaled_numbers(self.chunk.data, start, end, tags, scale)
+            values, exact = scaled_numbers(text, start, end, tags, scale)
         else:
-            values, exact = whole_numbers(self.chunk.data, start, end, tags)
+            values, exact = whole_numbers(text, start, end, tags)
         return values, exact | (tags == MISSING) | (tags == NULL)
 
     def _surely_fits(self, name: str, kind: str, scale: int, rows: Ints) -> Mask:
         """A number nobody keeps: told by its length alone, and read only when that does not tell."""
         tags = self._tags(name)[rows]
-        spans = self.found.spans[self.plan.columns.index(name)][rows]
-        short = spans[:, 1] - spans[:, 0] <= SAFE_DIGITS - scale
+        _, start, end = self._span(name, rows)
+        short = end - start <= SAFE_DIGITS - scale
         plain = (tags == INTEGER) | ((tags == FRACTION) if kind == "decimal" else False)
         fits: Mask = (plain & short) | (tags == MISSING) | (tags == NULL)
         unsure = np.flatnonzero(~fits)

@@ -30,11 +30,11 @@ from tidemill.records.hashing import (
     number,
     xxh64,
 )
-from tidemill.records.loads import byte_at, first_marked, word_at
+from tidemill.records.loads import byte_at, copy_bytes, first_marked, word_at
 from tidemill.records.split import is_space
 
 if TYPE_CHECKING:
-    from tidemill.records.arrays import Bytes, Ints, Offsets, Words
+    from tidemill.records.arrays import Bytes, Ints, Words
 
 # What stands in a declared column of a record.
 MISSING: Final = 0
@@ -163,9 +163,7 @@ def _plain_end(b: Bytes, p: int, end: int) -> int:
         w = word_at(b, p)
         quote = w ^ _QUOTES
         slash = w ^ _SLASHES
-        marks = (
-            ((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((w - _SPACES) & ~w)
-        ) & _HIGHS
+        marks = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((w - _SPACES) & ~w)) & _HIGHS
         if marks != 0:
             return p + first_marked(marks)
         p += 8
@@ -180,10 +178,7 @@ def _plain_end(b: Bytes, p: int, end: int) -> int:
 @njit(cache=True, inline="always")
 def _spelled(b: Bytes, p: int, end: int, first: int, second: int, third: int) -> bool:
     return (
-        p + 3 <= end
-        and byte_at(b, p) == first
-        and byte_at(b, p + 1) == second
-        and byte_at(b, p + 2) == third
+        p + 3 <= end and byte_at(b, p) == first and byte_at(b, p + 1) == second and byte_at(b, p + 2) == third
     )
 
 
@@ -211,8 +206,10 @@ def _scan(
     ends: Ints,
     max_depth: int,
     paths: Words,
+    slots: Ints,
     tags: Bytes,
-    spans: Offsets,
+    texts: Bytes,
+    spans: Ints,
     content: Words,
     proven: Bytes,
 ) -> None:
@@ -231,6 +228,9 @@ def _scan(
     last_size = np.empty(_REMEMBERED, np.int64)
     last_hash = np.empty(_REMEMBERED, np.uint64)
     remembered = 0
+    kept = spans.shape[1]
+    room = texts.size // kept if kept else 0  # of each kept column in `texts`
+    filled = np.zeros(kept, np.int64)
     guess = 0
     for i in range(starts.size):
         p = starts[i]
@@ -243,6 +243,9 @@ def _scan(
         ok = False
         for f in range(fields):
             tags[f, i] = MISSING
+        for f in range(kept):
+            spans[0, f, i] = 0
+            spans[1, f, i] = 0
         while True:
             while p < end and is_space(byte_at(b, p)):
                 p += 1
@@ -349,8 +352,12 @@ def _scan(
                     value = xxh64(scratch, 0, n, uint64(SEED_STRING))
                 if field >= 0:
                     tags[field, i] = tag
-                    spans[field, i, 0] = s - starts[i]
-                    spans[field, i, 1] = p - starts[i]
+                    slot = slots[field]
+                    if slot >= 0 and tag == STRING:
+                        spans[0, slot, i] = filled[slot]
+                        copy_bytes(b, s, p, texts, slot * room + filled[slot])
+                        filled[slot] += p - s
+                        spans[1, slot, i] = filled[slot]
                 p += 1
             elif c == 0x2D or 48 <= c <= 57:
                 s = p
@@ -413,8 +420,12 @@ def _scan(
                 value = number(acc, exponent, negative) if significant else number(uint64(0), 0, False)
                 if field >= 0:
                     tags[field, i] = tag
-                    spans[field, i, 0] = s - starts[i]
-                    spans[field, i, 1] = p - starts[i]
+                    slot = slots[field]
+                    if slot >= 0:
+                        spans[0, slot, i] = filled[slot]
+                        copy_bytes(b, s, p, texts, slot * room + filled[slot])
+                        filled[slot] += p - s
+                        spans[1, slot, i] = filled[slot]
             elif c == 0x7B or c == 0x5B:
                 if depth >= max_depth or (depth == 0 and c == 0x5B):
                     break
@@ -439,8 +450,11 @@ def _scan(
                 value = closed(uint64(0), SEED_TRUE)
                 if field >= 0:
                     tags[field, i] = TRUE
-            elif c == 0x66 and p + 5 <= end and byte_at(b, p + 1) == 0x61 and _spelled(
-                b, p + 2, end, 0x6C, 0x73, 0x65
+            elif (
+                c == 0x66
+                and p + 5 <= end
+                and byte_at(b, p + 1) == 0x61
+                and _spelled(b, p + 2, end, 0x6C, 0x73, 0x65)
             ):
                 p += 5
                 value = closed(uint64(0), SEED_FALSE)
@@ -471,7 +485,8 @@ class Scanned:
 
     proven: Bytes  # 1: a plain JSON object
     tags: Bytes  # [column, record]: what stands there
-    spans: Offsets  # [column, record, 2]: from and to, within the record, of strings and numbers
+    texts: Bytes  # [kept column]: its plain strings and numbers, one right behind the other
+    spans: Ints  # [2, kept column, record]: from and to in its text
     content: Words  # hash of the object
 
 
@@ -484,19 +499,27 @@ def path_hash(column: str) -> int:
 
 
 def scan(
-    data: Bytes, starts: Ints, ends: Ints, columns: Sequence[str], max_depth: int = MAX_DEPTH
+    data: Bytes,
+    starts: Ints,
+    ends: Ints,
+    columns: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    max_depth: int = MAX_DEPTH,
 ) -> Scanned:
-    """Scan the records of a chunk for the given columns."""
+    """Scan the records of a chunk for the given columns, and copy out the text of some of them."""
     n = starts.size
     paths = np.array([path_hash(c) for c in columns], np.uint64)
+    slots = np.array([keep.index(c) if c in keep else -1 for c in columns], np.int64)
     found = Scanned(
         proven=np.zeros(n, np.uint8),
         tags=np.empty((len(columns), n), np.uint8),
-        spans=np.empty((len(columns), n, 2), np.int32),
+        texts=np.empty((len(keep), data.size), np.uint8),
+        spans=np.empty((2, len(keep), n), np.int64),
         content=np.empty(n, np.uint64),
     )
+    flat = found.texts.reshape(-1)
     _scan(
-        data, starts, ends, max_depth, paths,
-        found.tags, found.spans, found.content, found.proven,
+        data, starts, ends, max_depth, paths, slots,
+        found.tags, flat, found.spans, found.content, found.proven,
     )  # fmt: skip
     return found

@@ -197,9 +197,7 @@ class Roller:
                 found.append(Carried(target, tile.observed))
         return found
 
-    def _target(
-        self, key: TileKey, hashes: dict[TileKey, str], made_again: bool, plan: _Plan
-    ) -> Target:
+    def _target(self, key: TileKey, hashes: dict[TileKey, str], made_again: bool, plan: _Plan) -> Target:
         """A tile above the base: merged when its old hash is that of what stands below now."""
         under = below(BY_NAME[key.level])
         assert under is not None
@@ -312,4 +310,3 @@ def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> st
 
 def _slices(count: int) -> str:
     return "1 slice" if count == 1 else f"{count} slices"
-
