@@ -158,14 +158,20 @@ def test_what_is_not_a_size_is_refused_with_examples(text: str | int) -> None:
 def test_settings_of_the_engine_and_the_limits() -> None:
     project = load(
         "version: 1\nwarehouse: ../lake\n"
-        "engine: {cores: 2, memory: 4G, batch_bytes: 256MiB, chunk_bytes: 8MiB}\n"
+        "engine: {cores: 2, memory: 4G, batch_bytes: 256MiB, chunk_bytes: 8MiB, inline_bytes: 0, "
+        "keep_replaced: 1d}\n"
         "limits: {record_bytes: 64KiB, depth: 8}\n"
         "streams: {s: {schema: {a: any}, gate: none}}"
     )
     assert project.warehouse == Path("/srv/lake")
     assert project.engine.model_dump() == {
-        "cores": 2, "memory": "4g", "batch_bytes": 256 << 20, "chunk_bytes": 8 << 20,
-    }  # fmt: skip
+        "cores": 2,
+        "memory": "4g",
+        "batch_bytes": 256 << 20,
+        "chunk_bytes": 8 << 20,
+        "inline_bytes": 0,
+        "keep_replaced": DAY,
+    }
     assert project.limits.model_dump() == {"record_bytes": 64 << 10, "depth": 8}
 
 

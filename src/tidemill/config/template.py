@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 TEMPLATE: Final = """\
-# A Tidemill project. Durations: 250ms, 5s, 1m, 2h30m, 1d, 1w or ISO 8601 (PT1H). Sizes: 64KiB, 48MiB, 1GB.
+# A Tidemill project. Durations: 250ms, 5s, 1m, 2h30m, 1d, 1w or ISO 8601 (PT1H). Sizes: 64KiB, 32MiB, 1GB.
 # Any setting can come from the environment: TIDEMILL__ENGINE__CORES=2,
 # TIDEMILL__STREAMS__REQUESTS__SKEW__FUTURE=1h; values are YAML.
 version: 1
@@ -20,7 +20,9 @@ engine:
   cores: auto          # how many Spark may use; auto is all of them
   memory: 1g           # heap of the JVM; the Python workers come on top
   # batch_bytes: 1GiB  # how many bytes of slices are accepted in one batch
-  # chunk_bytes: 48MiB # the unit of work inside a batch
+  # chunk_bytes: 32MiB # how much of a slice is read at once
+  # inline_bytes: 8MiB # work on less is done without Spark; 0 does everything on Spark
+  # keep_replaced: 1h  # how long parts that were replaced stay, for those still reading them
 
 # limits:
 #   record_bytes: 1MiB # a longer record is rejected as too_large
