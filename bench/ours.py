@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from bench import work
 from bench.check import LEVELS, Outputs
 from bench.work import Slice
 from tidemill.engine.session import start_session
@@ -45,11 +46,17 @@ QUERY = (
 )
 
 
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
 class Warehouse:
     """`bench.contract.Store`."""
 
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
-        (folder / "tidemill.yaml").write_text(PROJECT)
+    def __init__(self, folder: Path, spark: SparkSession, settings: str = "") -> None:
+        (folder / "tidemill.yaml").write_text(f"{PROJECT}{settings}\n")
         self.clock = FakeClock(0)
         self.mill = Mill.open(folder, spark=spark, clock=self.clock)
         self.landed: list[str] = []
@@ -123,9 +130,11 @@ class Tidemill:
 
     def open(self, folder: Path) -> Warehouse:
         assert self.spark is not None
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return Warehouse(folder, self.spark)
+        # Spark ends workers that have been idle for a minute, as they are while others are measured.
+        warm = Warehouse(_empty(folder), self.spark, "engine: {inline_bytes: 0}")
+        warm.load(work.batch(200_000).slices)
+        warm.close()
+        return Warehouse(_empty(folder), self.spark)
 
     def stop(self) -> None:
         if self.spark is not None:

@@ -100,7 +100,8 @@ class Engine:
         session = self.session
         began = time.perf_counter()
         session.sparkContext.setJobDescription(f"tidemill {label}")
-        frame = session.range(0, len(units), 1, len(units)).mapInArrow(task, "unit long, row binary")
+        tasks = tasks_for(len(units), self.parallelism)
+        frame = session.range(0, len(units), 1, tasks).mapInArrow(task, "unit long, row binary")
         rows: list[tuple[int, bytes]] = []
         for batch in frame.toArrow().to_batches():
             rows.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
@@ -144,6 +145,11 @@ def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -
         [pa.array([index] * len(rows), pa.int64()), pa.array([pickle.dumps(r) for r in rows], pa.binary())],
         schema=_RESULT,
     )
+
+
+def tasks_for(units: int, cores: int) -> int:
+    """Each task costs a Python worker some 40 ms, so a few units share one; many are spread more finely."""
+    return min(units, cores if units <= 8 * cores else 4 * cores)
 
 
 def spread(sizes: Sequence[int], groups: int) -> list[list[int]]:
