@@ -161,7 +161,9 @@ def build_low(unit: LowUnit) -> Iterator[Built]:
     old = _Parts(spec, span)
     fresh = _fresh_cells(unit, span)
     growing = [t.tile for t in unit.base if t.tile.old is not None]
-    touched = merge(spec, [*(old.tile(t.old, t.key) for t in growing), fresh], BASE.width)
+    touched = fresh
+    if growing:
+        touched = merge(spec, [*(old.tile(t.old, t.key) for t in growing), fresh], BASE.width)
     yield from _write(spec, [(t.tile, t.slices) for t in unit.base], touched, folder)
     if unit.carried:
         moved = merge(spec, [old.tile(c.tile.old, c.tile.key) for c in unit.carried], BASE.width)
@@ -172,7 +174,7 @@ def build_low(unit: LowUnit) -> Iterator[Built]:
         unchanged = [old.tile(path, key) for key, path in unit.minute.below]
         cells = merge(spec, [touched, *unchanged], MINUTE_LEVEL.width)
     else:
-        cells = merge(spec, [*_old(spec, unit.minute, span), delta], MINUTE_LEVEL.width)
+        cells = _grown(spec, unit.minute, delta, MINUTE_LEVEL.width)
     yield from _write(spec, [(unit.minute, frozenset())], cells, folder)
     write_cells(delta_path(folder, unit.minute.key), merge(spec, [delta], HOUR_LEVEL.width))
 
@@ -194,10 +196,13 @@ class _Parts:
 
 def build_high(unit: HighUnit) -> Iterator[Built]:
     spec, folder = unit.spec, Path(unit.folder)
-    delta = merge(spec, [read_cells(path) for path in unit.deltas], HOUR_LEVEL.width)
+    deltas = [read_cells(path) for path in unit.deltas]
     staged = dict(unit.minutes)
     for level, targets in ((HOUR_LEVEL, unit.hours), (DAY_LEVEL, unit.days), (WEEK_LEVEL, unit.weeks)):
-        delta = merge(spec, [delta], level.width)
+        if not targets:
+            continue
+        delta = merge(spec, deltas, level.width)
+        deltas = [delta]
         for target in targets:
             cells = _high_cells(spec, level, target, delta, staged)
             for built in _write(spec, [(target, frozenset())], cells, folder):
@@ -214,7 +219,7 @@ def _high_cells(
         new = [(key, path) for key, path in staged.items() if key.level == below and span.holds(key.start)]
         tables = [read_tile(spec, path, tile_span(key)) for key, path in (*new, *target.below)]
         return merge(spec, tables, level.width)
-    return merge(spec, [*_old(spec, target, span), cells_within(delta, span)], level.width)
+    return _grown(spec, target, cells_within(delta, span), level.width)
 
 
 def tile_span(key: TileKey) -> Interval:
@@ -225,8 +230,11 @@ def delta_path(folder: Path, key: TileKey) -> Path:
     return folder / f"{key.level}-{key.start}.delta"
 
 
-def _old(spec: RollupSpec, target: Target, span: Interval) -> list[pa.Table]:
-    return [read_tile(spec, target.old, span)] if target.old is not None else []
+def _grown(spec: RollupSpec, target: Target, new: pa.Table, width: int) -> pa.Table:
+    """The tile as it was with what is new; a merged table by itself is already a tile."""
+    if target.old is None:
+        return new
+    return merge(spec, [read_tile(spec, target.old, tile_span(target.key)), new], width)
 
 
 def _fresh_cells(unit: LowUnit, span: Interval) -> pa.Table:

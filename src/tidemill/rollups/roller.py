@@ -129,7 +129,7 @@ class Roller:
         low = [[plan.low[i] for i in group] for group in groups]
         built = self.engine.run(_low_group, low, "tiles 5s 1m", plan.low_bytes)
         minutes = {b.key: b.part.path for b in built if b.key.level == MINUTE_LEVEL.name}
-        high = [replace(unit, minutes=minutes) for unit in plan.high]
+        high = [part for unit in plan.high for part in _independent(replace(unit, minutes=minutes))]
         built += self.engine.run(build_high, high, "tiles 1h 1d 7d", _high_bytes(high))
         failpoint("rollups.after_build")
         self._commit(name, built, plan.replaced)
@@ -277,6 +277,13 @@ class Roller:
 
 def file_bytes(paths: Iterable[str]) -> int:
     return sum(Path(path).stat().st_size for path in paths)
+
+
+def _independent(unit: HighUnit) -> list[HighUnit]:
+    """What can be built side by side: a tile that only grows needs nothing but what is new."""
+    if any(target.below is not None for target in (*unit.days, *unit.weeks)):
+        return [unit]
+    return [replace(unit, days=(), weeks=()), replace(unit, hours=())]
 
 
 def _high_bytes(units: Sequence[HighUnit]) -> int:
