@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from tidemill.accept.recall import PartFacts, part_facts
 from tidemill.accept.runs import hash_keys
-from tidemill.accept.staged import one
 from tidemill.ingest.landing import content_digest
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
+from tidemill.records.arrow import one
 from tidemill.rollups.verify import verify_tiles
 
 if TYPE_CHECKING:

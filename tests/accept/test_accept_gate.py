@@ -33,8 +33,8 @@ from tidemill.accept.runs import (
     plan_merge,
     write_run,
 )
-from tidemill.accept.staged import read_ipc, write_ipc
 from tidemill.records.arrays import Words
+from tidemill.records.arrow import read_ipc, write_ipc
 from tidemill.records.judge import content_hash, parse
 
 

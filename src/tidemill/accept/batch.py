@@ -17,7 +17,6 @@ import numpy as np
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.runs import SUFFIX, key_ranges, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
-from tidemill.accept.staged import one, read_ipc
 from tidemill.accept.tables import quarantine_table, raw_table
 from tidemill.accept.write import Tap, WriteChunk, WriteUnit, Written, write
 from tidemill.config import Engine as EngineSettings
@@ -30,6 +29,7 @@ from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, SliceEntry, set_hash
 from tidemill.model.time import DAY, Interval
+from tidemill.records.arrow import one, read_ipc
 from tidemill.records.plan import ReadPlan, plan_for
 from tidemill.state.protocol import BatchRecord, ClockState, SliceResult, State
 

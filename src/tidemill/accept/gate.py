@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.accept.runs import positions, within, write_run
-from tidemill.accept.staged import one, read_ipc, string_buffers, write_ipc
 from tidemill.records.arrays import Ints, Mask, Words
+from tidemill.records.arrow import one, read_ipc, string_buffers, write_ipc
 from tidemill.records.columns import join_at
 
 DUPLICATE: Final = 1

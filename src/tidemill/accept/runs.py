@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from numba import njit
 from pyarrow import ipc
 
-from tidemill.accept.staged import one, read_ipc, string_buffers
 from tidemill.lake.sync import sync_file
 from tidemill.model.slices import set_hash
 from tidemill.records.arrays import Ints, Words
+from tidemill.records.arrow import one, read_ipc, string_buffers
 from tidemill.records.hashing import SEED_TENANT, hash_bytes, key_lanes
 from tidemill.records.judge import content_hash, parse
 from tidemill.records.scan import scan

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.accept.runs import hash_keys
-from tidemill.accept.staged import one, write_ipc
 from tidemill.config.stream import Csv
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
+from tidemill.records.arrow import one, write_ipc
 from tidemill.records.chunk import RecordChunk
 from tidemill.records.decode import decode
 from tidemill.records.plan import ReadPlan

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from tidemill.accept.gate import CONFLICT
 from tidemill.accept.stage import StagedChunk
-from tidemill.accept.staged import one, read_ipc, string_buffers
 from tidemill.accept.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Outcome
 from tidemill.model.time import DAY, format_instant
 from tidemill.records.arrays import Ints, Mask
+from tidemill.records.arrow import one, read_ipc, string_buffers
 from tidemill.records.columns import copy_at
 
 # What else is made of the accepted rows of a unit while they are in memory: (rows, staging folder, name).

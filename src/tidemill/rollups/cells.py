@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidemill.records.arrow import one
 from tidemill.rollups.spec import RollupSpec
 
 Ints = NDArray[np.int64]
@@ -179,7 +180,7 @@ class _Group:
 
     def text(self, column: pa.ChunkedArray) -> None:
         """Dictionary-coded text: ranked by its bytes, nothing first."""
-        array = _one(column)
+        array = one(column)
         texts = array.dictionary.to_pylist()
         order = sorted(range(len(texts)), key=lambda i: texts[i].encode())
         rank = np.zeros(len(texts) + 1, np.int64)
@@ -228,7 +229,7 @@ class _Group:
         self.size = int(self.starts.size)
 
     def take(self, column: pa.ChunkedArray) -> pa.Array:
-        return _one(column).take(pa.array(self.first))
+        return one(column).take(pa.array(self.first))
 
     def counts(self) -> Ints:
         return np.diff(np.append(self.starts, self.rows))
@@ -289,14 +290,8 @@ def _coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
 
-def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column
-
-
 def _numpy(column: pa.ChunkedArray) -> np.ndarray:
-    return _one(column).to_numpy(zero_copy_only=False)
+    return one(column).to_numpy(zero_copy_only=False)
 
 
 def _filled(column: pa.ChunkedArray, value: int) -> Ints:
@@ -312,12 +307,12 @@ def _decimals(
     words[:, 1] = high.view(np.uint64)
     array = pa.Array.from_buffers(kind, low.size, [None, pa.py_buffer(words)])
     if valid is not None:
-        array = pc.if_else(_one(valid), array, pa.scalar(None, kind))
+        array = pc.if_else(one(valid), array, pa.scalar(None, kind))
     return array
 
 
 def _lanes(column: pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    array = _one(column)
+    array = one(column)
     words = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
     words = words[array.offset : array.offset + len(array)]
     return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])

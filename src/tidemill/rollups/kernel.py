@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import ipc
 
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval
+from tidemill.records.arrow import read_ipc, write_ipc
 from tidemill.records.plan import ReadPlan
 from tidemill.rollups.cells import accumulate, from_rows, merge, no_cells, to_rows
 from tidemill.rollups.events import read_events
@@ -113,18 +113,12 @@ PARTIAL = ".cells"
 
 
 def write_cells(path: Path, cells: pa.Table) -> None:
-    cells = cells.unify_dictionaries().combine_chunks()
-    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, cells.schema) as writer:
-        writer.write_table(cells)
-
-
-def read_cells(path: str) -> pa.Table:
-    return ipc.open_file(pa.memory_map(path)).read_all()
+    write_ipc(path, cells.unify_dictionaries().combine_chunks())
 
 
 def read_partial(path: str, span: Interval) -> pa.Table:
     """The cells of `span` of a file that is sorted by bucket."""
-    cells = read_cells(path)
+    cells = read_ipc(path)
     buckets = cells.column("bucket").to_numpy()
     first, last = np.searchsorted(buckets, [span.start, span.end])
     return cells.slice(int(first), int(last - first))
@@ -196,7 +190,7 @@ class _Parts:
 
 def build_high(unit: HighUnit) -> Iterator[Built]:
     spec, folder = unit.spec, Path(unit.folder)
-    deltas = [read_cells(path) for path in unit.deltas]
+    deltas = [read_ipc(path) for path in unit.deltas]
     staged = dict(unit.minutes)
     for level, targets in ((HOUR_LEVEL, unit.hours), (DAY_LEVEL, unit.days), (WEEK_LEVEL, unit.weeks)):
         if not targets:

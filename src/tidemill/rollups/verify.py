@@ -15,10 +15,11 @@ from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, Interval, format_instant, parse_instant
+from tidemill.records.arrow import read_ipc
 from tidemill.records.plan import ReadPlan
 from tidemill.rollups.cells import accumulate, from_rows, merge
 from tidemill.rollups.events import read_events
-from tidemill.rollups.kernel import cells_within, read_cells, read_part, tile_span, write_cells
+from tidemill.rollups.kernel import cells_within, read_part, tile_span, write_cells
 from tidemill.rollups.recall import tile_builds
 from tidemill.rollups.spec import RollupSpec
 from tidemill.state.protocol import TileBuild
@@ -68,7 +69,7 @@ def check_day(unit: DayUnit) -> Iterator[Difference]:
 
 
 def check_high(unit: HighCheck) -> Iterator[Difference]:
-    cells = merge(unit.spec, [read_cells(path) for path in unit.cells], HOUR_LEVEL.width)
+    cells = merge(unit.spec, [read_ipc(path) for path in unit.cells], HOUR_LEVEL.width)
     for level in (DAY_LEVEL, WEEK_LEVEL):
         cells = merge(unit.spec, [cells], level.width)
         yield from _compare(unit.spec, level, cells, unit.tiles)

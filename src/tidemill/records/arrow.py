@@ -1,4 +1,4 @@
-"""Files between the kernels of one batch: Arrow IPC in its staging folder, memory-mapped when read."""
+"""Arrow arrays without copies, and the files by which kernels hand tables on, memory-mapped when read."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def string_buffers(array: pa.StringArray) -> tuple[Offsets, Bytes]:
     return ends, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
 
 
-def one(column: pa.ChunkedArray) -> pa.Array:
+def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """A column as one array, without copying when it already is."""
+    if isinstance(column, pa.Array):
+        return column
     if column.num_chunks == 1:
         return column.chunk(0)
     return column.combine_chunks()
