@@ -3,7 +3,8 @@
 How the walk is made: one undisturbed round is watched, and at every fail point it passes the whole project is
 copied. Such a copy is what a process killed there leaves behind (what it had handed to the system, and
 nothing that runs on the way out of an exception), so each is opened as a new process would open it. That
-copies and corpses are the same is checked against processes that really die by `os._exit`.
+copies and corpses are the same is checked against processes that really die by `os._exit`. Golden case M12
+(death between flush and commit, totals exact) is the points from accept.after_write to rollups.after_state.
 """
 
 from __future__ import annotations
