@@ -33,7 +33,6 @@ def test_smallest_stream_has_documented_defaults() -> None:
     assert (small.skew.past, small.skew.future) == (None, DAY)
     assert (small.retention.raw, small.retention.quarantine, small.retention.rollups) == (None, None, {})
     assert (small.metrics, small.event_type, small.keywords) == ({}, None, ())
-    assert small.columns_used() == ("id",)
 
 
 def test_short_forms_mean_the_same_as_the_long_ones() -> None:
@@ -76,11 +75,10 @@ def test_processing_mode_reads_no_time_column() -> None:
         "event_time: {mode: processing, column: ts, type: unixtimestamp_ms, late_tolerance: 0}"
     )
     assert arrival.time_column is None
-    assert arrival.columns_used() == ("id",)
     assert stream("schema: {a: any}\ngate: none\nevent_time: {mode: processing}").time_column is None
 
 
-def test_columns_used_are_in_order_and_named_once() -> None:
+def test_columns_of_metrics_are_in_order_and_named_once() -> None:
     wide = stream(
         """
 schema:
@@ -105,9 +103,6 @@ metrics:
     )
     assert wide.dimension_columns == ("resource.zone", "ok", "kind", "part")
     assert wide.measure_columns == ("bytes", "cost")
-    assert wide.columns_used() == (
-        "id", "part", "resource.service", "kind", "at", "resource.zone", "ok", "bytes", "cost",
-    )  # fmt: skip
 
 
 def test_yes_no_and_dates_are_text_and_numbers_as_keys_are_names() -> None:

@@ -41,9 +41,6 @@ def test_template_declares_the_requests_stream() -> None:
     assert (stream.identity, stream.gate, stream.tenant.column) == (("event_id",), "event_id", "tenant")
     assert stream.dimension_columns == ("api", "region", "status")
     assert stream.measure_columns == ("latency_ms",)
-    assert stream.columns_used() == (
-        "event_id", "tenant", "event_type", "ts", "api", "region", "status", "latency_ms",
-    )  # fmt: skip
 
 
 def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() -> None:

@@ -163,7 +163,8 @@ def test_a_batch_decides_its_slices_and_the_totals_follow(state: State) -> None:
         "records": 12, "accepted": 8, "duplicate": 2, "conflict": 0, "rejected": 2, "late": 6,
         "reject_skew": 2,
     }  # fmt: skip
-    assert state.batches("requests") == {"b1"}
+    assert state.has_batch("requests", "b1")
+    assert not state.has_batch("requests", "b2")
     assert state.clocks("requests") == [ClockState("file", 1000, 900)]
     assert state.table_versions("requests") == {"raw": 1, "quarantine": 11}
     assert set(state.totals("nobody").values()) == {0}

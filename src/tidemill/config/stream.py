@@ -213,14 +213,3 @@ class Stream(pydantic.BaseModel):
     @property
     def measure_columns(self) -> tuple[str, ...]:
         return _once(column for metric in self.metrics.values() for column in metric.measures)
-
-    def columns_used(self) -> tuple[str, ...]:
-        """What the engine has to read of each record: identity, tenant, event type, event time,
-        dimensions, measures, in this order and each once."""
-        single = (
-            self.tenant.column,
-            self.event_type.column if self.event_type else None,
-            self.time_column,
-        )
-        named = tuple(column for column in single if column is not None)
-        return _once((*self.identity, *named, *self.dimension_columns, *self.measure_columns))

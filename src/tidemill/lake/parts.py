@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,22 +32,6 @@ class StagedPart:
     rows: int
     size: int
     stats: str  # Delta's JSON
-
-    def to_row(self) -> dict[str, str | int]:
-        """Plain strings and integers, to come home from a Spark task through Arrow."""
-        return {**asdict(self), "partition": json.dumps(self.partition, ensure_ascii=False)}
-
-    @staticmethod
-    def from_row(row: Mapping[str, object]) -> StagedPart:
-        pairs = json.loads(str(row["partition"]))
-        return StagedPart(
-            path=str(row["path"]),
-            name=str(row["name"]),
-            partition=tuple((str(column), str(value)) for column, value in pairs),
-            rows=int(str(row["rows"])),
-            size=int(str(row["size"])),
-            stats=str(row["stats"]),
-        )
 
 
 def write_part(

@@ -122,11 +122,6 @@ class SqliteState:
         with self._write() as db:
             return acts.apply_batch(db, record)
 
-    def batches(self, stream: str) -> frozenset[str]:
-        with self._read() as db:
-            rows = db.execute("SELECT batch FROM batches WHERE stream = ?", (stream,)).fetchall()
-        return frozenset(batch for (batch,) in rows)
-
     def has_batch(self, stream: str, batch: str) -> bool:
         with self._read() as db:
             return acts.has_batch(db, stream, batch)
