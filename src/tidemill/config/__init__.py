@@ -1,29 +1,48 @@
 """The configuration: `tidemill.yaml` as frozen models, read and checked in one place."""
 
+from tidemill.config.events import Events, FileSink, RedisSink, Sink, WebhookSink
 from tidemill.config.loading import load_project, parse_project
-from tidemill.config.project import FILE_NAME, Engine, Limits, Project
+from tidemill.config.project import FILE_NAME, Builder, Engine, Limits, Project, StateStore
 from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
-from tidemill.config.stream import Counter, EventTime, EventType, Metric, Retention, Skew, Stream, Tenant
+from tidemill.config.stream import (
+    Counter,
+    EventTime,
+    EventType,
+    LateSlices,
+    Metric,
+    Retention,
+    Skew,
+    Stream,
+    Tenant,
+)
 from tidemill.config.template import TEMPLATE
 
 __all__ = [
     "FIELD_TYPES",
     "FILE_NAME",
     "TEMPLATE",
+    "Builder",
     "Counter",
     "Engine",
     "EventTime",
     "EventType",
+    "Events",
     "Field",
     "FieldType",
+    "FileSink",
+    "LateSlices",
     "Limits",
     "Metric",
     "Project",
+    "RedisSink",
     "Retention",
+    "Sink",
     "Skew",
+    "StateStore",
     "Stream",
     "Tenant",
+    "WebhookSink",
     "load_project",
     "parse_project",
     "parse_size",

@@ -55,6 +55,9 @@ def parse_project(
         warehouse=FilePath(os.path.normpath(root / FilePath(settings.warehouse).expanduser())),
         engine=settings.engine,
         limits=settings.limits,
+        state=settings.state,
+        builder=settings.builder,
+        events=settings.events,
         streams=streams,
     )
 

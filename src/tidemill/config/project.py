@@ -13,12 +13,13 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import BeforeValidator, StrictInt, model_validator
 
+from tidemill.config.events import Events
 from tidemill.config.problems import choices
 from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.config.schema import SECTION
 from tidemill.config.stream import Stream
 from tidemill.model.errors import NotFoundError
-from tidemill.model.time import HOUR
+from tidemill.model.time import HOUR, MINUTE, SECOND
 
 FILE_NAME: Final = "tidemill.yaml"
 VERSION: Final = 1
@@ -67,6 +68,41 @@ class Limits(pydantic.BaseModel):
     depth: Annotated[StrictInt, pydantic.Field(ge=1, le=512)] = 64
 
 
+class Builder(pydantic.BaseModel):
+    """How windows become datasets."""
+
+    model_config = SECTION
+
+    concurrency: Annotated[StrictInt, pydantic.Field(ge=0, le=256)] = 2  # windows built at once; 0: none here
+    attempts: Annotated[StrictInt, pydantic.Field(ge=1, le=1000)] = (
+        5  # before a window is set aside as failed
+    )
+    retry_delay: PositiveDuration = SECOND  # after the first failed try; doubles with each
+    max_retry_delay: PositiveDuration = 5 * MINUTE
+    lease: PositiveDuration = MINUTE  # how long a builder that went silent keeps a window
+
+
+class StateStore(pydantic.BaseModel):
+    """Where the state is kept: a file in the warehouse, or a Redis server that several machines share."""
+
+    model_config = SECTION
+
+    kind: Literal["sqlite", "redis"] = "sqlite"
+    url: str | None = None  # redis://host:port/0, rediss://… or unix://…
+    prefix: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "tidemill"  # of all its keys
+
+    @model_validator(mode="after")
+    def _redis_has_an_address(self) -> StateStore:
+        if (self.kind == "redis") != (self.url is not None):
+            raise wrong(
+                "a url belongs to kind: redis, and it needs one",
+                "write {kind: redis, url: redis://localhost:6379/0}, or {kind: sqlite}",
+            )
+        if self.url is not None and not self.url.startswith(("redis://", "rediss://", "unix://")):
+            raise wrong("the url is not one of a Redis server", "use redis://, rediss:// or unix://")
+        return self
+
+
 class Settings(pydantic.BaseModel):
     """The top of the file; its streams are read one by one."""
 
@@ -76,6 +112,9 @@ class Settings(pydantic.BaseModel):
     warehouse: Annotated[str, BeforeValidator(_warehouse)] = "warehouse"
     engine: Engine = Engine()
     limits: Limits = Limits()
+    state: StateStore = StateStore()
+    builder: Builder = Builder()
+    events: Events = Events()
     streams: Mapping[str, object] = {}
 
     @model_validator(mode="before")
@@ -96,6 +135,9 @@ class Project:
     engine: Engine
     limits: Limits
     streams: Mapping[str, Stream]
+    state: StateStore = StateStore()
+    builder: Builder = Builder()
+    events: Events = Events()
 
     def stream(self, name: str) -> Stream:
         try:

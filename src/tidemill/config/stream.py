@@ -15,7 +15,7 @@ from tidemill.config.quantities import Duration, PositiveDuration, wrong
 from tidemill.config.schema import SECTION, ColumnName, Field
 from tidemill.model.levels import NAMES as LEVEL_NAMES
 from tidemill.model.names import NAME_HINT, is_safe_name
-from tidemill.model.time import DAY
+from tidemill.model.time import DAY, SECOND
 
 FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
 TimeMode = Literal["event", "processing"]
@@ -172,6 +172,29 @@ class Retention(pydantic.BaseModel):
     rollups: Mapping[LevelName, PositiveDuration] = {}
 
 
+class LateSlices(pydantic.BaseModel):
+    """What becomes of slices that arrive after the cutoff of a window that was served by then: they are
+    discarded (recorded as ignored for that window), or for a while make it come out again."""
+
+    model_config = SECTION
+
+    policy: Literal["discard", "reemit"] = "discard"
+    max_lateness: PositiveDuration | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: object) -> object:
+        return {"policy": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _only_reemit_has_an_end(self) -> LateSlices:
+        if self.policy == "reemit" and self.max_lateness is None:
+            raise wrong("reemit needs max_lateness", "write {policy: reemit, max_lateness: 7d}")
+        if self.policy == "discard" and self.max_lateness is not None:
+            raise wrong("discard has no max_lateness", "leave it out, or use policy: reemit")
+        return self
+
+
 class Stream(pydantic.BaseModel):
     """A declared feed. Frozen, and can be pickled: Spark tasks get it whole."""
 
@@ -192,6 +215,13 @@ class Stream(pydantic.BaseModel):
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
     retention: Retention = Retention()
+    aggregation_span: PositiveDuration | None = (
+        None  # of the windows that become datasets; None: there are none
+    )
+    subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
+    allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
+    gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window
+    late_slices: LateSlices = LateSlices()
 
     @model_validator(mode="before")
     @classmethod

@@ -37,6 +37,7 @@ class SliceStatus(StrEnum):
     PENDING = "pending"  # in the ledger, not yet through the gate
     ACCEPTED = "accepted"  # every record has its outcome
     FAILED = "failed"  # can not be read as a whole; kept, with its error
+    RETRACTED = "retracted"  # by an explicit act: everything is as if it had never arrived
 
 
 class Format(StrEnum):
@@ -67,6 +68,7 @@ class NewSlice:
     size: int  # bytes on disk
     arrival: int
     declared: Interval | None = None
+    metadata: str | None = None  # what its sender said of the dataset, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,31 @@ class SliceEntry:
     batch: str | None = None  # the accept batch that decided it
     error: str | None = None
     landings: int = 1  # how often the same bytes and bounds were landed
+    attempt: int = 0  # how often it was sent back to the gate, by the retraction of an earlier slice
+    judgement: int = 0  # how often that changed what was accepted from it
+    accepted_before: int | None = None  # while it is sent back: how many records were accepted from it
+    retracted_at: int | None = None
+    retract_reason: str | None = None
 
     @property
     def id(self) -> str:
         return self.slice.id
+
+    @property
+    def name(self) -> str:
+        """What it is called in the sets that outputs are made of."""
+        return contribution_name(self.slice.id, self.judgement)
+
+    @property
+    def bounds(self) -> Interval | None:
+        """What it covers: as declared by its source, else first to last accepted event time."""
+        return self.slice.declared if self.slice.declared is not None else self.observed
+
+
+def contribution_name(slice_id: str, judgement: int) -> str:
+    """A slice is what it holds, so its id names what it adds to an output; once a retraction changed what was
+    accepted from it, it adds something else and has another name there."""
+    return f"{slice_id}~{judgement}" if judgement else slice_id
 
 
 def slice_id(stream: str, declared: Interval | None, content_sha256: str) -> str:

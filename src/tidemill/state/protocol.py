@@ -13,6 +13,7 @@ from typing import Protocol
 from tidemill.model.slices import Counts, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval
+from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class SliceResult:
     observed: Interval | None
     watermark: int | None  # met by its records
     error: str | None = None  # set when the slice as a whole could not be read
+    judgement: int = 0  # as `SliceEntry.judgement` is to be
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class BatchRecord:
     quarantine_version: int
     results: Sequence[SliceResult]
     clocks: Sequence[ClockState]
-    tiles: Mapping[int, frozenset[str]]  # 5s tile start -> slices that added rows to it
+    tiles: Mapping[int, frozenset[str]]  # 5s tile start -> ids of the slices that added rows to it
     runs: Sequence[str] = ()  # the id runs this batch added
 
 
@@ -61,8 +63,24 @@ class TileBuild:
     slices: frozenset[str] = field(default_factory=frozenset)  # of a 5s tile
 
 
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    """The act of taking a slice back, as the landing log has it."""
+
+    n: int  # which act of the log it is, from 1
+    stream: str
+    slice: str
+    reason: str
+    at: int
+    again: Mapping[str, int]  # slices sent back to the gate -> how many records were accepted from them
+
+
 class State(Protocol):
-    """The ledger, observed hashes and clocks of one warehouse."""
+    """The ledger, observed hashes, clocks, windows, queue and outbox of one warehouse.
+
+    The names of a tile's or window's slices (`BaseTile.desired`, `TileBuild.slices`, `Member.name` …) are
+    `SliceEntry.name`; everything else goes by id.
+    """
 
     def enter(self, new: NewSlice) -> SliceEntry:
         """Append to the ledger and return the entry. A slice with a known id is not entered again:
@@ -147,6 +165,158 @@ class State(Protocol):
     def table_versions(self, stream: str) -> Mapping[str, int]:
         """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
         ...
+
+    # -- retractions
+
+    def retractions(self) -> int:
+        """How many acts of retraction were applied; the landing log has as many, or more after a crash."""
+        ...
+
+    def apply_retraction(
+        self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+    ) -> bool:
+        """Make it as if the slice had never arrived, once: False when act `n` was applied before.
+
+        The slice becomes RETRACTED (its counts stay for the story, but leave the totals), those of `again`
+        become PENDING with their counts and outcome reset, `attempt` one higher, `accepted_before` as given.
+        All of them leave the desired sets of tiles and the members of windows, which are then stale or due;
+        their batches are forgotten when none of their slices is left in them. A window they leave is no
+        longer `sealed`. `clocks` become all clocks of the stream, even where that goes back.
+        """
+        ...
+
+    # -- windows
+
+    def span(self, stream: str) -> int | None:
+        """The aggregation span that the stream's windows are laid out for."""
+        ...
+
+    def lay_out(self, stream: str, span: int) -> None:
+        """Windows are of this span from now on. When it was another, all windows of the stream are
+        forgotten (their files stay) and every accepted slice is `unlaid` again."""
+        ...
+
+    def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
+        """Accepted slices whose windows were not entered yet, in ledger order. A batch makes its accepted
+        slices unlaid; a slice that is retracted or sent back is not unlaid."""
+        ...
+
+    def lay(self, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
+        """Enter slices (by id) as members of the windows that start there; those windows are due at once,
+        the slices are no longer unlaid. To enter one again changes nothing."""
+        ...
+
+    def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
+        """Windows to be judged: something about them changed, or `check_at` has come; oldest first, with
+        their members by place in the ledger. Costs what is due, not what there is."""
+        ...
+
+    def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
+        """Record judgements, each if the window still has the version it was made on; which were not.
+
+        Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal; the window is
+        no longer due, and its events enter the outbox. Then, unless a lease is held on it: BUILT when observed is what is desired; QUEUED when
+        ready (trigger recorded; tries and delay start anew unless it was QUEUED or FAILED for the same
+        desired hash, in which case it stays as it is); else WAITING. `withdraw` takes observed, file, rows,
+        bytes and the members' observed marks away first (the revision stays). A window under lease keeps its
+        phase: `complete` and `fail` look at desired again. A window without members that never had a dataset
+        is forgotten.
+        """
+        ...
+
+    def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None: ...
+
+    def windows(
+        self,
+        stream: str | None = None,
+        phase: Phase | None = None,
+        span: Interval | None = None,
+        *,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> list[Window]:
+        """By (start, stream), only those whose start lies in `span`."""
+        ...
+
+    def window_counts(self, stream: str) -> Mapping[Phase, int]: ...
+
+    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, tuple[int, int, int]]:
+        """Per window: members desired, observed, ignored."""
+        ...
+
+    def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
+        """Every window a slice is a member of, by start."""
+        ...
+
+    def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
+        """Have windows built again although their set did not change: observed is forgotten (file, rows and
+        revision stay) and they are due; a FAILED one gets new tries. With `reopen` everything that
+        arrived so far counts: `sealed` becomes the newest place in the ledger. Those that exist."""
+        ...
+
+    # -- the queue
+
+    def take(
+        self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
+    ) -> list[Build]:
+        """Up to `limit` windows, by priority, highest first (ties by stream): QUEUED ones whose
+        `not_before` has come, and BUILDING ones whose lease ran out. Each becomes BUILDING under a new
+        lease, its attempts one higher. No window is ever given to two owners at once."""
+        ...
+
+    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+        """Prolong leases that `owner` still holds; which those are."""
+        ...
+
+    def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
+        """Compare and set: if `build.owner` still holds the lease and the revision is lower than the
+        dataset's, observed, revision, file, rows, bytes, built_at and (from `build.seal`, if set) sealed
+        become the dataset's, the members built are marked observed, the lease and the error go, tries
+        start anew, and the events enter the outbox, all at once. The phase becomes BUILT, or QUEUED when
+        desired has moved on meanwhile and is ready. Otherwise nothing changes and the answer is False."""
+        ...
+
+    def complete_all(
+        self, done: Sequence[tuple[Build, Dataset, Sequence[OutboxEvent]]], now: int
+    ) -> list[bool]:
+        """`complete` each, in one transaction."""
+        ...
+
+    def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
+        """Give a window back after a failed try, at the same priority, not to be taken before
+        `not_before`; FAILED when `tries` were made. False when the lease was lost."""
+        ...
+
+    def release(self, owner: str) -> int:
+        """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many."""
+        ...
+
+    def retry(self, stream: str, start: int | None = None) -> int:
+        """FAILED windows back into the queue with all their tries; how many."""
+        ...
+
+    def queue_length(self, stream: str | None = None) -> int: ...
+
+    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+        """For `recover`: record the newest dataset of each window as observed (sealed too), as it stands in
+        the warehouse, members marked, with `built_at` unknown; and fill the outbox. The windows are due."""
+        ...
+
+    # -- the outbox
+
+    def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
+        """Events with a higher `seq`, in order."""
+        ...
+
+    def delivered(self, sink: str) -> int:
+        """The `seq` up to which a sink has everything; 0 for a new one."""
+        ...
+
+    def set_delivered(self, sink: str, seq: int) -> None:
+        """Never goes back."""
+        ...
+
+    # -- all of it
 
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the

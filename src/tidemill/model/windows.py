@@ -1,0 +1,149 @@
+"""Aggregation windows, what they should be made of and were made of, and the datasets built from them.
+
+Plain values only: how a window is judged is in `windows.rules`, how it is kept is in `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tidemill.model.time import SECOND, Interval
+
+AGGREGATION = "aggregation"  # the name of the windows that `aggregation_span` declares, as a folder has it
+
+
+class Phase(StrEnum):
+    """Where a window stands, as it is kept."""
+
+    WAITING = "waiting"  # not ready: `reason` says why
+    QUEUED = "queued"  # desired differs from observed, and it may be built
+    BUILDING = "building"  # a builder holds a lease on it
+    BUILT = "built"  # observed is what is desired
+    FAILED = "failed"  # set aside after too many tries
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WindowKey:
+    """One window `[start, start + span)` of a stream."""
+
+    stream: str
+    start: int
+    span: int
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.start, self.start + self.span)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.span
+
+    @property
+    def priority(self) -> int:
+        """In the queue, highest first: so the oldest window is first."""
+        return -(self.end // SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A slice that touches a window."""
+
+    slice: str  # its id
+    seq: int  # its place in the ledger
+    name: str  # its id, or `id~n` once a retraction changed what was accepted from it
+    arrival: int
+    bounds: Interval | None  # what it covers: as declared, else as observed
+    desired: bool = False  # used, by the last judgement
+    observed: bool = False  # part of what was built last
+    ignored: str | None = None  # why it is not used, by the last judgement
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window as it is kept."""
+
+    key: WindowKey
+    version: int  # goes up whenever the row changes; a judgement made on an older one is void
+    phase: Phase = Phase.WAITING
+    reason: str | None = None  # why it waits: a code such as `cutoff`, `coverage`, `gap`
+    detail: str | None = None  # the same for people: "coverage missing before 10:09"
+    check_at: int | None = None  # when time alone may change the judgement
+    ready: bool = False  # by the last judgement
+    desired: str | None = None  # hash of the set it should be made of; None before it was judged
+    observed: str | None = None  # hash of the set it was made of; None: there is no current dataset
+    revision: int = 0  # of the newest dataset, 0 before the first
+    sealed: int | None = None  # place in the ledger up to which slices count although they came late
+    seal: int | None = None  # what `sealed` becomes when it is built as it was judged last
+    file: str | None = None  # of the newest dataset, relative to the warehouse
+    rows: int | None = None
+    bytes: int | None = None
+    built_at: int | None = None
+    trigger: str | None = None  # why it was queued last
+    attempts: int = 0
+    not_before: int = 0  # when it may be taken from the queue again
+    owner: str | None = None  # who builds it …
+    lease_until: int | None = None  # … and until when nobody else may
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the coordinator decided about a window, on the version of it that it read."""
+
+    key: WindowKey
+    version: int
+    used: frozenset[str]  # names of members
+    ignored: Mapping[str, str]  # name -> why
+    ready: bool
+    desired: str  # hash of `used`
+    reason: str | None = None
+    detail: str | None = None
+    check_at: int | None = None
+    trigger: str | None = None
+    seal: int | None = None  # see `Window.seal`
+    withdraw: bool = False  # what was built holds a slice that is gone, and nothing may take its place yet
+    events: Sequence[OutboxEvent] = ()  # to be told when this is recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One window taken from the queue, with everything a builder needs to know of it."""
+
+    key: WindowKey
+    owner: str
+    lease_until: int
+    attempt: int  # from 1
+    revision: int  # the least it may publish
+    supersedes: int | None  # the revision it takes the place of
+    desired: str
+    members: Sequence[Member]  # the used ones, by place in the ledger
+    trigger: str
+    seal: int | None = None  # see `Window.seal`
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset file as it stands in the warehouse. It says all of this of itself, in its schema metadata."""
+
+    key: WindowKey
+    revision: int
+    hash: str
+    slices: Sequence[str]  # names, sorted
+    rows: int
+    bytes: int
+    file: str  # relative to the warehouse
+    sealed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEvent:
+    """Something the world should hear of. The same thing has the same `id`, however often it is told."""
+
+    seq: int  # order in the outbox; 0 before it is entered
+    id: str
+    type: str
+    stream: str
+    time: int
+    data: Mapping[str, object] = field(default_factory=dict)  # JSON values
