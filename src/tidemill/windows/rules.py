@@ -1,0 +1,216 @@
+"""The rules of aggregation windows: which slices count, whether a window is ready, and why it is not.
+
+Pure functions of what the ledger says and of `now`: no storage, no clock, and the order in which slices are
+given never matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.model.slices import set_hash
+from tidemill.model.time import DAY, SECOND, Interval, align, format_instant
+from tidemill.model.windows import Judged, Member, Phase, Window
+
+CUTOFF: Final = "cutoff"
+COVERAGE: Final = "coverage"
+GAP: Final = "gap"
+EMPTY: Final = "empty"
+REASONS: Final = (CUTOFF, COVERAGE, GAP, EMPTY)
+LATE: Final = "late"  # why a slice is ignored
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRules:
+    """What a stream declares about its windows."""
+
+    span: int
+    stc: int = 0  # subject to change: how long after its end a window waits for slices
+    allow_incomplete: bool = False
+    gap_tolerance: int = SECOND
+    max_lateness: int = 0  # how long after the cutoff a slice still makes a window come out again
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a window may be built; if not, why, and when time alone may change that."""
+
+    ready: bool
+    reason: str | None = None
+    detail: str | None = None
+    check_at: int | None = None
+
+
+def rules_of(stream: Stream) -> WindowRules | None:
+    """None when the stream has no windows."""
+    if stream.aggregation_span is None:
+        return None
+    return WindowRules(
+        span=stream.aggregation_span,
+        stc=stream.subject_to_change_window,
+        allow_incomplete=stream.allow_incomplete_windows,
+        gap_tolerance=stream.gap_tolerance,
+        max_lateness=stream.late_slices.max_lateness or 0,
+    )
+
+
+def windows_of(bounds: Interval, span: int) -> range:
+    """Starts of the windows that the bounds overlap."""
+    return bounds.windows(span)
+
+
+def cutoff(window: Interval, rules: WindowRules) -> int:
+    """From here on the window is ready, if it is complete."""
+    return window.end + rules.stc
+
+
+def admit(
+    window: Interval, members: Sequence[Member], rules: WindowRules, sealed: int | None
+) -> tuple[list[Member], dict[str, str]]:
+    """The members that count, by place in the ledger, and why each of the others does not.
+
+    Those that arrived by the cutoff count. When they do not serve the window by themselves, it is a backfill
+    and everything counts, until the build that first covered it sealed it.
+    """
+    last = last_arrival(window, rules)
+    on_time = [member for member in members if member.arrival <= last]
+    if sealed is not None:
+        used = [member for member in members if member.arrival <= last or member.seq <= sealed]
+    elif serves(window, on_time, rules):
+        used = on_time
+    else:
+        used = list(members)
+    kept = {member.name for member in used}
+    ignored = {member.name: LATE for member in members if member.name not in kept}
+    return sorted(used, key=lambda member: member.seq), ignored
+
+
+def serves(window: Interval, members: Sequence[Member], rules: WindowRules) -> bool:
+    """Whether these members alone make the window one that may be built, once it is time."""
+    if rules.allow_incomplete:
+        return bool(members)
+    return is_complete(window, members, rules.gap_tolerance)
+
+
+def is_complete(window: Interval, members: Iterable[Member], tolerance: int) -> bool:
+    """Whether the bounds of the members cover the window, but for holes no longer than the tolerance."""
+    return not any(hole.end - hole.start > tolerance for hole in holes(window, members))
+
+
+def holes(window: Interval, members: Iterable[Member]) -> Iterator[Interval]:
+    """The stretches of the window that no member covers, in order."""
+    covered = sorted(
+        (max(member.bounds.start, window.start), min(member.bounds.end, window.end))
+        for member in members
+        if member.bounds is not None
+        and member.bounds.overlaps(window)
+        and member.bounds.start < member.bounds.end
+    )
+    reached = window.start
+    for start, end in covered:
+        if start > reached:
+            yield Interval(reached, start)
+        reached = max(reached, end)
+    if reached < window.end:
+        yield Interval(reached, window.end)
+
+
+def readiness(window: Interval, used: Sequence[Member], rules: WindowRules, now: int) -> Readiness:
+    """Cutoff first, then coverage, then gaps: the first that fails is the reason."""
+    if not used:
+        return Readiness(False, EMPTY, "no slice is left")
+    if rules.allow_incomplete:
+        return Readiness(True)
+    at = cutoff(window, rules)
+    if now < at:
+        return Readiness(False, CUTOFF, f"cutoff at {format_instant(at)}", at)
+    wide = [hole for hole in holes(window, used) if hole.end - hole.start > rules.gap_tolerance]
+    edges = [hole for hole in wide if hole.start == window.start or hole.end == window.end]
+    if edges:
+        return Readiness(False, COVERAGE, "coverage missing " + _edges(window, edges))
+    if wide:
+        return Readiness(
+            False, GAP, "gap " + ", ".join(f"{_at(window, g.start)}-{_at(window, g.end)}" for g in wide)
+        )
+    return Readiness(True)
+
+
+def judge(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> Judged:
+    """Everything that follows for a window from the slices that touch it."""
+    interval = window.key.interval
+    used, ignored = admit(interval, members, rules, window.sealed)
+    names = frozenset(member.name for member in used)
+    state = readiness(interval, used, rules, now)
+    served = serves(interval, [m for m in used if m.arrival <= last_arrival(interval, rules)], rules)
+    backfilled = not served and window.sealed is None and is_complete(interval, used, rules.gap_tolerance)
+    return Judged(
+        key=window.key,
+        version=window.version,
+        used=names,
+        ignored=ignored,
+        ready=state.ready,
+        desired=set_hash(names),
+        reason=state.reason,
+        detail=state.detail,
+        check_at=state.check_at,
+        trigger=_trigger(window, names, members),
+        seal=max(member.seq for member in used) if backfilled and state.ready else None,
+        withdraw=not state.ready and _lost(window, members),
+    )
+
+
+def last_arrival(window: Interval, rules: WindowRules) -> int:
+    """A slice that arrives after this is late for the window, if it was served by then."""
+    return cutoff(window, rules) + rules.max_lateness
+
+
+def is_final(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> bool:
+    """Whether nothing that still arrives can change the window: only a retraction or a rebuild can."""
+    interval = window.key.interval
+    if window.phase is not Phase.BUILT or now <= last_arrival(interval, rules):
+        return False
+    on_time = [member for member in members if member.arrival <= last_arrival(interval, rules)]
+    return window.sealed is not None or serves(interval, on_time, rules)
+
+
+def _trigger(window: Window, used: frozenset[str], members: Sequence[Member]) -> str:
+    """Why it would be built now."""
+    if window.revision == 0:
+        return CUTOFF if window.reason == CUTOFF else "complete"
+    if window.observed is None:
+        return window.trigger or "rebuild"
+    if _lost(window, members):
+        return "retraction"
+    observed = {member.name for member in members if member.observed}
+    return "slices" if used != observed else (window.trigger or "slices")
+
+
+def _lost(window: Window, members: Sequence[Member]) -> bool:
+    """Whether what was built holds a slice that is no longer a member: it was retracted, or judged anew."""
+    if window.observed is None:
+        return False
+    return set_hash(member.name for member in members if member.observed) != window.observed
+
+
+def _edges(window: Interval, edges: Sequence[Interval]) -> str:
+    if len(edges) == 1 and edges[0] == window:
+        return f"between {_at(window, window.start)} and {_at(window, window.end)}"
+    told = [
+        f"before {_at(window, edge.end)}"
+        if edge.start == window.start
+        else f"after {_at(window, edge.start)}"
+        for edge in edges
+    ]
+    return " and ".join(told)
+
+
+def _at(window: Interval, instant: int) -> str:
+    """The time of day where the window lies within one day, the whole instant elsewhere."""
+    text = format_instant(instant)
+    if align(window.start, DAY) != align(window.end - 1, DAY):
+        return text
+    time = text[11:].removesuffix("Z")
+    return time.removesuffix(":00") if len(time) == len("00:00:00") else time
