@@ -2,92 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from tests.state.conftest import TILE, NewStore, Open, batch_of, build_of, name_of, result_of, slice_of
 
 from tidemill.model.errors import InputError, StorageError
-from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus, set_hash
+from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus, set_hash
 from tidemill.model.tiles import TileKey
-from tidemill.model.time import MINUTE, Interval
-from tidemill.state.protocol import BatchRecord, ClockState, SliceResult, State, TileBuild
-from tidemill.state.sqlite import open_state
+from tidemill.model.time import Interval
+from tidemill.state.protocol import ClockState, SliceResult, State, TileBuild
 
-Open = Callable[[], State]
-TILE = 15 * MINUTE
 SPAWN = multiprocessing.get_context("spawn")
-
-
-@pytest.fixture(params=["sqlite"])
-def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens the same store again and again, in this process or another."""
-    assert request.param == "sqlite"
-    return _SqliteOpener(tmp_path / "state.db")
-
-
-class _SqliteOpener:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __call__(self) -> State:
-        return open_state(self.path)
-
-
-@pytest.fixture
-def state(opener: Open) -> Iterator[State]:
-    opened = opener()
-    yield opened
-    opened.close()
-
-
-def name_of(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
-
-
-def slice_of(number: int, stream: str = "requests", size: int = 100) -> NewSlice:
-    return NewSlice(
-        id=name_of(number),
-        stream=stream,
-        source="file",
-        name=f"{number}.ndjson",
-        format=Format.NDJSON,
-        codec=Codec.GZIP,
-        path=f"slices/{stream}/2024-01-01/{name_of(number)}.ndjson.gz",
-        size=size,
-        arrival=1_704_067_200_000_000 + number,
-        declared=Interval(0, number) if number % 2 else None,
-    )
-
-
-def result_of(number: int, accepted: int = 8, error: str | None = None) -> SliceResult:
-    counts = Counts(accepted + 2, accepted, 1, 0, 1, 3, {"skew": 1})
-    return SliceResult(name_of(number), counts, Interval(5, 50), 7, error)
-
-
-def batch_of(
-    batch: str, numbers: Sequence[int], tiles: Mapping[int, Sequence[int]] | None = None, version: int = 1
-) -> BatchRecord:
-    return BatchRecord(
-        stream="requests",
-        batch=batch,
-        raw_version=version,
-        quarantine_version=version + 10,
-        results=[result_of(number) for number in numbers],
-        clocks=[ClockState("file", 1000 * version, 900 * version)],
-        tiles={start: frozenset(map(name_of, members)) for start, members in (tiles or {}).items()},
-        runs=[f"run-{batch}"],
-    )
-
-
-def build_of(start: int, numbers: Sequence[int], revision: int = 1) -> TileBuild:
-    ids = frozenset(map(name_of, numbers))
-    return TileBuild(TileKey("5s", start), set_hash(ids), revision, f"p{revision}.parquet", 10, ids)
 
 
 def test_an_entered_slice_comes_back_as_it_was(state: State) -> None:
@@ -278,7 +208,7 @@ def test_everything_is_there_after_it_is_opened_again(opener: Open, state: State
         state.landings()
 
 
-def test_a_restored_state_dumps_the_same(state: State, tmp_path: Path) -> None:
+def test_a_restored_state_dumps_the_same(state: State, new_store: NewStore) -> None:
     state.enter_all([slice_of(1), slice_of(2), slice_of(2), slice_of(3, "other")])
     entered = state.slices()
     records = [batch_of("b1", [1], {0: [1]}), batch_of("b2", [2], {0: [2], TILE: [2]}, version=2)]
@@ -286,9 +216,7 @@ def test_a_restored_state_dumps_the_same(state: State, tmp_path: Path) -> None:
         state.apply_batch(record)
     state.apply_tiles("requests", 3, [build_of(0, [1, 2])])
 
-    other_folder = tmp_path / "other"
-    other_folder.mkdir()
-    other = open_state(other_folder / "state.db")
+    other = new_store()()
     other.restore(entered, records)
     other.apply_tiles("requests", 3, [build_of(0, [1, 2])])
     assert other.dump() == state.dump()
