@@ -31,6 +31,11 @@ POINTS: Final[dict[str, str]] = {
     "rollups.before_commit": "new tiles have their names, no commit",
     "rollups.after_commit": "tiles are committed, the state does not know it",
     "rollups.after_state": "the state knows the new tiles, staging is not cleaned",
+    "windows.after_lay": "slices are entered in the windows they touch, none is judged",
+    "windows.after_judge": "windows are judged and queued",
+    "windows.after_take": "a builder holds a lease, nothing is built",
+    "windows.before_state": "datasets are published, the state does not know it",
+    "windows.after_state": "the state knows the new datasets, nobody was told",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86

@@ -58,6 +58,7 @@ class Member:
     desired: bool = False  # used, by the last judgement
     observed: bool = False  # part of what was built last
     ignored: str | None = None  # why it is not used, by the last judgement
+    metadata: str | None = None  # what its sender said of the dataset, as JSON
 
 
 @dataclass(frozen=True, slots=True)
