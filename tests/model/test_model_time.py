@@ -22,6 +22,7 @@ from tidemill.model.time import (
     format_duration,
     format_instant,
     from_datetime,
+    iso_duration,
     parse_duration,
     parse_instant,
     to_datetime,
@@ -75,6 +76,29 @@ def test_duration_reads_back_what_it_prints(us: int) -> None:
                                           (WEEK, "7d"), (-MINUTE, "-1m"), (1_500, "1ms500us")])  # fmt: skip
 def test_duration_prints_short(us: int, text: str) -> None:
     assert format_duration(us) == text
+
+
+@given(st.integers(0, 1 << 62))
+def test_iso_duration_is_read_back(us: int) -> None:
+    assert parse_duration(iso_duration(us)) == us
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (0, "PT0S"),
+        (HOUR, "PT1H"),
+        (6 * HOUR, "PT6H"),
+        (DAY, "P1D"),
+        (WEEK, "P7D"),
+        (36 * HOUR, "P1DT12H"),
+        (90 * MINUTE + 5 * SECOND, "PT1H30M5S"),
+        (250_000, "PT0.25S"),
+        (DAY + 1, "P1DT0.000001S"),
+    ],
+)
+def test_iso_duration_is_the_usual_spelling(us: int, text: str) -> None:
+    assert iso_duration(us) == text
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,20 @@ def format_duration(us: int) -> str:
     return out
 
 
+def iso_duration(us: int) -> str:
+    """ISO 8601, which `parse_duration` reads back as well: `PT1H`, `P1DT12H`, `PT0.25S`."""
+    days, rest = divmod(us, DAY)
+    hours, rest = divmod(rest, HOUR)
+    minutes, rest = divmod(rest, MINUTE)
+    seconds, micros = divmod(rest, SECOND)
+    fraction = f".{micros:06d}".rstrip("0") if micros else ""
+    date = f"{days}D" if days else ""
+    clock = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
+    if seconds or micros or not (date or clock):
+        clock += f"{seconds}{fraction}S"
+    return f"P{date}T{clock}" if clock else f"P{date}"
+
+
 def parse_instant(text: str) -> int:
     """Microseconds since the epoch of an RFC 3339 / ISO 8601 instant; no offset means UTC."""
     match = _INSTANT.fullmatch(text.strip())
