@@ -5,16 +5,21 @@ Secrets are never written in the file: it names the environment variable that ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+from urllib.parse import SplitResult, urlsplit
 
 import pydantic
-from pydantic import AfterValidator, StrictInt
+from pydantic import AfterValidator, StrictInt, model_validator
 
 from tidemill.config.quantities import PositiveDuration, wrong
 from tidemill.config.schema import SECTION
 from tidemill.model.names import NAME_HINT, is_safe_name
 from tidemill.model.time import MINUTE, SECOND
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_HINT: Final = "name the environment variable that holds it: secret_env: NAME"  # noqa: S105 - no secret
 
 
 def _name(name: str) -> str:
@@ -23,16 +28,58 @@ def _name(name: str) -> str:
     return name
 
 
+def _path(path: str) -> str:
+    if not path.strip() or "\0" in path or path.endswith("/"):
+        raise wrong(f"{path!r} does not name a file", "name a file, relative to tidemill.yaml or absolute")
+    return path
+
+
+def _parts(url: str, schemes: tuple[str, ...], what: str) -> SplitResult:
+    """The address in parts. What is said about a wrong one does not repeat it: it may hold a secret."""
+    use = f"use {' or '.join(f'{scheme}://…' for scheme in schemes)}"
+    try:
+        parts = urlsplit(url)
+        port_is_wrong = parts.port == 0
+    except ValueError:
+        raise wrong(f"the url is not {what}", use) from None
+    if parts.scheme not in schemes or port_is_wrong or not url.isprintable() or " " in url:
+        raise wrong(f"the url is not {what}", use)
+    if parts.scheme != "unix" and not parts.hostname:
+        raise wrong("the url names no host", use)
+    if parts.password is not None:
+        raise wrong("the url holds a password", _SECRET_HINT)
+    return parts
+
+
 def _web(url: str) -> str:
-    if not url.startswith(("https://", "http://")):
-        raise wrong(f"{url!r} is not a web address", "use https://… or http://…")
+    parts = _parts(url, ("https", "http"), "a web address")
+    if parts.username is not None:
+        raise wrong("the url names a user", _SECRET_HINT)
+    if not url.isascii():
+        raise wrong("the url is not ASCII", "write it with %-escapes, and the host as xn--…")
     return url
 
 
 def _redis(url: str) -> str:
-    if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise wrong("the url is not one of a Redis server", "use redis://, rediss:// or unix://")
+    _parts(url, ("redis", "rediss", "unix"), "one of a Redis server")
     return url
+
+
+def _source(source: str) -> str:
+    if not source or not source.isprintable() or " " in source:
+        raise wrong(f"{source!r} is not a source", "use a name or an address without spaces")
+    return source
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):  # not repeated in the message: somebody may have put the secret here
+        raise wrong(
+            "is not the name of an environment variable", "use letters, digits and _: secret_env: NAME"
+        )
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
 
 
 class FileSink(pydantic.BaseModel):
@@ -41,7 +88,7 @@ class FileSink(pydantic.BaseModel):
     model_config = SECTION
 
     kind: Literal["file"]
-    path: Annotated[str, pydantic.Field(min_length=1)]
+    path: Annotated[str, AfterValidator(_path)]
 
 
 class WebhookSink(pydantic.BaseModel):
@@ -51,21 +98,21 @@ class WebhookSink(pydantic.BaseModel):
 
     kind: Literal["webhook"]
     url: Annotated[str, AfterValidator(_web)]
-    secret_env: str | None = None
-    timeout: PositiveDuration = 10 * SECOND
-    retry_delay: PositiveDuration = SECOND  # after the first failure; doubles with each
-    max_retry_delay: PositiveDuration = 5 * MINUTE
+    secret_env: Variable | None = None
+    timeout: PositiveDuration = 10 * SECOND  # of one request, from connecting to its answer
 
 
 class RedisSink(pydantic.BaseModel):
-    """Adds each event to a Redis stream."""
+    """Adds each event to a Redis stream; `secret_env` names a variable that holds the password."""
 
     model_config = SECTION
 
     kind: Literal["redis"]
     url: Annotated[str, AfterValidator(_redis)]
+    secret_env: Variable | None = None
     stream: Annotated[str, pydantic.Field(min_length=1, max_length=512)] = "tidemill.events"
     max_length: Annotated[StrictInt, pydantic.Field(ge=1)] | None = None  # older ones go; None: all are kept
+    timeout: PositiveDuration = 10 * SECOND  # of connecting, and of each answer
 
 
 Sink = Annotated[FileSink | WebhookSink | RedisSink, pydantic.Field(discriminator="kind")]
@@ -76,5 +123,13 @@ class Events(pydantic.BaseModel):
 
     model_config = SECTION
 
-    source: str = "tidemill"  # the `source` of the CloudEvents
+    source: Annotated[str, AfterValidator(_source)] = "tidemill"  # the `source` of the CloudEvents
+    retry_delay: PositiveDuration = SECOND  # after the first failure of a sink; doubles with each
+    max_retry_delay: PositiveDuration = 5 * MINUTE
     sinks: Mapping[Annotated[str, AfterValidator(_name)], Sink] = {}
+
+    @model_validator(mode="after")
+    def _delays_grow(self) -> Events:
+        if self.max_retry_delay < self.retry_delay:
+            raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+        return self

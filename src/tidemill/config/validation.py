@@ -24,6 +24,7 @@ _WORDS: Final = {
     "tuple_type": ("should be a list", "use [a, b] or one `- item` on each line"),
     "mapping_type": (_SECTION, "use key: value, indented, or {key: value}"),
     "dict_type": (_SECTION, "use key: value, indented, or {key: value}"),
+    "model_attributes_type": (_SECTION, "use key: value, indented, or {key: value}"),
     "model_type": (_SECTION, "use key: value, indented, or {key: value}"),
     "too_short": ("should not be empty", "give at least one"),
     "greater_than_equal": ("should be at least {ge}", "use a larger one"),
@@ -69,7 +70,7 @@ def _finding(
     if kind in ("extra_forbidden", "missing"):
         *location, last = detail["loc"]
         path = _path(data, location)
-        section = _annotation_at(model, path)
+        section = _annotation_at(model, data, path)
         if kind == "missing":
             return Finding(path, f"{last} is missing", _missing_hint(section, str(last)))
         valid = keys_of(section, reserved if section is model else frozenset()) if section else ()
@@ -81,6 +82,12 @@ def _finding(
         valid = tuple(re.findall(r"'([^']*)'", str(context["expected"])))
         message = f"{_shown(value)} is not a valid {detail['loc'][-1]}"
         return Finding(path, message, choices(str(value), valid, "choices"))
+    if kind == "union_tag_not_found" and isinstance(value, dict):
+        return Finding(path, "kind is missing", f"add kind: {' | '.join(_kinds(model, data, path))}")
+    if kind == "union_tag_invalid":
+        valid = _kinds(model, data, path)
+        tag = str(context["tag"])
+        return Finding((*path, "kind"), f"{_shown(tag)} is not a valid kind", choices(tag, valid, "choices"))
     if kind in _WORDS:
         words, hint = _WORDS[kind]
         return Finding(path, f"{_shown(value)} {words.format(**context)}", hint)
@@ -122,23 +129,50 @@ def _missing_hint(section: type[BaseModel] | None, key: str) -> str:
     return f"add {key}: …"
 
 
-def _annotation_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+def _annotation_at(model: type[BaseModel], data: object, path: Path) -> type[BaseModel] | None:
     """The model of the section at `path`, following the annotations of `model`."""
+    models = _models_at(model, data, path)
+    return models[0] if models else None
+
+
+def _kinds(model: type[BaseModel], data: object, path: Path) -> tuple[str, ...]:
+    """What `kind` may be in the section at `path`."""
+    return tuple(str(kind) for found in _models_at(model, data, path) for kind in _kinds_of(found))
+
+
+def _models_at(model: type[BaseModel], data: object, path: Path) -> list[type[BaseModel]]:
+    """The models that the section at `path` may be of: of several, the one of its `kind` if that is known."""
     found: object = model
     for key in path:
-        found = _inside(_plain(found), key)
-    found = _plain(found)
-    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+        found = _inside(_plain(found, data), key)
+        match data:  # as `_path` found it there
+            case dict():
+                data = data.get(key)
+            case list():
+                data = data[int(key)]
+    chosen = _plain(found, data)
+    models = get_args(chosen) if get_origin(chosen) in (Union, UnionType) else (chosen,)
+    return [one for one in models if isinstance(one, type) and issubclass(one, BaseModel)]
 
 
-def _plain(annotation: object) -> object:
-    """Without `Annotated` and `| None`."""
+def _plain(annotation: object, value: object) -> object:
+    """Without `Annotated` and `| None`, and of several models the one that the `kind` of the value tells."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _plain(get_args(annotation)[0])
+        return _plain(get_args(annotation)[0], value)
     if origin in (Union, UnionType):
-        return _plain(next(arg for arg in get_args(annotation) if arg is not type(None)))
+        arguments = [arg for arg in get_args(annotation) if arg is not type(None)]
+        if len(arguments) == 1:
+            return _plain(arguments[0], value)
+        kind = value.get("kind") if isinstance(value, dict) else None
+        return next((arg for arg in arguments if kind in _kinds_of(arg)), annotation)
     return annotation
+
+
+def _kinds_of(model: object) -> tuple[object, ...]:
+    if isinstance(model, type) and issubclass(model, BaseModel) and "kind" in model.model_fields:
+        return get_args(model.model_fields["kind"].annotation)
+    return ()
 
 
 def _inside(annotation: object, key: str | int) -> object:
