@@ -6,13 +6,12 @@ here and nowhere below.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -27,28 +26,34 @@ from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError, TidemillError
-from tidemill.model.slices import Format, SliceEntry, SliceStatus, slice_id
+from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.model.time import DAY, Interval, parse_instant
-from tidemill.state.protocol import ClockState, State
+from tidemill.reports import StreamStatus, StreamTick, TickReport
+from tidemill.state.protocol import State
 from tidemill.state.sqlite import open_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from tidemill.accept.batch import Acceptor, Batch
+    from tidemill.accept.batch import Acceptor
     from tidemill.audit import Audit
     from tidemill.engine import Engine
+    from tidemill.events.delivery import Delivery
+    from tidemill.lake.snapshot import Snapshot
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.recovery import Recovered
-    from tidemill.rollups.roller import Rebuilt, Roller
+    from tidemill.rollups.roller import Roller
+    from tidemill.windows.builder import Builders, Outcome
+    from tidemill.windows.coordinator import Coordinator
+    from tidemill.windows.desk import Desk, RebuildStep
 
 log = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.db"
-REPLAY: Final = "replay"  # the source of slices that come out of quarantine
 TIDY_EVERY: Final = 20  # versions of a table
 KEEP_LOG: Final = DAY
+BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 Progress = Callable[[str, str, float], None]  # stream, step, share done
 
 
@@ -56,44 +61,10 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTick:
-    """What one round did for one stream."""
-
-    stream: str
-    batch: Batch | None = None
-    tiles: Sequence[Rebuilt] = ()
-    merged_runs: int = 0
-
-    @property
-    def idle(self) -> bool:
-        return self.batch is None and not self.tiles
-
-
-@dataclass(frozen=True, slots=True)
-class TickReport:
-    now: int
-    streams: Sequence[StreamTick]
-    seconds: float
-
-    @property
-    def idle(self) -> bool:
-        return all(stream.idle for stream in self.streams)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStatus:
-    """Where a stream stands; from maintained totals, so it costs the same however long its history."""
-
-    stream: str
-    totals: dict[str, int]
-    clocks: Sequence[ClockState]
-    watermark: int | None
-    stale_tiles: int
-    raw_parts: int
-    raw_rows: int
-    quarantine_rows: int
-    tiles: dict[str, int] = field(default_factory=dict)  # level -> tiles
+def _running(now: int) -> Callable[[], int]:
+    """A clock that was set to `now` this moment."""
+    began = time.monotonic_ns()
+    return lambda: now + (time.monotonic_ns() - began) // 1000
 
 
 class Mill:
@@ -227,11 +198,12 @@ class Mill:
         return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
 
     def tick(self, now: int | None = None) -> TickReport:
-        """One round for every stream: take up what a crash left, accept, roll up, merge id runs.
+        """One round: take up what a crash left, accept, roll up, look after windows, build, tell the world.
 
         Only one process at a time works on a warehouse; another one gets BusyError.
         """
-        now = self.clock() if now is None else now
+        clock = self.clock if now is None else _running(now)
+        now = clock()
         began = time.perf_counter()
         with self._working():
             adopt(self.project.warehouse, self.state)
@@ -242,9 +214,11 @@ class Mill:
                 except TidemillError as error:  # the other streams do not wait for it
                     log.error("%s", error, extra={"stream": stream.name})
                     troubles.append(error)
+            builds = self._build_queued(clock, BUILDS_PER_ROUND)
+            delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
         if troubles:
             raise troubles[0]
-        return TickReport(now, done, time.perf_counter() - began)
+        return TickReport(now, done, time.perf_counter() - began, builds, delivered)
 
     def run_until_idle(self) -> list[TickReport]:
         """Tick until a round finds nothing to do."""
@@ -274,15 +248,20 @@ class Mill:
                 stop.wait(interval)
 
     def _tick_stream(self, stream: Stream, now: int) -> StreamTick:
-        if not self._has_work(stream):
-            return StreamTick(stream.name)
+        done = self._accept_and_roll(stream, now) if self._has_work(stream) else StreamTick(stream.name)
+        if stream.aggregation_span is None:
+            return done
+        return replace(done, windows=self._coordinator(stream).coordinate(now))
+
+    def _accept_and_roll(self, stream: Stream, now: int) -> StreamTick:
         from tidemill.accept.catchup import catch_up, merge_runs
+        from tidemill.replay import finish_replays
         from tidemill.rollups.roller import Fresh
 
         acceptor, roller = self.acceptor(stream.name), self.roller(stream.name)
         catch_up(acceptor)
         roller.catch_up()
-        self._finish_replays(stream.name)
+        finish_replays(self.project.warehouse, stream.name, self.state, now)
         batch = acceptor.accept()
         fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
         self.progress(stream.name, "tiles", 0.0)
@@ -304,7 +283,7 @@ class Mill:
 
     def _has_work(self, stream: Stream) -> bool:
         """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
-        if self.state.pending(stream.name, 1) or self.state.stale_tiles(stream.name):
+        if self.state.pending(stream.name, 1) or (stream.metrics and self.state.stale_tiles(stream.name)):
             return True
         seen = self.state.table_versions(stream.name)
         for name in ("raw", "quarantine", "rollups"):
@@ -353,6 +332,80 @@ class Mill:
             )
         return self._rollers[stream]
 
+    # -- windows
+
+    @cached_property
+    def windows(self) -> Desk:
+        """Answers about windows: what there is, why one waits, what a rebuild would do."""
+        from tidemill.windows.desk import Desk
+
+        return Desk(self.project.warehouse, self.project.streams, self.state, self.clock)
+
+    def _coordinator(self, stream: Stream) -> Coordinator:
+        from tidemill.windows.coordinator import Coordinator
+        from tidemill.windows.rules import rules_of
+
+        rules = rules_of(stream)
+        assert rules is not None, stream.name
+        return Coordinator(stream, rules, self.state, lambda: self._raw_snapshot(stream.name))
+
+    def _raw_snapshot(self, stream: str) -> Snapshot | None:
+        table = self._existing("raw", stream)
+        return table.snapshot() if table is not None else None
+
+    @cached_property
+    def _builders(self) -> Builders:
+        from tidemill.windows.builder import Builders, Yard
+
+        declared = {n: s for n, s in self.project.streams.items() if s.aggregation_span is not None}
+        settings, warehouse = self.project.builder, self.project.warehouse
+        return Builders(Yard(warehouse, declared, settings, self.engine, self.state, self._raw_snapshot))
+
+    def _build_queued(self, clock: Callable[[], int], limit: int | None) -> Sequence[Outcome]:
+        if not self.state.queue_length():
+            return ()
+        total, done = self.state.queue_length(), 0
+
+        def told(outcome: Outcome) -> None:
+            nonlocal done
+            done += 1
+            self.progress(outcome.key.stream, "windows", min(1.0, done / total))
+
+        return self._builders.build(clock, limit, told=told)
+
+    def build(
+        self, stop: threading.Event, interval: float, on_build: Callable[[Sequence[Outcome]], None]
+    ) -> None:
+        """A builder beside the daemon, in this or another process: takes from the queue until `stop` is set.
+        It needs no lock: leases keep builders apart."""
+        while not stop.is_set():
+            try:
+                done = self._builders.build(self.clock, BUILDS_PER_ROUND, stop)
+            except TidemillError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                log.warning("%s; trying again", error)
+                done = []
+            if done:
+                on_build(done)
+            else:
+                stop.wait(interval)
+
+    def rebuild(self, steps: Sequence[RebuildStep]) -> list[Outcome]:
+        """Do what a plan of `windows.plan_rebuild` says."""
+        keys = set(self.windows.rebuild(steps))
+        with self._working():
+            for name in sorted({key.stream for key in keys}):
+                self._coordinator(self.project.stream(name)).coordinate(self.clock())
+            return [outcome for outcome in self._build_queued(self.clock, None) if outcome.key in keys]
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """Brings events to the declared sinks."""
+        from tidemill.events.delivery import Delivery
+
+        return Delivery(self.state, self.project.events, self.project.root)
+
     @contextmanager
     def _working(self) -> Iterator[None]:
         with exclusive(self.project.warehouse / ".tick.lock", "tick"):
@@ -396,6 +449,7 @@ class Mill:
             raw_rows=raw.snapshot().rows if raw else 0,
             quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
             tiles=dict(self.state.tile_counts(stream)),
+            windows={phase.value: count for phase, count in self.state.window_counts(stream).items()},
         )
 
     def watermark(self, stream: str) -> int | None:
@@ -415,49 +469,11 @@ class Mill:
 
     def replay(self, stream: str, *, reason: str | None = None) -> Landed | None:
         """Land what is in quarantine as a new slice, to be judged again; None when there is nothing."""
-        from tidemill.accept.quarantine import take_away, take_out
+        from tidemill.replay import replay
 
         self.project.stream(stream)
         with self._working():
-            table = self._existing("quarantine", stream)
-            found = take_out(table, reason) if table is not None else None
-            if table is None or found is None:
-                return None
-            landed = self._landing.land_bytes(
-                stream,
-                self._unjudged(stream, found.content)[1],
-                arrival=self.clock(),
-                format=Format.NDJSON,
-                source=REPLAY,
-                name=f"replay of {found.records} records of {len(found.slices)} slices",
-            )
-            take_away(table, found, reason, self.clock())
-            return landed
-
-    def _unjudged(self, stream: str, content: bytes) -> tuple[str, bytes]:
-        """A slice of these records that was not judged yet, and its id. The same bytes are the same slice, so
-        records that come out of quarantine as they went in get one more blank line behind them."""
-        while True:
-            name = slice_id(stream, None, hashlib.sha256(content).hexdigest())
-            entry = self.state.slice(name)
-            if entry is None or entry.status is SliceStatus.PENDING:
-                return name, content
-            content += b"\n"
-
-    def _finish_replays(self, stream: str) -> None:
-        """A process may die when a replayed slice has landed and its records are still in quarantine: they
-        are taken out before it is judged. Which ones they are, the slice's id says."""
-        from tidemill.accept.quarantine import REASONS, take_away, take_out
-
-        pending = self.state.slices(stream, SliceStatus.PENDING)
-        waiting = {entry.id for entry in pending if entry.slice.source == REPLAY}
-        table = self._existing("quarantine", stream) if waiting else None
-        if table is None:
-            return
-        for reason in (None, *REASONS):
-            found = take_out(table, reason)
-            if found is not None and self._unjudged(stream, found.content)[0] in waiting:
-                take_away(table, found, reason, self.clock())
+            return replay(self.project.warehouse, stream, self.state, self._landing, self.clock(), reason)
 
     # -- asking
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidemill.ingest.landing import LandedMany
-    from tidemill.mill import Mill, TickReport
+    from tidemill.mill import Mill
+    from tidemill.reports import TickReport
 
 SHORTEST: Final = 10 * MILLISECOND
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit
     from tidemill.cli.sample import SampleFile
     from tidemill.ingest.landing import Landed, LandedMany
-    from tidemill.mill import StreamStatus, TickReport
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
+    from tidemill.reports import StreamStatus, TickReport
 
 
 class Output(Protocol):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from tidemill.audit import Audit
     from tidemill.ingest.landing import Landed, LandedMany
-    from tidemill.mill import StreamStatus, StreamTick, TickReport
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
+    from tidemill.reports import StreamStatus, StreamTick, TickReport
     from tidemill.rollups.roller import Rebuilt
 
 Plain = Mapping[str, object]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from tidemill.audit import Audit, Finding
     from tidemill.ingest.landing import Landed
-    from tidemill.mill import StreamStatus, TickReport
     from tidemill.query import Answer
+    from tidemill.reports import StreamStatus, TickReport
 
 Piece = str | tuple[str, str]
 

@@ -135,9 +135,9 @@ class Project:
     engine: Engine
     limits: Limits
     streams: Mapping[str, Stream]
-    state: StateStore = StateStore()
-    builder: Builder = Builder()
-    events: Events = Events()
+    state: StateStore
+    builder: Builder
+    events: Events
 
     def stream(self, name: str) -> Stream:
         try:

@@ -12,11 +12,12 @@ from decimal import Decimal
 import duckdb
 
 from tidemill.demo.project import STREAM
-from tidemill.mill import Mill, TickReport
+from tidemill.mill import Mill
 from tidemill.model.levels import LEVELS
 from tidemill.model.slices import Counts, SliceEntry
 from tidemill.model.tiles import TileKey, TileState
 from tidemill.model.time import DAY, HOUR, MINUTE, Interval, align, format_instant, from_datetime
+from tidemill.reports import TickReport
 from tidemill.testing.feed import Manifest, SliceTruth
 
 ON_TIME = -1  # the bin of events that were not late

@@ -1,0 +1,148 @@
+"""Prometheus metrics of a running mill: counters of what it did, gauges of where its streams stand.
+
+Gauges are read from the state when they are asked for, so they are right whoever did the work; counters
+count the work of this process. Served on loopback unless somebody says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidemill.config import Stream
+from tidemill.model.errors import MachineError
+from tidemill.model.time import SECOND
+from tidemill.model.windows import Phase
+from tidemill.state.protocol import State
+
+if TYPE_CHECKING:
+    from tidemill.reports import TickReport
+    from tidemill.windows.builder import Outcome
+
+LOOPBACK: Final = "127.0.0.1"
+_SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class Meter:
+    """Everything that is measured, in a registry of its own."""
+
+    def __init__(
+        self, streams: Mapping[str, Stream], state: State, clock: Callable[[], int], tries: int
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self._tries = tries
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tidemill_{name}", text, ("stream", *labels), registry=self.registry)
+
+        self._records = counter("records", "Records decided, by outcome", "outcome")
+        self._rejects = counter("rejects", "Records rejected, by reason", "reason")
+        self._tiles = counter("tiles_built", "Rollup tiles built")
+        self._skipped = counter("windows_skipped", "Windows looked at and left waiting, by reason", "reason")
+        self._queued = counter("windows_queued", "Windows queued")
+        self._started = counter("windows_started", "Tries to build a window")
+        self._built = counter("windows_built", "Windows built, by what triggered it", "reason")
+        self._failed = counter(
+            "windows_failed", "Failed tries: `try` comes again, `set_aside` does not", "reason"
+        )
+        self._ignored = counter("slices_ignored", "Slices ignored for a window, by reason", "reason")
+        self._withdrawn = counter("datasets_withdrawn", "Datasets taken back after a retraction")
+        self._seconds = Histogram(
+            "tidemill_build_seconds",
+            "Time to build a window",
+            ("stream",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.registry.register(_Standing(streams, state, clock))
+
+    def tick(self, report: TickReport) -> None:
+        """Count what a round did."""
+        for done in report.streams:
+            if done.batch is not None:
+                for result in done.batch.record.results:
+                    counts = result.counts
+                    for outcome in ("accepted", "duplicate", "conflict", "rejected"):
+                        self._records.labels(done.stream, outcome).inc(getattr(counts, outcome))
+                    for reason, count in counts.rejects.items():
+                        self._rejects.labels(done.stream, reason).inc(count)
+            self._tiles.labels(done.stream).inc(len(done.tiles))
+            if done.windows is not None:
+                for reason, count in done.windows.waiting.items():
+                    self._skipped.labels(done.stream, reason).inc(count)
+                self._queued.labels(done.stream).inc(done.windows.queued)
+                self._ignored.labels(done.stream, "late").inc(done.windows.ignored)
+                self._withdrawn.labels(done.stream).inc(done.windows.withdrawn)
+        self.builds(report.builds)
+
+    def builds(self, outcomes: Sequence[Outcome]) -> None:
+        """Count what builders did."""
+        for outcome in outcomes:
+            stream = outcome.key.stream
+            self._started.labels(stream).inc()
+            self._seconds.labels(stream).observe(outcome.seconds)
+            if outcome.error is not None:
+                self._failed.labels(stream, "set_aside" if outcome.attempt >= self._tries else "try").inc()
+            elif outcome.lost:
+                self._failed.labels(stream, "lost").inc()
+            else:
+                self._built.labels(stream, outcome.trigger).inc()
+
+    def text(self) -> str:
+        """All of it in the text format of Prometheus."""
+        return generate_latest(self.registry).decode()
+
+    @contextmanager
+    def served(self, port: int, host: str = LOOPBACK) -> Iterator[int]:
+        """Inside it, the metrics are at http://host:port/metrics; the port, when 0 was given a free one."""
+        try:
+            server, thread = start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise MachineError(
+                f"can not serve metrics on {host}:{port}: {error.strerror or error}",
+                hint="choose another port, or 0 for any that is free",
+            ) from error
+        try:
+            yield int(server.server_port)
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class _Standing(Collector):
+    """Where streams stand, read from the state when asked."""
+
+    def __init__(self, streams: Mapping[str, Stream], state: State, clock: Callable[[], int]) -> None:
+        self._streams = streams
+        self._state = state
+        self._clock = clock
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        windows = GaugeMetricFamily("tidemill_windows", "Windows by phase", labels=["stream", "phase"])
+        queue = GaugeMetricFamily(
+            "tidemill_queue_length", "Windows that wait for a builder", labels=["stream"]
+        )
+        fresh = GaugeMetricFamily(
+            "tidemill_freshness_seconds",
+            "Time since the end of the newest window that is built",
+            labels=["stream"],
+        )
+        pending = GaugeMetricFamily("tidemill_pending_slices", "Slices not yet accepted", labels=["stream"])
+        now = self._clock()
+        for name, stream in self._streams.items():
+            pending.add_metric([name], self._state.totals(name)["pending_slices"])
+            if stream.aggregation_span is None:
+                continue
+            for phase, count in self._state.window_counts(name).items():
+                windows.add_metric([name, phase.value], count)
+            queue.add_metric([name], self._state.queue_length(name))
+            newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
+            if newest:
+                fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
+        return [pending, windows, queue, fresh]

@@ -1,0 +1,64 @@
+"""Quarantine, replayed: records that were not accepted leave it as a new slice, to be judged again.
+
+A crash between the landing and the emptying of quarantine is finished by the next round: no record is judged
+twice, and none is lost on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from tidemill.accept.quarantine import REASONS, take_away, take_out
+from tidemill.ingest.landing import Landed, Landing
+from tidemill.lake.table import Table
+from tidemill.model.slices import Format, SliceStatus, slice_id
+from tidemill.state.protocol import State
+
+REPLAY: Final = "replay"  # the source of slices that come out of quarantine
+
+
+def replay(
+    warehouse: Path, stream: str, state: State, landing: Landing, now: int, reason: str | None
+) -> Landed | None:
+    """Land what is in quarantine; None when there is nothing."""
+    table = Table.existing(warehouse / "quarantine" / stream)
+    found = take_out(table, reason) if table is not None else None
+    if table is None or found is None:
+        return None
+    landed = landing.land_bytes(
+        stream,
+        _unjudged(state, stream, found.content)[1],
+        arrival=now,
+        format=Format.NDJSON,
+        source=REPLAY,
+        name=f"replay of {found.records} records of {len(found.slices)} slices",
+    )
+    take_away(table, found, reason, now)
+    return landed
+
+
+def finish_replays(warehouse: Path, stream: str, state: State, now: int) -> None:
+    """A process may die when a replayed slice has landed and its records are still in quarantine: they
+    are taken out before it is judged. Which ones they are, the slice's id says."""
+    pending = state.slices(stream, SliceStatus.PENDING)
+    waiting = {entry.id for entry in pending if entry.slice.source == REPLAY}
+    table = Table.existing(warehouse / "quarantine" / stream) if waiting else None
+    if table is None:
+        return
+    for reason in (None, *REASONS):
+        found = take_out(table, reason)
+        if found is not None and _unjudged(state, stream, found.content)[0] in waiting:
+            take_away(table, found, reason, now)
+
+
+def _unjudged(state: State, stream: str, content: bytes) -> tuple[str, bytes]:
+    """A slice of these records that was not judged yet, and its id. The same bytes are the same slice, so
+    records that come out of quarantine as they went in get one more blank line behind them."""
+    while True:
+        name = slice_id(stream, None, hashlib.sha256(content).hexdigest())
+        entry = state.slice(name)
+        if entry is None or entry.status is SliceStatus.PENDING:
+            return name, content
+        content += b"\n"

@@ -1,0 +1,255 @@
+"""Builders: take windows from the queue under a lease, have them built, and commit what came out.
+
+Any number of them, in any number of processes, share one queue. A builder that dies or loses its lease can
+never undo or overwrite what another one published.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.windows.announce import available, dataset_metadata
+from tidemill.windows.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
+
+from tidemill.config import Builder as Settings
+from tidemill.config import Stream
+from tidemill.engine import Engine
+from tidemill.lake.snapshot import Part, Snapshot
+from tidemill.model.errors import Retry, TidemillError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.time import SECOND
+from tidemill.model.windows import Build, Dataset, OutboxEvent, WindowKey
+from tidemill.state.protocol import State
+from tidemill.windows.coordinator import days_of
+
+log = logging.getLogger(__name__)
+
+RUN: Final = 64  # windows that a builder takes at once from a long queue
+RENEWALS: Final = 3  # a lease is renewed as often before it would run out
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one try to build a window."""
+
+    key: WindowKey
+    attempt: int
+    seconds: float
+    dataset: Dataset | None = None
+    error: str | None = None  # why it failed
+    lost: bool = False  # built, but another builder was faster or holds the lease now
+    trigger: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """What builders work with."""
+
+    warehouse: Path
+    streams: Mapping[str, Stream]
+    settings: Settings
+    engine: Engine
+    state: State
+    raw: Callable[[str], Snapshot | None]  # of a stream, as it is now
+
+
+class Builders:
+    """The builders of one process."""
+
+    def __init__(self, yard: Yard, concurrency: int | None = None) -> None:
+        self.yard = yard
+        self.concurrency = yard.settings.concurrency if concurrency is None else concurrency
+        self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._held: dict[str, list[WindowKey]] = {}
+        self._guard = threading.Lock()
+
+    def build(
+        self,
+        clock: Callable[[], int],
+        limit: int | None = None,
+        stop: threading.Event | None = None,
+        told: Callable[[Outcome], None] = lambda _outcome: None,
+    ) -> list[Outcome]:
+        """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set."""
+        if self.concurrency == 0 or not self.yard.state.queue_length():
+            return []
+        budget = _Budget(limit)
+        outcomes: list[Outcome] = []
+
+        def work(number: int) -> None:
+            owner = f"{self._who}-{number}"
+            try:
+                while not (stop is not None and stop.is_set()):
+                    done = self._one_run(owner, clock, budget)
+                    if done is None:
+                        return
+                    for outcome in done:
+                        outcomes.append(outcome)
+                        told(outcome)
+            finally:
+                with self._guard:
+                    left = self._held.pop(owner, [])
+                if left:  # an error on the way: others need not wait for the lease to run out
+                    self.yard.state.release(owner)
+
+        with self._renewing(clock), ThreadPoolExecutor(self.concurrency, "builder") as pool:
+            for _ in pool.map(work, range(self.concurrency)):
+                pass
+        return outcomes
+
+    def _one_run(self, owner: str, clock: Callable[[], int], budget: _Budget) -> list[Outcome] | None:
+        """Take a few windows and build them one after another; None when there are none to take."""
+        yard = self.yard
+        waiting = yard.state.queue_length()
+        wanted = budget.grant(max(1, min(RUN, waiting // (4 * self.concurrency))))
+        if wanted == 0:
+            return None
+        now = clock()
+        names = list(yard.streams)
+        builds = yard.state.take(owner, now, now + yard.settings.lease, wanted, names)
+        budget.give_back(wanted - len(builds))
+        if not builds:
+            return None
+        failpoint("windows.after_take")
+        with self._guard:
+            self._held[owner] = [build.key for build in builds]
+        built = self._kernel(builds)
+        failpoint("windows.before_state")
+        outcomes = self._commit(builds, built, clock())
+        failpoint("windows.after_state")
+        with self._guard:
+            self._held.pop(owner, None)
+        return outcomes
+
+    def _kernel(self, builds: Sequence[Build]) -> dict[WindowKey, BuiltWindow]:
+        by_stream: dict[str, list[Build]] = {}
+        for build in builds:
+            by_stream.setdefault(build.key.stream, []).append(build)
+        built: dict[WindowKey, BuiltWindow] = {}
+        for name, group in by_stream.items():
+            try:
+                unit, size = self._unit(name, group)
+                for result in self.yard.engine.run(build_windows, [unit], "build windows", size):
+                    built[result.key] = result
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs: the queue goes on
+                text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                log.error("windows can not be built: %s", text, extra={"stream": name})
+                for build in group:
+                    built.setdefault(build.key, BuiltWindow(build.key, None, text, 0.0, False))
+        return built
+
+    def _unit(self, name: str, builds: Sequence[Build]) -> tuple[BuildUnit, int]:
+        snapshot = self.yard.raw(name)
+        by_day: dict[str, list[Part]] = {}
+        for part in snapshot.parts if snapshot is not None else ():
+            by_day.setdefault(part.partition["day"], []).append(part)
+        windows, read = [], {}
+        for build in builds:
+            span = build.key.interval
+            parts = [
+                part
+                for day in sorted(days_of(span))
+                for part in by_day.get(day, ())
+                if part.may_hold("event_time", span.start, span.end - 1)
+            ]
+            read.update({part.path: part.size for part in parts})
+            paths = snapshot.paths(parts) if snapshot is not None else []
+            windows.append(WindowUnit(build, paths))
+        unit = BuildUnit(self.yard.streams[name], str(self.yard.warehouse), windows)
+        return unit, sum(read.values())
+
+    # -- committing
+
+    def _commit(
+        self, builds: Sequence[Build], built: Mapping[WindowKey, BuiltWindow], now: int
+    ) -> list[Outcome]:
+        done: list[tuple[Build, Dataset, Sequence[OutboxEvent]]] = []
+        for build in builds:
+            dataset = built[build.key].dataset
+            if dataset is not None:
+                done.append((build, dataset, [self._event(build, dataset, now)]))
+        kept = dict(
+            zip((build.key for build, _, _ in done), self.yard.state.complete_all(done, now), strict=True)
+        )
+        return [self._outcome(build, built[build.key], kept.get(build.key), now) for build in builds]
+
+    def _outcome(self, build: Build, result: BuiltWindow, kept: bool | None, now: int) -> Outcome:
+        where = {"stream": build.key.stream, "window": str(build.key.interval)}
+        if result.dataset is not None:
+            if kept:
+                log.info("built revision %d", result.dataset.revision, extra=where)
+            else:
+                log.warning("a build came too late and does not count", extra=where)
+            return Outcome(
+                build.key, build.attempt, result.seconds, result.dataset, lost=not kept, trigger=build.trigger
+            )
+        error = result.error or "the builder said nothing"
+        settings = self.yard.settings
+        delay = min(settings.max_retry_delay, settings.retry_delay << min(build.attempt - 1, 40))
+        self.yard.state.fail(build, error, now + delay, settings.attempts)
+        log.error("try %d of %d failed: %s", build.attempt, settings.attempts, error, extra=where)
+        return Outcome(build.key, build.attempt, result.seconds, error=error, trigger=build.trigger)
+
+    def _event(self, build: Build, dataset: Dataset, now: int) -> OutboxEvent:
+        stream = self.yard.streams[build.key.stream]
+        metadata = dataset_metadata(stream, [member.metadata for member in build.members])
+        return available(build.key, dataset, build.supersedes, build.trigger, now, metadata)
+
+    # -- leases
+
+    @contextmanager
+    def _renewing(self, clock: Callable[[], int]) -> Iterator[None]:
+        """While builders work, their leases are renewed; one that hangs with its process is not."""
+        done = threading.Event()
+        lease = self.yard.settings.lease
+
+        def beat() -> None:
+            while not done.wait(lease / RENEWALS / SECOND):
+                with self._guard:
+                    held = {owner: list(keys) for owner, keys in self._held.items()}
+                for owner, keys in held.items():
+                    try:
+                        self.yard.state.renew(owner, keys, clock() + lease)
+                    except TidemillError as error:
+                        log.warning("a lease could not be renewed: %s", error)
+                        if error.retry is Retry.NEVER:
+                            return
+
+        thread = threading.Thread(target=beat, name="leases", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+class _Budget:
+    """How many windows may still be tried, shared by the builders of a round."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+        self._guard = threading.Lock()
+
+    def grant(self, wanted: int) -> int:
+        with self._guard:
+            if self._left is None:
+                return wanted
+            granted = min(wanted, self._left)
+            self._left -= granted
+            return granted
+
+    def give_back(self, count: int) -> None:
+        with self._guard:
+            if self._left is not None:
+                self._left += count

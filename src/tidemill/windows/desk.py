@@ -1,0 +1,252 @@
+"""Where people ask about windows: what there is, why one is not ready, and what a rebuild would do.
+
+It reads the state and the dataset files and starts no JVM. Only `rebuild` and `retry` change anything: they
+queue windows, and the builders do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tidemill.windows.dataset import datasets_of
+
+from tidemill.config import Stream
+from tidemill.model.errors import InputError, NotFoundError
+from tidemill.model.time import Interval, align, format_duration, format_instant
+from tidemill.model.windows import Dataset, Member, Phase, Window, WindowKey
+from tidemill.state.protocol import State
+from tidemill.windows.rules import CUTOFF, WindowRules, is_final, last_arrival, readiness, rules_of
+
+REBUILD = "rebuild"
+
+
+class Standing(StrEnum):
+    """Where a window stands, as people ask for it."""
+
+    WAITING = "waiting"  # not ready; the reason says why
+    READY = "ready"  # would be queued by the next tick
+    QUEUED = "queued"
+    BUILDING = "building"
+    BUILT = "built"  # current; slices that still arrive may change it
+    FAILED = "failed"  # set aside after too many tries
+    FINAL = "final"  # current, and nothing that still arrives changes it
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """One line of the list of windows."""
+
+    window: Window
+    standing: Standing
+    reason: str | None  # a code, for a window that waits or failed
+    detail: str | None  # the same for people
+    desired: int  # how many slices it should be made of …
+    observed: int  # … was made of …
+    ignored: int  # … and how many came too late for it
+    age: int  # since its end, by the clock of who asks
+
+    @property
+    def current(self) -> bool:
+        return self.window.observed is not None and self.window.observed == self.window.desired
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStory:
+    """Everything about one window."""
+
+    view: WindowView
+    rules: WindowRules
+    cutoff: int
+    members: Sequence[Member]
+    revisions: Sequence[Dataset]  # as they stand in the warehouse, by revision
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildStep:
+    """One window that a rebuild builds again."""
+
+    key: WindowKey
+    action: str  # "build", or why nothing is done: "wait"
+    revision: int  # the newest there is, 0: none
+    next_revision: int
+    slices: int
+    hash: str | None
+    reason: str
+    late: int = 0  # slices that count from now on although they came after the cutoff
+
+
+class Desk:
+    """Answers about the windows of all streams."""
+
+    def __init__(
+        self, warehouse: Path, streams: Mapping[str, Stream], state: State, clock: Callable[[], int]
+    ) -> None:
+        self._warehouse = warehouse
+        self._streams = streams
+        self._state = state
+        self._clock = clock
+
+    # -- looking
+
+    def windows(
+        self,
+        stream: str | None = None,
+        standing: Standing | None = None,
+        *,
+        span: Interval | None = None,
+        newest: bool = True,
+        limit: int | None = None,
+    ) -> list[WindowView]:
+        """Windows, the newest first, or only those that stand so."""
+        now = self._clock()
+        if stream is not None:
+            self._rules(stream)
+        phase = _PHASES.get(standing) if standing is not None else None
+        exact = standing is None or standing.value in {Phase.QUEUED, Phase.BUILDING, Phase.FAILED}
+        found = self._state.windows(stream, phase, span, newest=newest, limit=limit if exact else None)
+        known = [window for window in found if self._declared(window.key)]
+        standings = {window.key: self._standing(window, now) for window in known}
+        chosen = [w for w in known if standing is None or standings[w.key] is standing]
+        return self._views(chosen[:limit], standings, now)
+
+    def window(self, stream: str, at: int) -> WindowStory:
+        """The window that holds the instant `at`."""
+        rules = self._rules(stream)
+        key = WindowKey(stream, align(at, rules.span), rules.span)
+        found = self._state.window(key)
+        if found is None:
+            raise NotFoundError(
+                f"no slice touches the window {key.interval} of {stream}",
+                hint=f"`tidemill windows {stream}` lists those that there are",
+            )
+        window, members = found
+        now = self._clock()
+        view = self._views([window], {key: self._standing(window, now)}, now)[0]
+        revisions = datasets_of(self._warehouse, stream, key)
+        return WindowStory(view, rules, last_arrival(key.interval, rules), members, revisions)
+
+    def datasets(self, stream: str | None = None, span: Interval | None = None) -> list[Window]:
+        """Windows that have a dataset, oldest first."""
+        if stream is not None:
+            self._rules(stream)
+        return [w for w in self._state.windows(stream, None, span) if w.file and self._declared(w.key)]
+
+    def touched(self, slice_id: str) -> list[tuple[Window, Member]]:
+        """The windows a slice touches, and whether it counts there."""
+        return [pair for pair in self._state.windows_of(slice_id) if self._declared(pair[0].key)]
+
+    def _declared(self, key: WindowKey) -> bool:
+        stream = self._streams.get(key.stream)
+        return stream is not None and stream.aggregation_span == key.span
+
+    def _rules(self, stream: str) -> WindowRules:
+        declared = self._streams.get(stream)
+        if declared is None:
+            raise NotFoundError(f"there is no stream {stream!r}", hint=f"streams: {', '.join(self._streams)}")
+        rules = rules_of(declared)
+        if rules is None:
+            having = [name for name, s in self._streams.items() if s.aggregation_span is not None]
+            raise InputError(
+                f"stream {stream} declares no windows",
+                hint="give it an aggregation_span"
+                + (f"; those that have one: {', '.join(having)}" if having else ""),
+            )
+        return rules
+
+    def _standing(self, window: Window, now: int) -> Standing:
+        rules = self._rules(window.key.stream)
+        if window.phase is Phase.WAITING:
+            return Standing.READY if self._is_ready(window, rules, now) else Standing.WAITING
+        if window.phase is Phase.BUILT and now > last_arrival(window.key.interval, rules):
+            if not rules.allow_incomplete or window.sealed is not None:
+                return Standing.FINAL  # complete when it was built, or it would not have been
+            found = self._state.window(window.key)
+            return Standing.FINAL if found and is_final(*found, rules, now) else Standing.BUILT
+        return Standing(window.phase.value)
+
+    def _is_ready(self, window: Window, rules: WindowRules, now: int) -> bool:
+        """Whether the next tick would queue it: only time can have changed since it was judged."""
+        if window.reason != CUTOFF or window.check_at is None or window.check_at > now:
+            return False
+        found = self._state.window(window.key)
+        if found is None:
+            return False
+        used = [member for member in found[1] if member.desired]
+        return readiness(window.key.interval, used, rules, now).ready
+
+    def _views(
+        self, windows: Sequence[Window], standings: Mapping[WindowKey, Standing], now: int
+    ) -> list[WindowView]:
+        counts = self._state.member_counts([window.key for window in windows])
+        views = []
+        for window in windows:
+            desired, observed, ignored = counts.get(window.key, (0, 0, 0))
+            standing = standings[window.key]
+            reason, detail = window.reason, window.detail
+            if standing is Standing.FAILED:
+                reason, detail = "failed", window.error
+            elif standing is not Standing.WAITING:
+                reason = detail = None
+            views.append(
+                WindowView(
+                    window, standing, reason, detail, desired, observed, ignored, max(0, now - window.key.end)
+                )
+            )
+        return views
+
+    # -- changing
+
+    def plan_rebuild(
+        self, stream: str, span: Interval | None = None, *, include_late: bool = False
+    ) -> list[RebuildStep]:
+        """What a rebuild of the windows that start in `span` (all, when None) does, oldest first."""
+        rules = self._rules(stream)
+        windows = [w for w in self._state.windows(stream, None, span) if w.key.span == rules.span]
+        if not windows and span is not None:
+            raise NotFoundError(
+                f"{stream} has no window that starts in {span}",
+                hint=f"they are {format_duration(rules.span)} long and aligned, one starts at "
+                f"{format_instant(align(span.start, rules.span))}; `tidemill windows {stream}` lists them",
+            )
+        return [self._step(window, include_late) for window in windows]
+
+    def _step(self, window: Window, include_late: bool) -> RebuildStep:
+        desired, _, ignored = self._state.member_counts([window.key]).get(window.key, (0, 0, 0))
+        late = ignored if include_late else 0
+        builds = window.ready or late > 0
+        return RebuildStep(
+            key=window.key,
+            action="build" if builds else "wait",
+            revision=window.revision,
+            next_revision=window.revision + 1 if builds else window.revision,
+            slices=desired + late,
+            hash=window.desired,
+            reason=REBUILD if builds else (window.detail or window.reason or "not judged yet"),
+            late=late,
+        )
+
+    def rebuild(self, steps: Iterable[RebuildStep]) -> list[WindowKey]:
+        """Queue what the plan builds; the next tick judges and builds it."""
+        chosen = [step for step in steps if step.action == "build"]
+        done = self._state.force([step.key for step in chosen if not step.late], REBUILD)
+        late = [step.key for step in chosen if step.late]
+        return [*done, *(self._state.force(late, REBUILD, reopen=True) if late else [])]
+
+    def retry(self, stream: str, at: int | None = None) -> int:
+        """Give windows that were set aside new tries; how many."""
+        rules = self._rules(stream)
+        return self._state.retry(stream, None if at is None else align(at, rules.span))
+
+
+_PHASES = {
+    Standing.WAITING: Phase.WAITING,
+    Standing.READY: Phase.WAITING,
+    Standing.QUEUED: Phase.QUEUED,
+    Standing.BUILDING: Phase.BUILDING,
+    Standing.BUILT: Phase.BUILT,
+    Standing.FAILED: Phase.FAILED,
+    Standing.FINAL: Phase.BUILT,
+}
