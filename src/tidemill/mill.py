@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
-    from tidemill.lake.snapshot import Snapshot
+    from tidemill.metrics import Meter
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.recovery import Recovered
+    from tidemill.retraction import RetractionPlan
     from tidemill.rollups.roller import Roller
-    from tidemill.windows.builder import Builders, Outcome
-    from tidemill.windows.coordinator import Coordinator
+    from tidemill.windowing import WindowYard
+    from tidemill.windows.builder import Outcome
     from tidemill.windows.desk import Desk, RebuildStep
 
 log = logging.getLogger(__name__)
@@ -153,6 +154,12 @@ class Mill:
         missing = tuple(Refused(error.where, error) for error in wrong)
         return LandedMany(done.landed, (*missing, *done.refused))
 
+    def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
+        """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
+        from tidemill.commands import land_commands
+
+        return land_commands(self.project, self._landing, [str(file) for file in files], self.clock())
+
     def land(
         self,
         stream: str,
@@ -214,7 +221,7 @@ class Mill:
                 except TidemillError as error:  # the other streams do not wait for it
                     log.error("%s", error, extra={"stream": stream.name})
                     troubles.append(error)
-            builds = self._build_queued(clock, BUILDS_PER_ROUND)
+            builds = self._yard.build(clock, BUILDS_PER_ROUND)
             delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
         if troubles:
             raise troubles[0]
@@ -251,7 +258,7 @@ class Mill:
         done = self._accept_and_roll(stream, now) if self._has_work(stream) else StreamTick(stream.name)
         if stream.aggregation_span is None:
             return done
-        return replace(done, windows=self._coordinator(stream).coordinate(now))
+        return replace(done, windows=self._yard.coordinate(stream, now))
 
     def _accept_and_roll(self, stream: Stream, now: int) -> StreamTick:
         from tidemill.accept.catchup import catch_up, merge_runs
@@ -332,7 +339,7 @@ class Mill:
             )
         return self._rollers[stream]
 
-    # -- windows
+    # -- windows, datasets, events
 
     @cached_property
     def windows(self) -> Desk:
@@ -341,63 +348,51 @@ class Mill:
 
         return Desk(self.project.warehouse, self.project.streams, self.state, self.clock)
 
-    def _coordinator(self, stream: Stream) -> Coordinator:
-        from tidemill.windows.coordinator import Coordinator
-        from tidemill.windows.rules import rules_of
-
-        rules = rules_of(stream)
-        assert rules is not None, stream.name
-        return Coordinator(stream, rules, self.state, lambda: self._raw_snapshot(stream.name))
-
-    def _raw_snapshot(self, stream: str) -> Snapshot | None:
-        table = self._existing("raw", stream)
-        return table.snapshot() if table is not None else None
-
     @cached_property
-    def _builders(self) -> Builders:
-        from tidemill.windows.builder import Builders, Yard
+    def _yard(self) -> WindowYard:
+        from tidemill.windowing import WindowYard
 
-        declared = {n: s for n, s in self.project.streams.items() if s.aggregation_span is not None}
-        settings, warehouse = self.project.builder, self.project.warehouse
-        return Builders(Yard(warehouse, declared, settings, self.engine, self.state, self._raw_snapshot))
-
-    def _build_queued(self, clock: Callable[[], int], limit: int | None) -> Sequence[Outcome]:
-        if not self.state.queue_length():
-            return ()
-        total, done = self.state.queue_length(), 0
-
-        def told(outcome: Outcome) -> None:
-            nonlocal done
-            done += 1
-            self.progress(outcome.key.stream, "windows", min(1.0, done / total))
-
-        return self._builders.build(clock, limit, told=told)
+        return WindowYard(self.project, self.state, lambda: self.engine, self.progress)
 
     def build(
-        self, stop: threading.Event, interval: float, on_build: Callable[[Sequence[Outcome]], None]
+        self,
+        stop: threading.Event,
+        interval: float,
+        on_build: Callable[[Sequence[Outcome]], None],
+        concurrency: int | None = None,
+        *,
+        once: bool = False,
     ) -> None:
-        """A builder beside the daemon, in this or another process: takes from the queue until `stop` is set.
-        It needs no lock: leases keep builders apart."""
-        while not stop.is_set():
-            try:
-                done = self._builders.build(self.clock, BUILDS_PER_ROUND, stop)
-            except TidemillError as error:
-                if error.retry is Retry.NEVER:
-                    raise
-                log.warning("%s; trying again", error)
-                done = []
-            if done:
-                on_build(done)
-            else:
-                stop.wait(interval)
+        """A builder beside the daemon, in this or another process: takes from the queue until `stop` is set,
+        or with `once` until it is empty. It needs no lock: leases keep builders apart."""
+        self._yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
 
     def rebuild(self, steps: Sequence[RebuildStep]) -> list[Outcome]:
         """Do what a plan of `windows.plan_rebuild` says."""
         keys = set(self.windows.rebuild(steps))
         with self._working():
             for name in sorted({key.stream for key in keys}):
-                self._coordinator(self.project.stream(name)).coordinate(self.clock())
-            return [outcome for outcome in self._build_queued(self.clock, None) if outcome.key in keys]
+                self._yard.coordinate(self.project.stream(name), self.clock())
+            return [outcome for outcome in self._yard.build(self.clock, None) if outcome.key in keys]
+
+    def export(
+        self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
+    ) -> list[Path]:
+        """Write the datasets of windows as parquet, arrow or csv to a file (for one) or into a folder."""
+        from tidemill.windowing import export
+
+        return export(self, stream, [_instant(window) for window in windows], to, target, revision)
+
+    def events(
+        self, after: int = 0, limit: int = 1000, stream: str | None = None
+    ) -> list[tuple[int, dict[str, object]]]:
+        """CloudEvents of the outbox behind the place `after`, each with its place."""
+        from tidemill.events.cloudevents import cloud_event
+
+        if stream is not None:
+            self.project.stream(stream)
+        found = self.state.outbox(after, limit, stream)
+        return [(event.seq, cloud_event(event, self.project.events.source)) for event in found]
 
     @cached_property
     def delivery(self) -> Delivery:
@@ -405,6 +400,27 @@ class Mill:
         from tidemill.events.delivery import Delivery
 
         return Delivery(self.state, self.project.events, self.project.root)
+
+    @cached_property
+    def meter(self) -> Meter:
+        """Prometheus metrics; who runs the mill tells it of each round."""
+        from tidemill.metrics import Meter
+
+        return Meter(self.project.streams, self.state, self.clock, self.project.builder.attempts)
+
+    def plan_retraction(self, slice_id: str, reason: str) -> RetractionPlan:
+        """What taking a slice back does: the steps, and which slices are judged again."""
+        from tidemill.retraction import plan_retraction
+
+        return plan_retraction(self, self.slice(slice_id).id, reason, self.clock())
+
+    def retract(self, plan: RetractionPlan) -> SliceEntry:
+        """Take a slice back, as planned; the next rounds judge again what has to be."""
+        from tidemill.retraction import retract
+
+        with self._working():
+            retract(self, plan)
+        return self.slice(plan.slice)
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -533,6 +549,8 @@ def _bounds(start: str | int | None, end: str | int | None) -> Interval | None:
         return None
     if start is None or end is None:
         raise InputError("declared bounds need both ends", hint="give --start and --end, half-open")
-    first = parse_instant(start) if isinstance(start, str) else start
-    last = parse_instant(end) if isinstance(end, str) else end
-    return Interval(first, last)
+    return Interval(_instant(start), _instant(end))
+
+
+def _instant(given: str | int) -> int:
+    return parse_instant(given) if isinstance(given, str) else given
