@@ -124,6 +124,12 @@ def contribution_name(slice_id: str, judgement: int) -> str:
     return f"{slice_id}~{judgement}" if judgement else slice_id
 
 
+def contribution_of(name: str) -> tuple[str, int]:
+    """The slice and judgement that `contribution_name` made the name of."""
+    slice_id, _, judgement = name.partition("~")
+    return slice_id, int(judgement or 0)
+
+
 def slice_of(name: str) -> str:
     """The id of the slice whose contribution has this name: the reverse of `contribution_name`."""
     return name.partition("~")[0]
