@@ -36,6 +36,7 @@ POINTS: Final[dict[str, str]] = {
     "windows.after_take": "a builder holds a lease, nothing is built",
     "windows.before_state": "datasets are published, the state does not know it",
     "windows.after_state": "the state knows the new datasets, nobody was told",
+    "events.after_send": "a sink has events, its cursor does not know it",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86
