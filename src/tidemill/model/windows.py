@@ -24,6 +24,18 @@ class Phase(StrEnum):
     FAILED = "failed"  # set aside after too many tries
 
 
+class Standing(StrEnum):
+    """Where a window stands, as people ask for it."""
+
+    WAITING = "waiting"  # not ready; the reason says why
+    READY = "ready"  # would be queued by the next tick
+    QUEUED = "queued"
+    BUILDING = "building"
+    BUILT = "built"  # current; slices that still arrive may change it
+    FAILED = "failed"  # set aside after too many tries
+    FINAL = "final"  # current, and nothing that still arrives changes it
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class WindowKey:
     """One window `[start, start + span)` of a stream."""
@@ -66,7 +78,9 @@ class Window:
     """A window as it is kept."""
 
     key: WindowKey
-    version: int  # goes up whenever the row changes; a judgement made on an older one is void
+    version: (
+        int  # another whenever the row changes (a renewed lease aside); a judgement on another one is void
+    )
     phase: Phase = Phase.WAITING
     reason: str | None = None  # why it waits: a code such as `cutoff`, `coverage`, `gap`
     detail: str | None = None  # the same for people: "coverage missing before 10:09"

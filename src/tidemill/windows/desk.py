@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from tidemill.windows.dataset import datasets_of
@@ -16,23 +15,11 @@ from tidemill.windows.dataset import datasets_of
 from tidemill.config import Stream
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align, format_duration, format_instant
-from tidemill.model.windows import Dataset, Member, Phase, Window, WindowKey
+from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.rules import CUTOFF, WindowRules, is_final, last_arrival, readiness, rules_of
 
 REBUILD = "rebuild"
-
-
-class Standing(StrEnum):
-    """Where a window stands, as people ask for it."""
-
-    WAITING = "waiting"  # not ready; the reason says why
-    READY = "ready"  # would be queued by the next tick
-    QUEUED = "queued"
-    BUILDING = "building"
-    BUILT = "built"  # current; slices that still arrive may change it
-    FAILED = "failed"  # set aside after too many tries
-    FINAL = "final"  # current, and nothing that still arrives changes it
 
 
 @dataclass(frozen=True, slots=True)
