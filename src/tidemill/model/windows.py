@@ -78,9 +78,7 @@ class Window:
     """A window as it is kept."""
 
     key: WindowKey
-    version: (
-        int  # another whenever the row changes (a renewed lease aside); a judgement on another one is void
-    )
+    version: int  # another with every change (but of the lease's end); a judgement on an older one is void
     phase: Phase = Phase.WAITING
     reason: str | None = None  # why it waits: a code such as `cutoff`, `coverage`, `gap`
     detail: str | None = None  # the same for people: "coverage missing before 10:09"

@@ -121,13 +121,15 @@ class State(Protocol):
     def totals(self, stream: str) -> Mapping[str, int]:
         """Sums over the stream's ledger: slices by status (`pending_slices` …), records by outcome
         (`accepted`, …), `late`, `reject_<code>`, `records`, `landings`, `bytes`; those without a
-        reject code are always there. Maintained, not scanned."""
+        reject code are always there. A retracted slice counts in `retracted_slices`, `landings` and
+        `bytes` only. Maintained, not scanned."""
         ...
 
     def apply_batch(self, record: BatchRecord) -> bool:
         """Apply it once; False when this (stream, batch) was applied before. Clocks and versions never
-        go back. A slice that failed before may be decided again. StorageError when the ledger does
-        not know one of its slices."""
+        go back. A slice that failed before may be decided again. A decided slice has the judgement of its
+        result and no `accepted_before`. StorageError when the ledger does not know one of its slices, or has
+        it as retracted."""
         ...
 
     def has_batch(self, stream: str, batch: str) -> bool: ...
@@ -175,13 +177,20 @@ class State(Protocol):
     def apply_retraction(
         self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
     ) -> bool:
-        """Make it as if the slice had never arrived, once: False when act `n` was applied before.
+        """Make it as if the slice had never arrived, once: False when act `n` was applied before. Acts are
+        applied in their order (StorageError when one is left out, or a slice is not in the stream's ledger).
 
-        The slice becomes RETRACTED (its counts stay for the story, but leave the totals), those of `again`
-        become PENDING with their counts and outcome reset, `attempt` one higher, `accepted_before` as given.
-        All of them leave the desired sets of tiles and the members of windows, which are then stale or due;
-        their batches are forgotten when none of their slices is left in them. A window they leave is no
-        longer `sealed`. `clocks` become all clocks of the stream, even where that goes back.
+        The slice becomes RETRACTED, whatever it was (its counts, bounds and error stay for the story, but
+        the counts leave the totals and it is of no batch), those of `again` become PENDING with their counts
+        and outcome reset, `attempt` one higher, `accepted_before` as given, the judgement as it was. Their
+        batches are forgotten when none of their slices is left in them. `clocks` become all clocks of the
+        stream, even where that goes back; versions never do.
+
+        All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
+        nothing left is forgotten), and the members of windows, which are then due and no longer `sealed`. A
+        window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
+        ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
+        What was built keeps its marks: a slice that comes back under the name it was built with is observed.
         """
         ...
 
@@ -193,7 +202,8 @@ class State(Protocol):
 
     def lay_out(self, stream: str, span: int) -> None:
         """Windows are of this span from now on. When it was another, all windows of the stream are
-        forgotten (their files stay) and every accepted slice is `unlaid` again."""
+        forgotten, leases too (their files stay), and every accepted slice is `unlaid` again. When it was
+        this one, nothing happens."""
         ...
 
     def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
@@ -203,24 +213,28 @@ class State(Protocol):
 
     def lay(self, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
         """Enter slices (by id) as members of the windows that start there; those windows are due at once,
-        the slices are no longer unlaid. To enter one again changes nothing."""
+        the slices are no longer unlaid. To enter one again changes nothing, nor does one that is not accepted
+        (any more). StorageError before `lay_out`, and for a slice that the ledger does not know."""
         ...
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         """Windows to be judged: something about them changed, or `check_at` has come; oldest first, with
-        their members by place in the ledger. Costs what is due, not what there is."""
+        their members by place in the ledger. Costs what is due, not what there is. `check_at` has come when
+        it is not after `now`."""
         ...
 
     def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
         """Record judgements, each if the window still has the version it was made on; which were not.
 
         Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal; the window is
-        no longer due, and its events enter the outbox. Then, unless a lease is held on it: BUILT when observed is what is desired; QUEUED when
-        ready (trigger recorded; tries and delay start anew unless it was QUEUED or FAILED for the same
-        desired hash, in which case it stays as it is); else WAITING. `withdraw` takes observed, file, rows,
-        bytes and the members' observed marks away first (the revision stays). A window under lease keeps its
-        phase: `complete` and `fail` look at desired again. A window without members that never had a dataset
-        is forgotten.
+        no longer due, and its events enter the outbox. `withdraw` takes observed, file, rows, bytes,
+        built_at and the members' observed marks away first (the revision stays). Then, unless a lease is
+        held on it (run out or not): BUILT when observed is what is desired (and sealed at once, if there is
+        a seal); QUEUED when ready, with the trigger, new tries and no delay, unless it was QUEUED or FAILED
+        for the same desired hash, in which case it stays as it is; else WAITING. Attempts, delay and error
+        go with every other phase. A window under lease keeps its phase: `complete`, `fail` and `release`
+        look at desired again; its trigger is the new one if what is desired is not what is being built. A
+        window without members that never had a dataset is forgotten.
         """
         ...
 
@@ -235,13 +249,13 @@ class State(Protocol):
         newest: bool = False,
         limit: int | None = None,
     ) -> list[Window]:
-        """By (start, stream), only those whose start lies in `span`."""
+        """By (start, stream), only those whose start lies in `span`; `newest`: the other way round."""
         ...
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]: ...
 
     def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, tuple[int, int, int]]:
-        """Per window: members desired, observed, ignored."""
+        """Per window: members desired, observed, ignored; zeros where there is none."""
         ...
 
     def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
@@ -249,9 +263,11 @@ class State(Protocol):
         ...
 
     def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
-        """Have windows built again although their set did not change: observed is forgotten (file, rows and
-        revision stay) and they are due; a FAILED one gets new tries. With `reopen` everything that
-        arrived so far counts: `sealed` becomes the newest place in the ledger. Those that exist."""
+        """Have windows built again although their set did not change: observed is forgotten (file, rows,
+        revision and the members' marks stay), the trigger is this one, and they are due. One that is QUEUED
+        or FAILED gets new tries; a QUEUED one stays so, all others are WAITING; a lease is broken. With
+        `reopen` everything that arrived so far counts: `sealed` becomes the newest place in the ledger.
+        Answers which of them exist."""
         ...
 
     # -- the queue
@@ -259,21 +275,27 @@ class State(Protocol):
     def take(
         self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
     ) -> list[Build]:
-        """Up to `limit` windows, by priority, highest first (ties by stream): QUEUED ones whose
-        `not_before` has come, and BUILDING ones whose lease ran out. Each becomes BUILDING under a new
-        lease, its attempts one higher. No window is ever given to two owners at once."""
+        """Up to `limit` windows, by priority, highest first (ties by stream): QUEUED ones whose `not_before`
+        has come, and BUILDING ones whose lease ran out (`lease_until` is not after `now`). Each becomes
+        BUILDING under a new lease, its attempts one higher. No window is ever given to two owners at once.
+        One whose lease ran out is first looked at as by `release`, attempts counted, and taken only if it is
+        to be built. `Build.supersedes` is the revision there is a file of. `Build.seal` is what `sealed` is
+        once this is built: the seal, else as it is. A builder that dies never calls `fail`: who takes a
+        window looks at `Build.attempt` too."""
         ...
 
     def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
-        """Prolong leases that `owner` still holds; which those are."""
+        """Prolong leases that `owner` still holds; which those are. A lease that ran out is held until
+        somebody else takes the window."""
         ...
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
-        """Compare and set: if `build.owner` still holds the lease and the revision is lower than the
-        dataset's, observed, revision, file, rows, bytes, built_at and (from `build.seal`, if set) sealed
-        become the dataset's, the members built are marked observed, the lease and the error go, tries
-        start anew, and the events enter the outbox, all at once. The phase becomes BUILT, or QUEUED when
-        desired has moved on meanwhile and is ready. Otherwise nothing changes and the answer is False."""
+        """Compare and set: if `build.owner` still holds the lease (see `renew`), for the set that the build
+        is made of, and the revision is lower than the dataset's, observed, revision, file, rows, bytes,
+        built_at and (from `build.seal`, if set) sealed become the dataset's, the members built are marked
+        observed, the lease and the error go, tries start anew, and the events enter the outbox, all at once.
+        The phase becomes BUILT, or QUEUED when desired has moved on meanwhile and is ready, or WAITING when
+        it has and is not. Otherwise nothing changes and the answer is False."""
         ...
 
     def complete_all(
@@ -284,28 +306,35 @@ class State(Protocol):
 
     def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
         """Give a window back after a failed try, at the same priority, not to be taken before
-        `not_before`; FAILED when `tries` were made. False when the lease was lost."""
+        `not_before`; FAILED when `tries` were made. When desired has moved on meanwhile, as `judge` has it:
+        BUILT, WAITING, or QUEUED with new tries and no delay. False when the lease was lost."""
         ...
 
     def release(self, owner: str) -> int:
-        """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many."""
+        """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many. Attempts,
+        delay and error are as before, or anew when desired has moved on (as in `fail`)."""
         ...
 
     def retry(self, stream: str, start: int | None = None) -> int:
-        """FAILED windows back into the queue with all their tries; how many."""
+        """FAILED windows back into the queue with all their tries, without delay; how many."""
         ...
 
-    def queue_length(self, stream: str | None = None) -> int: ...
+    def queue_length(self, stream: str | None = None) -> int:
+        """QUEUED windows, those that wait for their delay too. Costs what is queued."""
+        ...
 
     def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
         """For `recover`: record the newest dataset of each window as observed (sealed too), as it stands in
-        the warehouse, members marked, with `built_at` unknown; and fill the outbox. The windows are due."""
+        the warehouse, members marked, with `built_at` unknown; and fill the outbox. The windows are due, and
+        made when no slice touches them. Datasets of another span than the stream's are left out."""
         ...
 
     # -- the outbox
 
     def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
-        """Events with a higher `seq`, in order."""
+        """Events with a higher `seq`, in order. An event with a known id is not entered again, by any act,
+        and keeps its place; a later event always has a higher `seq`, and is never seen before an earlier
+        one."""
         ...
 
     def delivered(self, sink: str) -> int:
@@ -320,11 +349,14 @@ class State(Protocol):
 
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
-        batches in the order given."""
+        batches in the order given. Each retracted entry is one act of retraction applied."""
         ...
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
-        """Every table as plain rows in a defined order: what `recover` must reproduce."""
+        """Every table as plain rows in a defined order: what `recover` must reproduce. So without what only
+        the state knows: outcomes of retracted slices, versions, `built_at`, triggers, leases, attempts (a
+        window that is being built or was set aside is shown as queued), `seq` and time of events, what was
+        delivered."""
         ...
 
     def close(self) -> None: ...
