@@ -88,7 +88,7 @@ def _hex4(b: Bytes, p: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
+def unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
     """Writes the UTF-8 of a JSON string body to `out`; its length, or -1 when it is not valid."""
     n = 0
     p = start
@@ -154,7 +154,7 @@ def _unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
 
 
 @njit(cache=True, inline="always")
-def _plain_end(b: Bytes, p: int, end: int) -> int:
+def plain_end(b: Bytes, p: int, end: int) -> int:
     """The first position from p on with a quote, a backslash or a control character; at most end.
 
     Eight bytes at a time: the lowest marked byte of `marks` is the first such one.
@@ -262,7 +262,7 @@ def _scan(
                     h = last_hash[total_keys]
                 else:
                     s = p
-                    p = _plain_end(b, p, end)
+                    p = plain_end(b, p, end)
                     if p >= end or byte_at(b, p) != 0x22:
                         break  # an escaped key may equal a plain one: `judge` compares them unescaped
                     h = xxh64(b, s, p, uint64(SEED_KEY))
@@ -337,16 +337,16 @@ def _scan(
                 p += 1
                 s = p
                 tag = STRING
-                p = _plain_end(b, p, end)
+                p = plain_end(b, p, end)
                 while p < end and byte_at(b, p) == 0x5C:
                     tag = ESCAPED
-                    p = _plain_end(b, p + 2, end)
+                    p = plain_end(b, p + 2, end)
                 if p >= end or byte_at(b, p) != 0x22:
                     break
                 if tag == STRING:
                     value = xxh64(b, s, p, uint64(SEED_STRING))
                 else:
-                    n = _unescape(b, s, p, scratch)
+                    n = unescape(b, s, p, scratch)
                     if n < 0:
                         break
                     value = xxh64(scratch, 0, n, uint64(SEED_STRING))
