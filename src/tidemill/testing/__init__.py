@@ -1,4 +1,4 @@
-"""The public test kit: a clock set by hand, and a small model of what Tidemill must produce.
+"""The public test kit: a clock set by hand, and small models of what Tidemill must produce.
 
 It never imports the engine, so that it can contradict it. The seeded feed is in `tidemill.testing.feed`
 (needs numpy), the hypothesis strategies in `tidemill.testing.strategies` (needs hypothesis).
@@ -6,16 +6,37 @@ It never imports the engine, so that it can contradict it. The seeded feed is in
 
 from tidemill.testing.clock import FakeClock
 from tidemill.testing.oracle import Oracle, Quarantined, RawRow, Verdict
-from tidemill.testing.stream import REQUESTS, OracleField, OracleMetric, OracleStream
+from tidemill.testing.stream import READINGS, REQUESTS, OracleField, OracleMetric, OracleStream
+from tidemill.testing.windows import (
+    Act,
+    Land,
+    OracleDataset,
+    OracleRules,
+    OracleWindow,
+    Retract,
+    Round,
+    Tick,
+    WindowOracle,
+)
 
 __all__ = [
+    "READINGS",
     "REQUESTS",
+    "Act",
     "FakeClock",
+    "Land",
     "Oracle",
+    "OracleDataset",
     "OracleField",
     "OracleMetric",
+    "OracleRules",
     "OracleStream",
+    "OracleWindow",
     "Quarantined",
     "RawRow",
+    "Retract",
+    "Round",
+    "Tick",
     "Verdict",
+    "WindowOracle",
 ]

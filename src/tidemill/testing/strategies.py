@@ -1,4 +1,5 @@
-"""Hypothesis strategies: feeds as slices of raw lines, for comparing an engine with the oracle.
+"""Hypothesis strategies: feeds as slices of raw lines, and scripts of what happens to windows, for comparing
+an engine with the oracle.
 
 The one module of the kit that needs hypothesis. It never decides an outcome; the oracle does.
 """
@@ -10,15 +11,16 @@ from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_instant, parse_instant
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, align, format_instant, parse_instant
 from tidemill.testing.oracle import ID_BYTES, TENANT_BYTES, Landing
 from tidemill.testing.spelling import SPOILED_TEXT, plain, respelled
-from tidemill.testing.stream import REQUESTS, OracleField, OracleStream
+from tidemill.testing.stream import READINGS, REQUESTS, OracleField, OracleStream
 from tidemill.testing.strictjson import INT64_MAX, INT64_MIN, Json, Number
+from tidemill.testing.windows import Act, Land, OracleRules, Retract, Tick
 
 FIRST_ARRIVAL: Final = parse_instant("2024-03-01T00:00:00Z")
 _UNITS = {
@@ -291,3 +293,139 @@ def _split(records: list[bytes], slices: int, sources: Sequence[str], random: Ra
         piece = tuple(records[begin:end])
         landings.append(Landing(f"slice-{number:03d}", piece, arrival, random.choice(sources)))
     return landings
+
+
+# --- windows ---------------------------------------------------------------------------------------
+
+WINDOWS: Final = 2  # a script is about as many windows of its span, and about their neighbours
+
+
+class WindowScript(NamedTuple):
+    rules: OracleRules
+    acts: tuple[Act, ...]
+
+
+@st.composite
+def window_rules(draw: st.DrawFn) -> OracleRules:
+    """Spans short and long, also shorter than the tolerance; mostly strict, often without a late policy."""
+    span = draw(st.sampled_from([SECOND // 4, SECOND, 10 * SECOND, MINUTE, 90 * MINUTE, 7 * HOUR]))
+    return OracleRules(
+        span=span,
+        stc=draw(st.sampled_from([0, 0, 1, span // 2, span, 2 * span + 1])),
+        allow_incomplete=draw(st.sampled_from([False, False, False, True])),
+        gap_tolerance=draw(st.sampled_from([SECOND, 0, 0, 1, span // 4, span])),
+        max_lateness=draw(st.sampled_from([0, 0, 1, span])),
+    )
+
+
+@st.composite
+def window_scripts(
+    draw: st.DrawFn,
+    stream: OracleStream = READINGS,
+    *,
+    rules: st.SearchStrategy[OracleRules] | None = None,
+    around: Sequence[int] = (FIRST_ARRIVAL,),
+    retractions: bool = True,
+    max_acts: int = 14,
+) -> WindowScript:
+    """Slices that land before, at and after the cutoffs of a few windows, in any order of event time, with
+    ticks at any pace between them and one at the end. Slices overlap, touch and leave gaps of about the
+    tolerance; some have no declared bounds, some rows outside of them, some no rows at all; events are
+    repeated and contradicted across slices, and slices land twice."""
+    told = draw(rules if rules is not None else window_rules())
+    first = align(draw(st.sampled_from(around)), told.span) - told.span
+    pool = [draw(events(stream, number)) for number in range(draw(st.integers(1, 4)))]
+    count = draw(st.integers(1, max_acts - 1))
+    # as with feeds: hypothesis chooses sizes and values, seeded dice the rest
+    dice = _Dice(told, first, Random(draw(st.integers(0, 2**32 - 1))))
+    timed = [(dice.moment(), event) for event in pool]
+    landed: dict[str, Land] = {}
+    live: list[str] = []
+    acts: list[Act] = []
+    for at in sorted(dice.turning_point() for _ in range(count)):
+        what = dice.random.choice(_KINDS[: None if retractions else -1]) if landed else "land"
+        if what == "land":
+            declared = dice.bounds()
+            records = dice.records(stream, timed, declared)
+            if landed and dice.random.random() < 0.3:
+                records += dice.random.choice(list(landed.values())).records
+            act = Land.of(stream.name, records, at, declared, dice.random.choice(["default", "edge"]))
+            if act.slice not in landed:
+                landed[act.slice] = act
+                live.append(act.slice)
+            acts.append(act)
+        elif what == "again":
+            acts.append(dice.random.choice(list(landed.values()))._replace(at=at))
+        elif what == "tick":
+            acts.append(Tick(at))
+        elif live:
+            acts.append(Retract(live.pop(dice.random.randrange(len(live))), at))
+    last = acts[-1].at + dice.random.choice([0, 1, told.span, 9 * told.span])
+    return WindowScript(told, (*acts, Tick(last)))
+
+
+_KINDS: Final = ("tick", "tick", "tick", "tick", "land", "land", "land", "land", "again", "retract")
+
+
+class _Dice(NamedTuple):
+    """What a script is made of, thrown for windows of these rules from `first` on."""
+
+    rules: OracleRules
+    first: int
+    random: Random
+
+    def moment(self) -> int:
+        """An event time or a bound: a quarter of a window, give or take about what is tolerated."""
+        near = self.rules.gap_tolerance
+        quarter = self.first + self.random.randint(0, 4 * WINDOWS) * self.rules.span // 4
+        return quarter + self.random.choice([0, 0, 0, 0, 1, -1, near, -near, near + 1, -near - 1])
+
+    def turning_point(self) -> int:
+        """An arrival or a tick: within the windows, at their ends, cutoffs and last admissions, just before
+        and just after those, and long after."""
+        rules = self.rules
+        end = self.first + self.random.randint(0, WINDOWS + 1) * rules.span
+        mark = self.random.choice([0, rules.stc, rules.stc + rules.max_lateness])
+        return end + mark + self.random.choice([-1, 0, 1, self.random.randrange(rules.span)])
+
+    def bounds(self) -> Interval | None:
+        """Often such that a few of them make a window complete, or nearly."""
+        way = self.random.choice(["head", "head", "tail", "tail", "whole", "part", "none"])
+        if way == "none":
+            return None
+        span, one, other = self.rules.span, self.moment(), self.moment()
+        if way == "head":
+            one = align(other, span)
+        elif way == "tail":
+            other = align(one, span) + span
+        elif way == "whole":
+            one = align(one, span)
+            other = one + self.random.randint(1, 2) * span
+        start = min(one, other)
+        return Interval(start, max(one, other, start + 1))
+
+    def records(
+        self,
+        stream: OracleStream,
+        timed: Sequence[tuple[int, dict[str, Json]]],
+        declared: Interval | None,
+    ) -> tuple[bytes, ...]:
+        """Some of the events, mostly those within the bounds, if there are any."""
+        assert stream.time_column is not None
+        records: list[bytes] = []
+        strict = self.random.random() < 0.7
+        for _ in range(self.random.randint(0, 5)):
+            at, event = deepcopy(self.random.choice(timed))
+            way = self.random.choice(
+                ["verbatim", "verbatim", "verbatim", "respelled", "moved", "other", "bad"]
+            )
+            if way == "moved":
+                at = self.moment()
+            elif way == "other":
+                event["contradiction"] = _number(self.random.randrange(3))
+            if strict and declared is not None and not declared.holds(at):
+                continue
+            put(event, stream.time_column, _spelled_time(stream, at))
+            text = respelled(event, self.random) if way == "respelled" else plain(event)
+            records.append(text[:-1].encode() if way == "bad" else text.encode())
+        return tuple(records)

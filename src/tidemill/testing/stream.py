@@ -105,3 +105,25 @@ REQUESTS: Final = OracleStream(
     late_tolerance=2 * SECOND,
     metrics={"requests": OracleMetric(("api", "region", "status"), ("latency_ms",))},
 )
+
+READINGS: Final = OracleStream(
+    name="readings",
+    fields={
+        "reading": OracleField("string", required=True),
+        "at": OracleField("integer", required=True),
+        "station": OracleField("string", required=True),
+        "celsius": OracleField("decimal", scale=2),
+        "samples": OracleField("integer"),
+        "humidity": OracleField("float"),
+        "calm": OracleField("boolean"),
+        "note": OracleField("string"),
+        "place": OracleField("object"),
+        "gusts": OracleField("array"),
+        "extra": OracleField("any"),
+    },
+    time_column="at",
+    time_type="unixtimestamp_us",
+    identity=("reading",),
+    tenant_column="station",
+)
+"""To the microsecond, and with a field of every type: for windows and the datasets made of them."""
