@@ -11,13 +11,37 @@ from dataclasses import replace
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
-from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus, set_hash
+from tidemill.model.slices import (
+    NewSlice,
+    SliceEntry,
+    SliceStatus,
+    contribution_name,
+    contribution_of,
+    set_hash,
+)
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.state.protocol import BatchRecord, SliceResult, TileBuild
-from tidemill.state.rows import SLICE_COLUMNS, Value, bounds, contribution, from_row, rejects_text, to_row
+from tidemill.state.rows import (
+    SLICE_COLUMNS,
+    Value,
+    bounds,
+    contribution,
+    from_row,
+    mark,
+    rejects_text,
+    to_row,
+)
 
 ENTRY = ", ".join(SLICE_COLUMNS)
 TILE = "level, start, hash, revision, part, rows"
+_UPDATE_ENTRY = (
+    "UPDATE slices SET status = ?, records = ?, accepted = ?, duplicate = ?, conflict = ?, rejected = ?,"
+    " late = ?, rejects = ?, observed_start = ?, observed_end = ?, watermark = ?, batch = ?, error = ?,"
+    " attempt = ?, judgement = ?, accepted_before = ?, retracted_at = ?, retract_reason = ? WHERE seq = ?"
+)
+_FORGET_TILE_SLICES = (
+    "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
+)
 _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
 
 
@@ -36,11 +60,42 @@ def enter(db: sqlite3.Connection, new: NewSlice) -> SliceEntry:
 def insert(db: sqlite3.Connection, entry: SliceEntry) -> None:
     db.execute(_INSERT_ENTRY, to_row(entry))
     _add(db, entry.slice.stream, contribution(entry))
+    if entry.status is SliceStatus.ACCEPTED:
+        _unlaid(db, entry)
+
+
+def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> None:
+    """Make an entry say something else of the same slice; the totals follow."""
+    counts = after.counts
+    db.execute(
+        _UPDATE_ENTRY,
+        (
+            after.status.value, counts.records, counts.accepted, counts.duplicate, counts.conflict,
+            counts.rejected, counts.late, rejects_text(counts.rejects), *bounds(after.observed),
+            after.watermark, after.batch, after.error, after.attempt, after.judgement, after.accepted_before,
+            after.retracted_at, after.retract_reason, after.seq,
+        ),
+    )  # fmt: skip
+    change = contribution(after)
+    for name, value in contribution(before).items():
+        change[name] = change.get(name, 0) - value
+    _add(db, after.slice.stream, change)
+
+
+def _unlaid(db: sqlite3.Connection, entry: SliceEntry) -> None:
+    db.execute("INSERT OR IGNORE INTO unlaid (stream, slice) VALUES (?, ?)", (entry.slice.stream, entry.seq))
 
 
 def entry_by_id(db: sqlite3.Connection, slice_id: str) -> SliceEntry | None:
     row = db.execute(f"SELECT {ENTRY} FROM slices WHERE id = ?", (slice_id,)).fetchone()
     return from_row(row) if row else None
+
+
+def entry_of(db: sqlite3.Connection, stream: str, slice_id: str) -> SliceEntry:
+    entry = entry_by_id(db, slice_id)
+    if entry is None or entry.slice.stream != stream:
+        raise unknown(slice_id, stream)
+    return entry
 
 
 def _add(db: sqlite3.Connection, stream: str, parts: dict[str, int]) -> None:
@@ -73,22 +128,26 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
     )
     last = db.execute("SELECT coalesce(max(place), -1) FROM runs WHERE stream = ?", (stream,))
     append_runs(db, stream, last.fetchone()[0] + 1, record.runs)
-    seqs = _seqs(db, stream, {slice_id for ids in record.tiles.values() for slice_id in ids})
-    for start, ids in record.tiles.items():
+    ids = {slice_id for ids in record.tiles.values() for slice_id in ids}
+    entries = {slice_id: entry_of(db, stream, slice_id) for slice_id in ids}
+    for start, members in record.tiles.items():
         db.executemany(
-            "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 1, 0)"
-            " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = 1",
-            [(stream, start, seqs[slice_id]) for slice_id in ids],
+            "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
+            " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = excluded.desired",
+            [(stream, start, entries[id_].seq, mark(entries[id_].judgement)) for id_ in members],
         )
-        _rehash(db, stream, start)
+        rehash(db, stream, start)
     return True
 
 
 def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult) -> None:
     """Write a slice's outcome; what it added to the totals before (a failed try) is taken back."""
-    before = entry_by_id(db, result.slice)
-    if before is None or before.slice.stream != stream:
-        raise _unknown(result.slice, stream)
+    before = entry_of(db, stream, result.slice)
+    if before.status is SliceStatus.RETRACTED:
+        raise StorageError(
+            f"batch {batch} decides slice {result.slice}, which was retracted",
+            hint="run `tidemill recover` to rebuild the state from the warehouse",
+        )
     after = replace(
         before,
         status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
@@ -97,22 +156,12 @@ def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult
         watermark=result.watermark,
         batch=batch,
         error=result.error,
+        judgement=result.judgement,
+        accepted_before=None,
     )
-    counts = after.counts
-    db.execute(
-        "UPDATE slices SET status = ?, records = ?, accepted = ?, duplicate = ?, conflict = ?, rejected = ?,"
-        " late = ?, rejects = ?, observed_start = ?, observed_end = ?, watermark = ?, batch = ?, error = ?"
-        " WHERE seq = ?",
-        (
-            after.status.value, counts.records, counts.accepted, counts.duplicate, counts.conflict,
-            counts.rejected, counts.late, rejects_text(counts.rejects), *bounds(after.observed),
-            after.watermark, after.batch, after.error, after.seq,
-        ),
-    )  # fmt: skip
-    change = contribution(after)
-    for name, value in contribution(before).items():
-        change[name] = change.get(name, 0) - value
-    _add(db, stream, change)
+    rewrite(db, before, after)
+    if after.status is SliceStatus.ACCEPTED:
+        _unlaid(db, after)
 
 
 def saw_version(db: sqlite3.Connection, stream: str, table: str, version: int) -> None:
@@ -140,8 +189,8 @@ def base_tile(db: sqlite3.Connection, stream: str, row: tuple[Value, ...]) -> Ba
     members = _members(db, stream, state.key.start)
     return BaseTile(
         state,
-        desired=frozenset(slice_id for slice_id, _, desired, _ in members if desired),
-        observed=frozenset(slice_id for slice_id, _, _, observed in members if observed),
+        desired=_names((id_, desired) for id_, _, desired, _ in members),
+        observed=_names((id_, observed) for id_, _, _, observed in members),
     )
 
 
@@ -172,32 +221,35 @@ def apply_tile(db: sqlite3.Connection, stream: str, build: TileBuild) -> None:
     )
 
 
-def _observe(db: sqlite3.Connection, stream: str, start: int, ids: frozenset[str]) -> None:
-    """Make `ids` the observed set, touching only the members that change."""
+def _observe(db: sqlite3.Connection, stream: str, start: int, names: frozenset[str]) -> None:
+    """Make `names` the observed set, touching only the members that change."""
     members = _members(db, stream, start)
+    marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
     flips = [
-        (int(slice_id in ids), stream, start, seq)
-        for slice_id, seq, _, observed in members
-        if bool(observed) != (slice_id in ids)
+        (marks.get(id_, 0), stream, start, seq)
+        for id_, seq, _, observed in members
+        if observed != marks.get(id_, 0)
     ]
     db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
-    strangers = ids - {slice_id for slice_id, *_ in members}
-    if strangers or not members:  # made of something that nobody asked for: stays visible as stale
-        seqs = _seqs(db, stream, strangers)
-        db.executemany(
-            "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, 1)",
-            [(stream, start, seqs[slice_id]) for slice_id in strangers],
-        )
-        _rehash(db, stream, start)
+    strangers = marks.keys() - {id_ for id_, *_ in members}  # nobody asked for them: it shows as stale
+    db.executemany(
+        "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
+        [(stream, start, entry_of(db, stream, id_).seq, marks[id_]) for id_ in strangers],
+    )
+    if not all(desired for _, _, desired, _ in members):
+        db.execute(_FORGET_TILE_SLICES, (stream, start))
+    if not any(desired for _, _, desired, _ in members):
+        rehash(db, stream, start)
 
 
-def _rehash(db: sqlite3.Connection, stream: str, start: int) -> None:
-    desired = set_hash(slice_id for slice_id, _, wanted, _ in _members(db, stream, start) if wanted)
+def rehash(db: sqlite3.Connection, stream: str, start: int) -> None:
+    """The hash of what the tile should be made of, after that changed."""
+    desired = _names((id_, desired) for id_, _, desired, _ in _members(db, stream, start))
     db.execute(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
         " VALUES (?, ?, ?, ?, NULL, 0, NULL, 0)"
         " ON CONFLICT (stream, level, start) DO UPDATE SET desired = excluded.desired",
-        (stream, BASE.name, start, desired),
+        (stream, BASE.name, start, set_hash(desired)),
     )
 
 
@@ -209,17 +261,12 @@ def _members(db: sqlite3.Connection, stream: str, start: int) -> list[tuple[str,
     ).fetchall()
 
 
-def _seqs(db: sqlite3.Connection, stream: str, ids: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for slice_id in ids:
-        row = db.execute("SELECT seq FROM slices WHERE id = ? AND stream = ?", (slice_id, stream)).fetchone()
-        if row is None:
-            raise _unknown(slice_id, stream)
-        found[slice_id] = row[0]
-    return found
+def _names(marks: Iterable[tuple[str, int]]) -> frozenset[str]:
+    """Of the slices that are marked."""
+    return frozenset(contribution_name(id_, marked - mark(0)) for id_, marked in marks if marked)
 
 
-def _unknown(slice_id: str, stream: str) -> StorageError:
+def unknown(slice_id: str, stream: str) -> StorageError:
     return StorageError(
         f"slice {slice_id} is not in the ledger of stream {stream}",
         hint="run `tidemill recover` to rebuild the state from the warehouse",

@@ -13,10 +13,10 @@ SLICE_COLUMNS: Final = (
     "seq", "id", "stream", "source", "name", "format", "codec", "path", "size", "arrival",
     "declared_start", "declared_end", "status", "records", "accepted", "duplicate", "conflict",
     "rejected", "late", "rejects", "observed_start", "observed_end", "watermark", "batch", "error",
-    "landings",
+    "landings", "metadata", "attempt", "judgement", "accepted_before", "retracted_at", "retract_reason",
 )  # fmt: skip
 TOTALS: Final = (
-    "pending_slices", "accepted_slices", "failed_slices", "landings", "bytes",
+    "pending_slices", "accepted_slices", "failed_slices", "retracted_slices", "landings", "bytes",
     "records", "accepted", "duplicate", "conflict", "rejected", "late",
 )  # fmt: skip
 
@@ -30,7 +30,8 @@ def to_row(entry: SliceEntry) -> tuple[Value, ...]:
         new.path, new.size, new.arrival, *bounds(new.declared), entry.status.value, counts.records,
         counts.accepted, counts.duplicate, counts.conflict, counts.rejected, counts.late,
         rejects_text(counts.rejects), *bounds(entry.observed), entry.watermark, entry.batch,
-        entry.error, entry.landings,
+        entry.error, entry.landings, new.metadata, entry.attempt, entry.judgement, entry.accepted_before,
+        entry.retracted_at, entry.retract_reason,
     )  # fmt: skip
 
 
@@ -38,10 +39,11 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
     (
         seq, id_, stream, source, name, format_, codec, path, size, arrival, declared_start, declared_end,
         status, records, accepted, duplicate, conflict, rejected, late, rejects, observed_start,
-        observed_end, watermark, batch, error, landings,
+        observed_end, watermark, batch, error, landings, metadata, attempt, judgement, accepted_before,
+        retracted_at, retract_reason,
     ) = row  # fmt: skip
     return SliceEntry(
-        seq=_int(seq),
+        seq=whole(seq),
         slice=NewSlice(
             id=str(id_),
             stream=str(stream),
@@ -50,31 +52,37 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
             format=Format(str(format_)),
             codec=Codec(str(codec)),
             path=str(path),
-            size=_int(size),
-            arrival=_int(arrival),
-            declared=_interval(declared_start, declared_end),
+            size=whole(size),
+            arrival=whole(arrival),
+            declared=interval(declared_start, declared_end),
+            metadata=text_or_none(metadata),
         ),
         status=SliceStatus(str(status)),
         counts=Counts(
-            records=_int(records),
-            accepted=_int(accepted),
-            duplicate=_int(duplicate),
-            conflict=_int(conflict),
-            rejected=_int(rejected),
-            late=_int(late),
+            records=whole(records),
+            accepted=whole(accepted),
+            duplicate=whole(duplicate),
+            conflict=whole(conflict),
+            rejected=whole(rejected),
+            late=whole(late),
             rejects=json.loads(str(rejects)),
         ),
-        observed=_interval(observed_start, observed_end),
-        watermark=None if watermark is None else _int(watermark),
-        batch=None if batch is None else str(batch),
-        error=None if error is None else str(error),
-        landings=_int(landings),
+        observed=interval(observed_start, observed_end),
+        watermark=whole_or_none(watermark),
+        batch=text_or_none(batch),
+        error=text_or_none(error),
+        landings=whole(landings),
+        attempt=whole(attempt),
+        judgement=whole(judgement),
+        accepted_before=whole_or_none(accepted_before),
+        retracted_at=whole_or_none(retracted_at),
+        retract_reason=text_or_none(retract_reason),
     )
 
 
 def contribution(entry: SliceEntry) -> dict[str, int]:
-    """What one entry adds to the totals of its stream."""
-    counts = entry.counts
+    """What one entry adds to the totals of its stream; a retracted one is there, but its records are not."""
+    counts = entry.counts if entry.status is not SliceStatus.RETRACTED else Counts()
     parts = {
         f"{entry.status.value}_slices": 1,
         "landings": entry.landings,
@@ -98,10 +106,23 @@ def rejects_text(rejects: Mapping[str, int]) -> str:
     return json.dumps({str(code): count for code, count in sorted(rejects.items())}, separators=(",", ":"))
 
 
-def _interval(start: Value, end: Value) -> Interval | None:
-    return None if start is None or end is None else Interval(_int(start), _int(end))
+def mark(judgement: int) -> int:
+    """How a row says that it was built with that judgement of its slice; 0 says that it was not."""
+    return judgement + 1
 
 
-def _int(value: Value) -> int:
+def interval(start: Value, end: Value) -> Interval | None:
+    return None if start is None or end is None else Interval(whole(start), whole(end))
+
+
+def whole(value: Value) -> int:
     assert isinstance(value, int), value
     return value
+
+
+def whole_or_none(value: Value) -> int | None:
+    return None if value is None else whole(value)
+
+
+def text_or_none(value: Value) -> str | None:
+    return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The tables of `state.db`, their version, and how a connection to them is opened.
+"""How a connection to `state.db` is opened: a new file is made whole, an older one is brought up to date.
 
 Nothing here knows what the rows mean; a file written by a newer Tidemill is refused, never touched.
 """
@@ -14,101 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.model.errors import BusyError, StorageError
+from tidemill.state.ddl import VERSIONS
 
-VERSION: Final = 1
+VERSION: Final = len(VERSIONS)
 APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file is never written to
 BUSY_SECONDS: Final = 30.0
-
-_TABLES: Final = """
-CREATE TABLE slices (
-    seq            INTEGER PRIMARY KEY,
-    id             TEXT NOT NULL UNIQUE,
-    stream         TEXT NOT NULL,
-    source         TEXT NOT NULL,
-    name           TEXT NOT NULL,
-    format         TEXT NOT NULL,
-    codec          TEXT NOT NULL,
-    path           TEXT NOT NULL,
-    size           INTEGER NOT NULL,
-    arrival        INTEGER NOT NULL,
-    declared_start INTEGER,
-    declared_end   INTEGER,
-    status         TEXT NOT NULL,
-    records        INTEGER NOT NULL,
-    accepted       INTEGER NOT NULL,
-    duplicate      INTEGER NOT NULL,
-    conflict       INTEGER NOT NULL,
-    rejected       INTEGER NOT NULL,
-    late           INTEGER NOT NULL,
-    rejects        TEXT NOT NULL,
-    observed_start INTEGER,
-    observed_end   INTEGER,
-    watermark      INTEGER,
-    batch          TEXT,
-    error          TEXT,
-    landings       INTEGER NOT NULL
-);
-CREATE INDEX slices_by_stream ON slices (stream, seq);
-CREATE INDEX slices_by_status ON slices (stream, status, seq);
-
-CREATE TABLE totals (
-    stream TEXT NOT NULL,
-    name   TEXT NOT NULL,
-    value  INTEGER NOT NULL,
-    PRIMARY KEY (stream, name)
-) WITHOUT ROWID;
-
-CREATE TABLE batches (
-    stream TEXT NOT NULL,
-    batch  TEXT NOT NULL,
-    PRIMARY KEY (stream, batch)
-) WITHOUT ROWID;
-
-CREATE TABLE versions (
-    stream  TEXT NOT NULL,
-    part_of TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    PRIMARY KEY (stream, part_of)
-) WITHOUT ROWID;
-
-CREATE TABLE clocks (
-    stream    TEXT NOT NULL,
-    source    TEXT NOT NULL,
-    max_seen  INTEGER NOT NULL,
-    watermark INTEGER NOT NULL,
-    PRIMARY KEY (stream, source)
-) WITHOUT ROWID;
-
-CREATE TABLE runs (
-    stream TEXT NOT NULL,
-    place  INTEGER NOT NULL,
-    name   TEXT NOT NULL,
-    PRIMARY KEY (stream, place),
-    UNIQUE (stream, name)
-) WITHOUT ROWID;
-
-CREATE TABLE tiles (
-    stream   TEXT NOT NULL,
-    level    TEXT NOT NULL,
-    start    INTEGER NOT NULL,
-    desired  TEXT,
-    hash     TEXT,
-    revision INTEGER NOT NULL,
-    part     TEXT,
-    rows     INTEGER NOT NULL,
-    PRIMARY KEY (stream, level, start)
-) WITHOUT ROWID;
-CREATE INDEX tiles_stale ON tiles (stream, start) WHERE level = '5s' AND desired IS NOT hash;
-
-CREATE TABLE tile_slices (
-    stream   TEXT NOT NULL,
-    start    INTEGER NOT NULL,
-    slice    INTEGER NOT NULL REFERENCES slices (seq),
-    desired  INTEGER NOT NULL,
-    observed INTEGER NOT NULL,
-    PRIMARY KEY (stream, start, slice)
-) WITHOUT ROWID;
-"""
 
 
 @contextmanager
@@ -175,10 +85,8 @@ def _create(path: Path) -> None:
         connection = _open(draft)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(
-                f"BEGIN; {_TABLES} PRAGMA application_id = {APPLICATION};"
-                f" PRAGMA user_version = {VERSION}; COMMIT;"
-            )
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            _upgrade(connection)
         finally:
             connection.close()
         try:
@@ -216,3 +124,21 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             where=str(path),
             hint="use the newer Tidemill that wrote it, or move the file away and run `tidemill recover`",
         )
+    if version < VERSION:
+        _upgrade(connection)
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Take every step the file has not taken yet, all or none; another process may be doing the same."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for step in VERSIONS[version:]:
+            for statement in step.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {max(version, VERSION)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -18,9 +18,11 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileState
 from tidemill.model.time import Interval
-from tidemill.state import acts
+from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
+from tidemill.state import acts, outbox_acts, queue_acts, retract_acts, window_acts
 from tidemill.state.acts import ENTRY, TILE
-from tidemill.state.protocol import BatchRecord, ClockState, State, TileBuild
+from tidemill.state.dump import dump
+from tidemill.state.protocol import BatchRecord, ClockState, Retraction, State, TileBuild
 from tidemill.state.rows import TOTALS, from_row
 from tidemill.state.schema import connect, storage_errors
 
@@ -196,6 +198,139 @@ class SqliteState:
                 acts.apply_tile(db, stream, build)
             acts.saw_version(db, stream, "rollups", version)
 
+    # -- retractions
+
+    def retractions(self) -> int:
+        with self._read() as db:
+            return retract_acts.applied(db)
+
+    def apply_retraction(
+        self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+    ) -> bool:
+        with self._write() as db:
+            return retract_acts.apply(db, act, clocks, raw_version, quarantine_version)
+
+    # -- windows
+
+    def span(self, stream: str) -> int | None:
+        with self._read() as db:
+            return window_acts.span(db, stream)
+
+    def lay_out(self, stream: str, span: int) -> None:
+        if self.span(stream) != span:  # most ticks: nothing to write
+            with self._write() as db:
+                window_acts.lay_out(db, stream, span)
+
+    def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
+        with self._read() as db:
+            return window_acts.unlaid(db, stream, limit)
+
+    def lay(self, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
+        with self._write() as db:
+            window_acts.lay(db, stream, windows)
+
+    def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
+        with self._read() as db:
+            return list(window_acts.due(db, stream, now, limit))
+
+    def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
+        with self._write() as db:
+            return window_acts.judge(db, judged)
+
+    def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
+        with self._read() as db:
+            kept = window_acts.load(db, key)
+            return (kept.window, window_acts.members(db, key)) if kept else None
+
+    def windows(
+        self,
+        stream: str | None = None,
+        phase: Phase | None = None,
+        span: Interval | None = None,
+        *,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> list[Window]:
+        with self._read() as db:
+            return window_acts.windows(db, stream, phase, span, newest=newest, limit=limit)
+
+    def window_counts(self, stream: str) -> Mapping[Phase, int]:
+        with self._read() as db:
+            return window_acts.counts(db, stream)
+
+    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, tuple[int, int, int]]:
+        with self._read() as db:
+            return {key: window_acts.member_counts(db, key) for key in keys}
+
+    def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
+        with self._read() as db:
+            return window_acts.windows_of(db, slice_id)
+
+    def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
+        with self._write() as db:
+            return window_acts.force(db, keys, trigger, reopen=reopen)
+
+    # -- the queue
+
+    def take(
+        self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
+    ) -> list[Build]:
+        with self._write() as db:
+            return queue_acts.take(db, owner, now, lease_until, limit, streams)
+
+    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+        with self._write() as db:
+            return queue_acts.renew(db, owner, keys, lease_until)
+
+    def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
+        return self.complete_all([(build, dataset, events)], now)[0]
+
+    def complete_all(
+        self, done: Sequence[tuple[Build, Dataset, Sequence[OutboxEvent]]], now: int
+    ) -> list[bool]:
+        with self._write() as db:
+            version = window_acts.stamp(db)
+            return [
+                queue_acts.complete(db, build, dataset, now, events, version)
+                for build, dataset, events in done
+            ]
+
+    def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
+        with self._write() as db:
+            return queue_acts.fail(db, build, error, not_before, tries)
+
+    def release(self, owner: str) -> int:
+        with self._write() as db:
+            return queue_acts.release(db, owner)
+
+    def retry(self, stream: str, start: int | None = None) -> int:
+        with self._write() as db:
+            return queue_acts.retry(db, stream, start)
+
+    def queue_length(self, stream: str | None = None) -> int:
+        with self._read() as db:
+            return queue_acts.length(db, stream)
+
+    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+        with self._write() as db:
+            window_acts.observe(db, datasets, events)
+
+    # -- the outbox
+
+    def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
+        with self._read() as db:
+            return outbox_acts.after(db, after, limit, stream)
+
+    def delivered(self, sink: str) -> int:
+        with self._read() as db:
+            return outbox_acts.delivered(db, sink)
+
+    def set_delivered(self, sink: str, seq: int) -> None:
+        with self._write() as db:
+            outbox_acts.set_delivered(db, sink, seq)
+
+    # -- all of it
+
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         with self._write() as db:
             for table in ("slices", "batches", "tiles"):
@@ -207,28 +342,14 @@ class SqliteState:
                     )
             for entry in sorted(entries, key=lambda entry: entry.seq):
                 acts.insert(db, entry)
+            retracted = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
+            retract_acts.set_applied(db, retracted)
             for record in records:
                 acts.apply_batch(db, record)
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
         with self._read() as db:
-            tables = {
-                "slices": "SELECT * FROM slices ORDER BY seq",
-                "totals": "SELECT * FROM totals WHERE value != 0 ORDER BY stream, name",
-                "batches": "SELECT * FROM batches ORDER BY stream, batch",
-                "versions": "SELECT * FROM versions ORDER BY stream, part_of",
-                "clocks": "SELECT * FROM clocks ORDER BY stream, source",
-                "runs": "SELECT * FROM runs ORDER BY stream, place",
-                "tiles": "SELECT * FROM tiles ORDER BY stream, level, start",
-                "tile_slices": "SELECT t.stream, t.start, s.id AS slice, t.desired, t.observed"
-                " FROM tile_slices t JOIN slices s ON s.seq = t.slice ORDER BY t.stream, t.start, s.id",
-            }
-            dumped: dict[str, list[dict[str, object]]] = {}
-            for table, query in tables.items():
-                rows = db.execute(query)
-                columns = [column[0] for column in rows.description]
-                dumped[table] = [dict(zip(columns, row, strict=True)) for row in rows]
-            return dumped
+            return dump(db)
 
     def close(self) -> None:
         with self._guard:

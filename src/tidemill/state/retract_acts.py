@@ -1,0 +1,118 @@
+"""Taking a slice back: the ledger, the tiles, the windows, the clocks and batches as if it had never arrived.
+
+Statements inside a transaction somebody else opened; the slice and the story stay in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemill.model.errors import StorageError
+from tidemill.model.levels import BASE
+from tidemill.model.slices import Counts, SliceEntry, SliceStatus
+from tidemill.state import window_acts
+from tidemill.state.acts import entry_of, rehash, rewrite, saw_version
+from tidemill.state.protocol import ClockState, Retraction
+
+
+def applied(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT value FROM counters WHERE name = 'retractions'").fetchone()[0])
+
+
+def set_applied(db: sqlite3.Connection, count: int) -> None:
+    db.execute("UPDATE counters SET value = ? WHERE name = 'retractions'", (count,))
+
+
+def apply(
+    db: sqlite3.Connection,
+    act: Retraction,
+    clocks: Sequence[ClockState],
+    raw_version: int,
+    quarantine_version: int,
+) -> bool:
+    known = applied(db)
+    if act.n <= known:
+        return False
+    if act.n > known + 1:
+        raise StorageError(
+            f"retraction {act.n} can not be applied: {known} are, and those between are missing",
+            hint="run `tidemill recover` to rebuild the state from the warehouse",
+        )
+    set_applied(db, act.n)
+    slices = [entry_of(db, act.stream, act.slice)]
+    slices += [entry_of(db, act.stream, slice_id) for slice_id in act.again if slice_id != act.slice]
+    for before in slices:
+        rewrite(db, before, _retracted(before, act) if before.id == act.slice else _sent_back(before, act))
+    _forget_batches(db, act.stream, slices)
+    db.execute("DELETE FROM clocks WHERE stream = ?", (act.stream,))
+    db.executemany(
+        "INSERT INTO clocks (stream, source, max_seen, watermark) VALUES (?, ?, ?, ?)",
+        [(act.stream, clock.source, clock.max_seen, clock.watermark) for clock in clocks],
+    )
+    saw_version(db, act.stream, "raw", raw_version)
+    saw_version(db, act.stream, "quarantine", quarantine_version)
+    seqs = json.dumps([entry.seq for entry in slices])
+    _leave_tiles(db, act.stream, seqs)
+    window_acts.leave(db, act.stream, seqs)
+    return True
+
+
+def _retracted(entry: SliceEntry, act: Retraction) -> SliceEntry:
+    if entry.status is SliceStatus.RETRACTED:
+        return entry  # the first act is the story
+    return replace(
+        entry,
+        status=SliceStatus.RETRACTED,
+        batch=None,
+        accepted_before=None,
+        retracted_at=act.at,
+        retract_reason=act.reason,
+    )
+
+
+def _sent_back(entry: SliceEntry, act: Retraction) -> SliceEntry:
+    if entry.status is SliceStatus.RETRACTED:
+        raise StorageError(
+            f"slice {entry.id} can not go back to the gate: it was retracted",
+            hint="run `tidemill recover` to rebuild the state from the warehouse",
+        )
+    return replace(
+        entry,
+        status=SliceStatus.PENDING,
+        counts=Counts(),
+        observed=None,
+        watermark=None,
+        batch=None,
+        error=None,
+        attempt=entry.attempt + 1,
+        accepted_before=act.again[entry.id],
+    )
+
+
+def _forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
+    """Those that none of their slices is left in; one look at the ledger for all of them."""
+    touched = json.dumps(sorted({entry.batch for entry in slices if entry.batch is not None}))
+    db.execute(
+        "DELETE FROM batches WHERE stream = ? AND batch IN (SELECT value FROM json_each(?))"
+        " AND batch NOT IN (SELECT batch FROM slices WHERE stream = ? AND batch IS NOT NULL)",
+        (stream, touched, stream),
+    )
+
+
+def _leave_tiles(db: sqlite3.Connection, stream: str, seqs: str) -> None:
+    of_them = "stream = ? AND slice IN (SELECT value FROM json_each(?))"
+    starts = db.execute(
+        f"SELECT DISTINCT start FROM tile_slices WHERE desired != 0 AND {of_them}", (stream, seqs)
+    ).fetchall()
+    db.execute(f"UPDATE tile_slices SET desired = 0 WHERE desired != 0 AND {of_them}", (stream, seqs))
+    db.execute(f"DELETE FROM tile_slices WHERE desired = 0 AND observed = 0 AND {of_them}", (stream, seqs))
+    for (start,) in starts:
+        rehash(db, stream, start)
+        db.execute(
+            "DELETE FROM tiles WHERE stream = ? AND level = ? AND start = ? AND hash IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM tile_slices t WHERE t.stream = tiles.stream AND t.start = tiles.start)",
+            (stream, BASE.name, start),
+        )
