@@ -70,13 +70,13 @@ class Delivery:
         state: State,
         events: Events,
         root: Path,
-        warehouse: Path,
         *,
+        warehouse: Path | None = None,
         environment: Mapping[str, str] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """Relative paths of sinks are from `root`; secrets are read from `environment` whenever they are
-        needed (None: that of the process)."""
+        """Relative paths of sinks are from `root`; with `warehouse` events have the `uri` of a dataset too;
+        secrets are read from `environment` (None: that of the process) whenever they are needed."""
         variables = os.environ if environment is None else environment
         self._state = state
         self._events = events

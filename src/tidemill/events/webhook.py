@@ -26,7 +26,7 @@ from tidemill.events.sending import Message, Sent, Trouble
 from tidemill.model.errors import InputError
 from tidemill.model.time import DAY, SECOND, from_datetime
 
-MAX_ANSWER: Final = 64 * 1024  # bytes of an answer that are read, so that the connection can be used again
+MAX_ANSWER: Final = 64 * 1024  # bytes that are read of an answer
 LONGEST_WAIT: Final = DAY  # however long the other side asks for
 _PREFIX: Final = "whsec_"
 
@@ -113,11 +113,9 @@ class WebhookSender:
             with _at_most(self._sink.timeout / SECOND, connection):
                 connection.request("POST", self._target, message.body, headers)
                 answer = connection.getresponse()
-                answer.read(MAX_ANSWER)
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             return Trouble(f"{self._where} can not be reached: {_reason(error)}", "check that it is up")
-        if not answer.isclosed():  # there is more of it than anybody wants to read
-            connection.close()
+        _finish(connection, answer)
         return self._trouble(answer.status, answer.getheader("Retry-After"), now)
 
     def _trouble(self, status: int, asked: str | None, now: int) -> Trouble | None:
@@ -132,6 +130,18 @@ class WebhookSender:
             hint = "it refuses this event: check the url, the secret and the receiver's own log"
             return Trouble(message, hint, refused=True, retry_after=wait)
         return Trouble(message, "it asks to be tried again", retry_after=wait)
+
+
+def _finish(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
+    """Leave the connection so that it can be used again. Its status is all that is wanted of an answer: what
+    came along with it is read, the rest is not waited for."""
+    if answer.length:
+        with suppress(OSError, http.client.HTTPException):
+            answer.read1(MAX_ANSWER)
+    if answer.length == 0:
+        answer.close()
+    else:
+        connection.close()
 
 
 def _reason(error: Exception) -> str:
@@ -177,3 +187,5 @@ def _at_most(seconds: float, connection: http.client.HTTPConnection) -> Iterator
         raise
     finally:
         timer.cancel()
+    if late.is_set():  # half of a head can be taken for a whole one
+        raise TimeoutError
