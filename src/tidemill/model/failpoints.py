@@ -34,9 +34,15 @@ POINTS: Final[dict[str, str]] = {
     "windows.after_lay": "slices are entered in the windows they touch, none is judged",
     "windows.after_judge": "windows are judged and queued",
     "windows.after_take": "a builder holds a lease, nothing is built",
+    "dataset.after_temp": "a dataset is durable under a temporary name",
+    "dataset.after_link": "a dataset has its name, the state does not know it",
     "windows.before_state": "datasets are published, the state does not know it",
     "windows.after_state": "the state knows the new datasets, nobody was told",
     "events.after_send": "a sink has events, its cursor does not know it",
+    "retract.after_log": "the retraction is in its log, nothing is removed yet",
+    "retract.after_raw": "raw no longer has what is undone",
+    "retract.after_quarantine": "nor has quarantine; the state does not know it",
+    "retract.after_state": "the ledger knows the retraction, nothing is judged again yet",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86

@@ -1,0 +1,1 @@
+"""Windows that become datasets: what they are made of, when they are ready, how they are built."""

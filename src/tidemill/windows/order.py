@@ -1,0 +1,141 @@
+"""The order of a dataset's rows, and where its record batches end: pure, and the same for the same rows.
+
+Neither depends on the parts that rows came from or on what was spilled, so that the same set of slices gives
+the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.model.time import MINUTE
+from tidemill.records.arrays import Ints
+from tidemill.records.arrow import one, string_buffers
+
+STEP: Final = 15 * MINUTE  # record batches never cross one
+BATCH_ROWS: Final = 32_768
+BATCH_BYTES: Final = 16 << 20  # of text in one batch
+
+SLICE: Final = "~slice"  # rank of its id among those of the build: no declared column has such a name
+LINE: Final = "~line"
+# Within a gated stream the first three decide; without a gate the place in its slice does.
+KEYS: Final = ("event_time", "event_id", "tenant", SLICE, LINE)
+_ASCENDING: Final = [(key, "ascending") for key in KEYS]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of a table in the order of a dataset."""
+
+    table: pa.Table  # one chunk per column
+    rows: Ints
+
+
+def times(table: pa.Table) -> Ints:
+    """Event times as integers, without copying."""
+    column = one(table.column("event_time"))
+    values: Ints = column.view(pa.int64()).to_numpy() if len(column) else np.empty(0, np.int64)
+    return values
+
+
+def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """One table with one chunk per column."""
+    return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+
+
+def arranged(table: pa.Table, rows: Ints | None = None) -> Run:
+    """`rows` of the table (all when None) in order. By time first, and the texts only where that is equal:
+    to sort all of them by five keys takes several times as long."""
+    time = times(table)
+    rows = np.arange(time.size) if rows is None else rows
+    rows = rows[np.argsort(time[rows], kind="stable")]
+    same = np.flatnonzero(np.diff(time[rows]) == 0)
+    if same.size:
+        tied = np.union1d(same, same + 1)
+        keys = table.select(KEYS).take(pa.array(rows[tied]))
+        rows[tied] = rows[tied][pc.sort_indices(keys, _ASCENDING).to_numpy()]
+    return Run(table, rows)
+
+
+def parted(table: pa.Table, cuts: pa.Table) -> Ints:
+    """For each row the number of cuts at or before it; `cuts` are keys in order."""
+    keys = table.select(KEYS)
+    both = pa.concat_tables(
+        [
+            cuts.append_column("~row", pa.array(np.zeros(cuts.num_rows, np.int8))),
+            keys.append_column("~row", pa.array(np.ones(keys.num_rows, np.int8))),
+        ]
+    )
+    order = pc.sort_indices(both, [*_ASCENDING, ("~row", "ascending")]).to_numpy().astype(np.int64)
+    is_row = order >= cuts.num_rows
+    found = np.empty(keys.num_rows, np.int64)
+    found[order[is_row] - cuts.num_rows] = np.cumsum(~is_row)[is_row]
+    return found
+
+
+def batches(runs: Iterable[Run], schema: pa.Schema, step: int) -> Iterator[pa.RecordBatch]:
+    """The rows of runs that follow each other as record batches: one ends with its step, or when it has
+    BATCH_ROWS rows or BATCH_BYTES of text."""
+    held = _Held(schema)
+    at = 0
+    for run in runs:
+        steps = times(run.table)[run.rows] // step
+        weights = _text_bytes(run.table)[run.rows]
+        ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
+        start = 0
+        for end in ends:
+            if start < end and held.count and int(steps[start]) != at:
+                yield held.batch()
+            while start < end:
+                at = int(steps[start])
+                room = min(end - start, BATCH_ROWS - held.count)
+                size = np.cumsum(weights[start : start + room])
+                fitting = int(np.searchsorted(size, BATCH_BYTES - held.size, "right"))
+                taken = min(room, max(fitting, 0 if held.count else 1))
+                if taken:
+                    held.add(Run(run.table, run.rows[start : start + taken]), int(size[taken - 1]))
+                    start += taken
+                if start < end:
+                    yield held.batch()
+    if held.count:
+        yield held.batch()
+
+
+class _Held:
+    """Rows of the batch that is not full yet."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._runs: list[Run] = []
+        self.count = 0
+        self.size = 0
+
+    def add(self, run: Run, size: int) -> None:
+        self._runs.append(run)
+        self.count += run.rows.size
+        self.size += size
+
+    def batch(self) -> pa.RecordBatch:
+        """All that is held. `take` writes each array anew: one that is a piece of another would bring bits
+        of its neighbours into the file."""
+        names = self._schema.names
+        tables = [run.table.select(names).take(pa.array(run.rows)) for run in self._runs]
+        if len(tables) > 1:
+            tables = [pa.concat_tables(tables).combine_chunks().take(pa.array(np.arange(self.count)))]
+        self._runs, self.count, self.size = [], 0, 0
+        return pa.RecordBatch.from_arrays([one(column) for column in tables[0].columns], schema=self._schema)
+
+
+def _text_bytes(table: pa.Table) -> Ints:
+    """Per row, the bytes of its texts."""
+    total = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        if pa.types.is_string(column.type) and table.num_rows:
+            total += np.diff(string_buffers(one(column))[0])
+    return total
