@@ -6,7 +6,7 @@ It trusts the slices' bytes and the raw rows, in that order, and nothing that wa
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 
 from tidemill.accept.recall import PartFacts, part_facts
 from tidemill.accept.runs import hash_keys
+from tidemill.accept.undo import quarantined_rows
 from tidemill.ingest.landing import content_digest
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
 from tidemill.records.arrow import one
+from tidemill.retraction import finish_retractions
 from tidemill.rollups.verify import verify_tiles
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Finding:
     """Something that is not as it should be."""
 
     stream: str
-    what: str  # slice | raw | ids | tile
+    what: str  # slice | raw | quarantine | ids | tile
     where: str
     difference: str
 
@@ -56,6 +58,7 @@ class Audit:
 
 
 def audit(mill: Mill, streams: Sequence[str]) -> Audit:
+    finish_retractions(mill)
     done: list[StreamAudit] = []
     findings: list[Finding] = []
     for number, stream in enumerate(streams):
@@ -81,6 +84,8 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     read = mill.engine.run(check_part, paths, "verify raw")
     facts = [fact for fact in read if isinstance(fact, PartFacts)]
     findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
+    held = quarantined_rows(acceptor.quarantine)
+    findings += [Finding(stream, *f) for f in _check_quarantine(entries, held)]
     pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
     rows = acceptor.raw.snapshot().rows
     if len(facts) < len(read):  # nothing that is made of raw can be held against a raw with holes
@@ -91,9 +96,11 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
     tiles = 0
     if roller.spec.metrics:
+        called = {entry.id: entry.name for entry in entries}
         desired: dict[int, frozenset[str]] = {}
         for fact in facts:
-            for start, names in fact.tiles.items():
+            for start, ids in fact.tiles.items():
+                names = frozenset(called.get(each, each) for each in ids)
                 desired[start] = desired.get(start, frozenset()) | names
         folder = roller.table.staging("verify")
         tiles, differences = verify_tiles(
@@ -153,12 +160,30 @@ def _check_raw(
     for entry in entries:
         found = accepted.pop(entry.id, 0)
         counts = entry.counts
-        if found != counts.accepted:
+        if entry.status is SliceStatus.RETRACTED:
+            if found:
+                yield "raw", entry.id, f"it was retracted; raw has {found} rows of it"
+        elif found != counts.accepted:
             yield "raw", entry.id, f"the ledger says {counts.accepted} accepted; raw has {found}"
         if counts.records != counts.accepted + counts.duplicate + counts.conflict + counts.rejected:
             yield "raw", entry.id, "its outcomes do not add up to its records"
     for name, count in sorted(accepted.items()):
         yield "raw", name, f"raw has {count} rows of a slice that the ledger does not know"
+
+
+def _check_quarantine(
+    entries: Sequence[SliceEntry], held: Mapping[str, int]
+) -> Iterator[tuple[str, str, str]]:
+    """A replay takes records away, so there may be fewer than the ledger says, but never more."""
+    known = {entry.id: entry for entry in entries}
+    for name, rows in sorted(held.items()):
+        entry = known.get(name)
+        if entry is None:
+            yield "quarantine", name, f"it has {rows} rows of a slice that the ledger does not know"
+        elif entry.status is SliceStatus.RETRACTED:
+            yield "quarantine", name, f"it was retracted; quarantine has {rows} rows of it"
+        elif rows > (told := entry.counts.conflict + entry.counts.rejected):
+            yield "quarantine", name, f"the ledger says {told} were not accepted; quarantine has {rows}"
 
 
 def repeated_ids(paths: Sequence[str]) -> Iterator[str]:

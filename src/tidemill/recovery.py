@@ -1,24 +1,28 @@
-"""`recover`: rebuilds the state from the warehouse: the landing log, the parts of raw and of the rollups.
+"""`recover`: rebuilds the state from the warehouse: the logs of landings and retractions, the parts of raw
+and of the rollups.
 
 The new state is made beside the old one and takes its place at the end, so that a crash leaves either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import rebuild_runs
 from tidemill.accept.recall import part_facts, records_of
+from tidemill.accept.undo import remove_batches
 from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.log import scan_slices
+from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
 from tidemill.lake.sync import sync_folder
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.mill import STATE_FILE, Mill
+from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.rollups.recall import tile_builds
 from tidemill.state.protocol import BatchRecord
 from tidemill.state.sqlite import open_state
@@ -55,11 +59,14 @@ def recover_state(
 
 def _fill(mill: Mill, target: Path) -> Recovered:
     warehouse = mill.project.warehouse
-    entries = scan_slices(warehouse)
+    lines = list(RetractionLog(warehouse).lines())
+    if lines:
+        _finish(warehouse, lines[-1])
+    entries = with_retractions(scan_slices(warehouse), lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
     for stream in mill.project.streams:
-        records += _records(mill, stream)
+        records += _standing(_records(mill, stream), entries)
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     mill.state.restore(entries, [replace(record, runs=()) for record in records])
     adopt(warehouse, mill.state, thorough=True)
@@ -73,6 +80,21 @@ def _fill(mill: Mill, target: Path) -> Recovered:
         mill.state.apply_tiles(stream, roller.table.version, builds)
         tiles += len(builds)
     return Recovered(len(entries), len(records), tiles, target)
+
+
+def _finish(warehouse: Path, line: RetractionLine) -> None:
+    """A crash may have left what the last retraction undoes: then nobody judged anything since."""
+    for name in ("raw", "quarantine"):
+        table = Table.existing(warehouse / name / line.act.stream)
+        if table is not None and line.undone:
+            remove_batches(table, line.undone, {"retracted": line.act.slice}, line.act.at)
+
+
+def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
+    """Without slices that could not be read and were retracted: their batches stand in raw, they do not."""
+    gone = {entry.id for entry in entries if entry.status is SliceStatus.RETRACTED}
+    left = [replace(r, results=[x for x in r.results if x.slice not in gone]) for r in records]
+    return [record for record in left if record.results]
 
 
 def _records(mill: Mill, stream: str) -> list[BatchRecord]:

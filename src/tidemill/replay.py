@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
 
-from tidemill.accept.quarantine import REASONS, take_away, take_out
+from tidemill.accept.quarantine import REASONS, REPLAY, take_away, take_out
 from tidemill.ingest.landing import Landed, Landing
 from tidemill.lake.table import Table
 from tidemill.model.slices import Format, SliceStatus, slice_id
 from tidemill.state.protocol import State
-
-REPLAY: Final = "replay"  # the source of slices that come out of quarantine
 
 
 def replay(

@@ -7,6 +7,7 @@ it leaves after it is taken up by `catch_up` from what the commit itself says.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from tidemill.accept.clocks import Clocks
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
+from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.runs import SUFFIX, key_ranges, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.accept.tables import quarantine_table, raw_table
@@ -23,11 +26,10 @@ from tidemill.config import Engine as EngineSettings
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
-from tidemill.eventtime import Clock
 from tidemill.lake.parts import StagedPart
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
-from tidemill.model.slices import Codec, Counts, Format, SliceEntry, set_hash
+from tidemill.model.slices import Codec, Counts, Format, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import DAY, Interval
 from tidemill.records.arrow import one, read_ipc
 from tidemill.records.plan import ReadPlan, plan_for
@@ -98,7 +100,7 @@ class Acceptor:
         entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
         if not entries:
             return None
-        batch = set_hash(entry.id for entry in entries)[:24]
+        batch = batch_id(entries)
         log.info("accepting %d slices", len(entries), extra={"stream": self.stream.name, "batch": batch})
         work = self.raw.staging(batch)
         self.runs.mkdir(parents=True, exist_ok=True)
@@ -231,25 +233,25 @@ class Acceptor:
         self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
     ) -> list[ClockState]:
         """Watermarks as the slices come by, in ledger order: what each one meets, and what it leaves."""
-        clocks = {
-            c.source: Clock(self.plan.tolerance, c.watermark, c.max_seen)
-            for c in self.state.clocks(self.stream.name)
-        }
+        clocks = Clocks(self.plan.tolerance, self.state.clocks(self.stream.name))
+        others: deque[SliceEntry] = deque()
+        if _sent_back(slices):  # accepted slices may follow: all come by again, each at its place
+            clocks = Clocks(self.plan.tolerance)
+            others.extend(self.state.slices(self.stream.name, SliceStatus.ACCEPTED))
         touched: set[str] = set()
         for s in slices:
+            while others and others[0].seq < s.entry.seq:
+                clocks.recall(others.popleft())
             source = s.entry.slice.source
-            clock = clocks.get(source, Clock(self.plan.tolerance))
-            s.watermark = clock.watermark
+            s.watermark = clocks.met(source)
             newest = [_newest_accepted(number, chunks[number], gated) for number in s.chunks]
             times = [time for time in newest if time is not None]
             if times:
-                clocks[source] = clock.advance(max(times))
+                clocks.see(source, max(times))
                 touched.add(source)
-        return [
-            ClockState(source, clock.max_seen, clock.watermark)
-            for source, clock in sorted(clocks.items())
-            if source in touched and clock.max_seen is not None and clock.watermark is not None
-        ]
+        for entry in others:
+            clocks.recall(entry)
+        return clocks.states(touched)
 
     # -- write
 
@@ -274,6 +276,7 @@ class Acceptor:
         quarantine = self.quarantine.staging(batch)
         drops = [g.drops for g in gated if g.drops is not None]
         rivals = self._rivals(gated)
+        replayed = self._replayed(slices)
         told: set[str] = set()
         units = []
         for number, group in enumerate(groups):
@@ -287,7 +290,13 @@ class Acceptor:
                 WriteUnit(
                     name=f"{batch}-{number:04d}",
                     chunks=[
-                        WriteChunk(i, chunks[i], first_lines[i], by_id[chunks[i].slice].watermark)
+                        WriteChunk(
+                            index=i,
+                            staged=chunks[i],
+                            first_line=first_lines[i],
+                            watermark=by_id[chunks[i].slice].watermark,
+                            replayed=replayed.get(chunks[i].slice, ()),
+                        )
                         for i in group
                     ],
                     drops=drops,
@@ -323,6 +332,21 @@ class Acceptor:
         held = {seq: self.state.slice_at(seq) for seq in sorted(seqs)}
         return {seq: entry.id for seq, entry in held.items() if entry is not None}
 
+    def _replayed(self, slices: Sequence[_Slice]) -> dict[str, tuple[str, ...]]:
+        """For slices that were judged before: files of later slices that took records out of quarantine."""
+        if not _sent_back(slices):
+            return {}
+        replays = [
+            entry
+            for entry in self.state.slices(self.stream.name)
+            if entry.slice.source == REPLAY and entry.status is not SliceStatus.RETRACTED
+        ]
+        return {
+            s.entry.id: tuple(str(self.warehouse / r.slice.path) for r in replays if r.seq > s.entry.seq)
+            for s in slices
+            if s.entry.attempt
+        }
+
     def _summary(self, s: _Slice, chunks: Sequence[StagedChunk]) -> dict[str, object]:
         """What a raw part says of a slice: enough to enter its outcome in a ledger that lost it."""
         counts = self._counts(s, chunks)
@@ -334,6 +358,7 @@ class Acceptor:
             "rejects": dict(counts.rejects),
             "watermark": s.watermark,
             "error": s.error,
+            "judgement": _judgement(s.entry, counts.accepted),
         }
 
     def _counts(self, s: _Slice, chunks: Sequence[StagedChunk]) -> Counts:
@@ -401,7 +426,26 @@ class Acceptor:
             observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
             watermark=s.watermark,
             error=s.error,
+            judgement=_judgement(s.entry, counts.accepted),
         )
+
+
+def batch_id(entries: Sequence[SliceEntry]) -> str:
+    """The same for the same slices; another one when some of them were sent back to the gate, since what the
+    batch made of them before is still on disk under its old name."""
+    tries = (f"{entry.id}@{entry.attempt}" if entry.attempt else entry.id for entry in entries)
+    return set_hash(tries)[:24]
+
+
+def _sent_back(slices: Sequence[_Slice]) -> bool:
+    return any(s.entry.attempt for s in slices)
+
+
+def _judgement(entry: SliceEntry, accepted: int) -> int:
+    """One more when the slice was sent back and other records of it were accepted now. A retraction takes a
+    rival away from them and never adds one, so what was accepted stays so, and their number says it all."""
+    changed = entry.accepted_before is not None and accepted != entry.accepted_before
+    return entry.judgement + 1 if changed else entry.judgement
 
 
 def _unique(slices: Sequence[_Slice]) -> list[_Slice]:

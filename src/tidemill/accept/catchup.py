@@ -118,7 +118,8 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
         for batch, paths in sorted(by_batch.items(), key=lambda item: age[item[0]])
         if pieces[batch]
     ]
-    return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs")]
+    size = sum(Path(path).stat().st_size for unit in units for path in unit.raw)
+    return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs", size)]
 
 
 def merge_runs(acceptor: Acceptor) -> Sequence[str]:

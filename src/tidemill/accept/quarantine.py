@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Outcome, Reject, set_hash
 
+REPLAY: Final = "replay"  # the source of slices that come out of quarantine
 _REPLAYED = ["slice", "line", "arrival", "reason", "payload"]
 REASONS = (Outcome.CONFLICT.value, *(reject.value for reject in Reject))
 
@@ -71,17 +73,19 @@ def take_out(table: Table, reason: str | None) -> Replay | None:
     order = pc.sort_indices(
         whole, sort_keys=[("arrival", "ascending"), ("slice", "ascending"), ("line", "ascending")]
     )
-    # A record with a line end inside it (an array element) stays one record: it is only white space there.
-    payloads = [
-        payload.replace(b"\r", b" ").replace(b"\n", b" ")
-        for payload in whole.column("payload").take(order).to_pylist()
-    ]
+    payloads = [as_line(payload) for payload in whole.column("payload").take(order).to_pylist()]
     return Replay(
         content=b"".join(payload + b"\n" for payload in payloads),
         records=len(payloads),
         slices=sorted(set(whole.column("slice").to_pylist())),
         parts=parts,
     )
+
+
+def as_line(payload: bytes) -> bytes:
+    """A record as a replay has it: with a line end inside it (an array element) it stays one record, since
+    that is only white space there."""
+    return payload.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def take_away(table: Table, replay: Replay, reason: str | None, now: int) -> None:

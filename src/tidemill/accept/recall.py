@@ -131,6 +131,7 @@ def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceR
         observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
         watermark=int(str(watermark)) if watermark is not None else None,
         error=str(summary["error"]) if summary["error"] is not None else None,
+        judgement=int(str(summary.get("judgement", 0))),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.accept.gate import CONFLICT
+from tidemill.accept.quarantine import as_line
 from tidemill.accept.stage import StagedChunk
 from tidemill.accept.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS
 from tidemill.lake.parts import StagedPart, write_part
@@ -36,6 +37,7 @@ class WriteChunk:
     staged: StagedChunk
     first_line: int
     watermark: int | None
+    replayed: Sequence[str] = ()  # files of slices that took records of this one out of quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,8 @@ def _write_quarantine(
         found = list(_refusals(chunk, data))
         if drops is not None:
             found.extend(_conflicts(unit, chunk, table, drops, data))
+        if chunk.replayed:
+            found = _not_replayed(found, chunk.replayed)
         rows.extend(sorted(found, key=lambda row: int(str(row["line"]))))
     if not rows:
         return None
@@ -306,6 +310,14 @@ def _write_quarantine(
         footer={**unit.footer, "kind": "quarantine"},
         stats_columns=QUARANTINE_STATS,
     )
+
+
+def _not_replayed(rows: Sequence[dict[str, object]], files: Sequence[str]) -> list[dict[str, object]]:
+    """A record that left quarantine as part of another slice has its outcome there, and does not return."""
+    taken = {line for file in files for line in Path(file).read_bytes().split(b"\n")}
+    return [
+        row for row in rows if not (isinstance(row["payload"], bytes) and as_line(row["payload"]) in taken)
+    ]
 
 
 def _refusals(chunk: WriteChunk, data: np.ndarray) -> Iterator[dict[str, object]]:

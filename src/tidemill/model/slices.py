@@ -130,11 +130,6 @@ def contribution_of(name: str) -> tuple[str, int]:
     return slice_id, int(judgement or 0)
 
 
-def slice_of(name: str) -> str:
-    """The id of the slice whose contribution has this name: the reverse of `contribution_name`."""
-    return name.partition("~")[0]
-
-
 def slice_id(stream: str, declared: Interval | None, content_sha256: str) -> str:
     """sha256 of stream + declared bounds + bytes (the bytes by their own sha256)."""
     bounds = f"{declared.start}:{declared.end}" if declared else "-"

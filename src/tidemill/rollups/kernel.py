@@ -45,10 +45,10 @@ class BaseTarget:
     """A 5s tile, and where its new events come from."""
 
     tile: Target
-    slices: frozenset[str]  # what it will be made of
+    slices: frozenset[str]  # names of what it will be made of
     partials: Sequence[str] = ()  # cells that the batch left
     raw: Sequence[str] = ()  # or raw parts to read again,
-    wanted: frozenset[str] = frozenset()  # for these slices
+    wanted: frozenset[str] = frozenset()  # for the slices with these ids
 
 
 @dataclass(frozen=True, slots=True)

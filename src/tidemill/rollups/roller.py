@@ -18,7 +18,7 @@ from tidemill.engine.jobs import spread
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, below
-from tidemill.model.slices import set_hash
+from tidemill.model.slices import contribution_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import DAY, Interval, format_instant
 from tidemill.records.plan import plan_for
@@ -51,7 +51,7 @@ TILES_PER_ROUND: Final = 2_000  # 5s tiles built and committed at a time
 class Fresh:
     """What the batch that was just accepted left for the tiles it touched."""
 
-    tiles: Mapping[int, frozenset[str]]
+    tiles: Mapping[int, frozenset[str]]  # 5s tile start -> ids of the slices whose rows it holds
     folder: Path
 
 
@@ -175,13 +175,14 @@ class Roller:
         old = self._absolute(state.part) if state.part is not None and not gone else None
         target = Target(key, set_hash(tile.desired), state.revision + 1, old)
         plan.reasons[key] = _reason(tile, missing, gone)
-        if fresh is not None and not gone and fresh.tiles.get(key.start) == missing:
+        if fresh is not None and not gone and fresh.tiles.get(key.start) == _ids(missing):
             return BaseTarget(target, tile.desired, partials=partials)
         span = tile_span(key)
         days = {format_instant(day)[:10] for day in span.windows(DAY)}
         parts = self.raw.snapshot().select({"day": days}, {"event_time": (span.start, span.end - 1)})
-        wanted = missing if not gone else tile.desired
-        return BaseTarget(target, tile.desired, raw=self.raw.snapshot().paths(parts), wanted=wanted)
+        wanted = _ids(missing if not gone else tile.desired)
+        raw = self.raw.snapshot().paths(parts) if wanted else []
+        return BaseTarget(target, tile.desired, raw=raw, wanted=wanted)
 
     def _carried(self, span: Interval, stale: Sequence[BaseTile]) -> list[Carried]:
         """Tiles that stay as they are but stand in a part that goes."""
@@ -313,6 +314,11 @@ def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> st
     if gone:
         return f"{_slices(len(gone))} left, {len(missing)} came"
     return f"late: {_slices(len(missing))} beside {len(tile.observed)}"
+
+
+def _ids(names: frozenset[str]) -> frozenset[str]:
+    """The slices that rows of raw are marked with."""
+    return frozenset(contribution_of(name)[0] for name in names)
 
 
 def _slices(count: int) -> str:

@@ -131,7 +131,7 @@ def verify_tiles(
     desired: Mapping[int, frozenset[str]],
     folder: Path,
 ) -> tuple[int, list[Difference]]:
-    """Tiles checked, and what differs. `desired`: per 5s tile the slices that raw has rows of in it."""
+    """Tiles checked, and what differs. `desired`: per 5s tile the names of slices that raw has rows of."""
     builds: list[TileBuild] = []
     found: list[Difference] = []
     for part in table.snapshot().parts:

@@ -1,0 +1,220 @@
+"""The retraction log `slices/retractions.ndjson`: one durable line for each act of taking a slice back.
+
+The line is the commit point of the act, and says everything that its removal takes from the warehouse: which
+batches are undone, which slices go through the gate again, and what had come of the one that is retracted.
+So a crash at any later point is finished from it, and the ledger can be rebuilt. Lines are never removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tidemill.ingest.lines import LineFile
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import Counts, SliceEntry, SliceStatus
+from tidemill.model.time import Interval
+from tidemill.state.protocol import Retraction, SliceResult, State
+
+NAME: Final = "retractions.ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class RetractionLine:
+    """An act with what it undoes. `outcome` is what had come of the slice, None when it was not judged."""
+
+    act: Retraction
+    undone: Sequence[str]  # batches whose parts leave raw and quarantine
+    judgements: Mapping[str, int]  # of the slices sent back, and of the one retracted
+    outcome: SliceResult | None = None
+    batch: str | None = None  # that decided `outcome`
+
+
+class RetractionLog:
+    """The log of one warehouse."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._file = LineFile(warehouse, NAME, _parse)
+
+    def append(self, state: State, line: RetractionLine) -> RetractionLine:
+        """Make it durable and return it with its number. Nothing may be unfinished."""
+        with self._file.locked():
+            known = self._settle(state)
+            assert known == state.retractions(), "an act is unfinished"
+            numbered = replace(line, act=replace(line.act, n=known + 1))
+            self._file.append(_text(numbered), "record the retraction")
+        failpoint("retract.after_log")
+        return numbered
+
+    def unfinished(self, state: State) -> RetractionLine | None:
+        """The act that a crash interrupted: only the last one can be."""
+        if not self._file.path.exists() and not state.retractions():
+            return None
+        with self._file.locked():
+            if self._settle(state) == state.retractions():
+                return None
+            return self._file.last(1)[0]
+
+    def lines(self) -> Iterator[RetractionLine]:
+        """All of them, in order."""
+        yield from self._file.all()
+
+    def _settle(self, state: State) -> int:
+        """The number of the last act in the log, which the state knows or is about to know."""
+        tail = self._file.repaired_tail()
+        logged, known = (tail.act.n if tail else 0), state.retractions()
+        if known < logged - 1:
+            raise StorageError(
+                f"the state knows {known} retractions, the warehouse has {logged}",
+                where=str(self._file.path),
+                hint="run `tidemill recover`: it rebuilds the state from the warehouse",
+            )
+        if known > logged:  # the log was lost, or taken from an old copy
+            self._file.replace(b"".join(_text(line) for line in retold(state.slices())))
+        return max(known, logged)
+
+
+def retold(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
+    """The acts as a ledger tells them. Which act sent a slice back is not known any more, only how often that
+    happened: it is told of the last acts that can have done it, which rebuild the same ledger."""
+    gone = [entry for entry in entries if entry.status is SliceStatus.RETRACTED]
+    gone.sort(key=lambda entry: (entry.retracted_at or 0, entry.seq))
+    again: list[dict[str, SliceEntry]] = [{} for _ in gone]
+    for entry in entries:
+        if entry.attempt:
+            end = gone.index(entry) if entry in gone else len(gone)
+            acts = [n for n in range(end) if gone[n].slice.stream == entry.slice.stream]
+            for n in acts[-entry.attempt :]:
+                again[n][entry.id] = entry
+    return [
+        line_of(n, entry, entry.retract_reason or "", entry.retracted_at or 0, (), list(sent.values()))
+        for n, (entry, sent) in enumerate(zip(gone, again, strict=True), 1)
+    ]
+
+
+def line_of(
+    n: int, entry: SliceEntry, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
+) -> RetractionLine:
+    """The line for taking `entry` back; it and those of `again` are as the ledger has them."""
+    judged = entry.batch is not None or entry.counts.records or entry.error
+    return RetractionLine(
+        act=Retraction(
+            n=n,
+            stream=entry.slice.stream,
+            slice=entry.id,
+            reason=reason,
+            at=at,
+            again={
+                e.id: e.accepted_before if e.accepted_before is not None else e.counts.accepted for e in again
+            },
+        ),
+        undone=tuple(undone),
+        judgements={e.id: e.judgement for e in (entry, *again)},
+        outcome=SliceResult(
+            entry.id, entry.counts, entry.observed, entry.watermark, entry.error, entry.judgement
+        )
+        if judged
+        else None,
+        batch=entry.batch,
+    )
+
+
+def _text(line: RetractionLine) -> bytes:
+    outcome = line.outcome
+    fields = {
+        **asdict(line.act),
+        "undone": list(line.undone),
+        "judgements": dict(line.judgements),
+        "batch": line.batch,
+        "outcome": None
+        if outcome is None
+        else {
+            **asdict(outcome.counts),
+            "observed": [outcome.observed.start, outcome.observed.end] if outcome.observed else None,
+            "watermark": outcome.watermark,
+            "error": outcome.error,
+        },
+    }
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _parse(text: bytes) -> RetractionLine | None:
+    try:
+        fields = json.loads(text)
+        act = Retraction(
+            n=int(fields["n"]),
+            stream=str(fields["stream"]),
+            slice=str(fields["slice"]),
+            reason=str(fields["reason"]),
+            at=int(fields["at"]),
+            again={str(name): int(count) for name, count in fields["again"].items()},
+        )
+        judgements = {str(name): int(count) for name, count in fields["judgements"].items()}
+        return RetractionLine(
+            act=act,
+            undone=tuple(str(batch) for batch in fields["undone"]),
+            judgements=judgements,
+            outcome=_outcome(act.slice, fields["outcome"], judgements) if fields["outcome"] else None,
+            batch=str(fields["batch"]) if fields["batch"] is not None else None,
+        )
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return None
+
+
+def _outcome(slice_id: str, fields: Mapping[str, object], judgements: Mapping[str, int]) -> SliceResult:
+    rejects, observed, watermark = fields["rejects"], fields["observed"], fields["watermark"]
+    if not isinstance(rejects, dict) or not isinstance(observed, list | None):
+        raise TypeError("not an outcome")
+    numbers = ("records", "accepted", "duplicate", "conflict", "rejected", "late")
+    counts = {name: int(str(fields[name])) for name in numbers}
+    return SliceResult(
+        slice=slice_id,
+        counts=Counts(**counts, rejects={str(code): int(count) for code, count in rejects.items()}),
+        observed=Interval(int(observed[0]), int(observed[1])) if observed else None,
+        watermark=int(str(watermark)) if watermark is not None else None,
+        error=str(fields["error"]) if fields["error"] is not None else None,
+        judgement=judgements[slice_id],
+    )
+
+
+def with_retractions(entries: Sequence[SliceEntry], lines: Sequence[RetractionLine]) -> list[SliceEntry]:
+    """A ledger that knows of landings only, with what the acts made of it. What came of the slices after
+    that, raw says."""
+    found = {entry.id: entry for entry in entries}
+    for line in lines:
+        act = line.act
+        for name, accepted in act.again.items():
+            if name in found:
+                found[name] = replace(
+                    found[name],
+                    attempt=found[name].attempt + 1,
+                    judgement=line.judgements[name],
+                    accepted_before=accepted,
+                )
+        if act.slice in found:
+            found[act.slice] = _retracted(found[act.slice], line)
+    return list(found.values())
+
+
+def _retracted(entry: SliceEntry, line: RetractionLine) -> SliceEntry:
+    marked = replace(
+        entry,
+        status=SliceStatus.RETRACTED,
+        judgement=line.judgements[entry.id],
+        accepted_before=None,
+        retracted_at=line.act.at,
+        retract_reason=line.act.reason,
+    )
+    if line.outcome is None:
+        return marked
+    return replace(
+        marked,
+        counts=line.outcome.counts,
+        observed=line.outcome.observed,
+        watermark=line.outcome.watermark,
+        error=line.outcome.error,
+    )

@@ -1,0 +1,282 @@
+"""`retract`: takes a slice back, after which everything is as if it had never arrived.
+
+The plan is a list of steps, and the run does exactly those. No outcome is decided here: what may be due to
+the slice leaves raw and quarantine, and its slices go through the gate again, in the order of the ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.accept.catchup import catch_up, ensure_runs, rebuild_runs
+from tidemill.accept.clocks import Clocks
+from tidemill.accept.quarantine import REPLAY
+from tidemill.accept.undo import clocks_left, quarantined_rows, remove_batches
+from tidemill.ingest.adopt import adopt
+from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of
+from tidemill.lake.table import Table
+from tidemill.model.errors import InputError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.model.time import MIN_INSTANT, format_instant
+from tidemill.state.protocol import Retraction, State
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The slice is marked as retracted; it, its bytes and the reason stay in the ledger."""
+
+    slice: str
+    name: str
+    reason: str
+    accepted: int  # records that were accepted from it
+
+    def __str__(self) -> str:
+        return (
+            f"retract slice {self.slice[:12]} ({self.name}), {self.accepted} records accepted: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The parts of a batch leave raw and quarantine."""
+
+    batch: str
+    slices: Sequence[str]
+    accepted: int
+
+    def __str__(self) -> str:
+        return f"undo batch {self.batch} of {len(self.slices)} slices, {self.accepted} records accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeAgain:
+    """A slice of an undone batch goes through the gate again."""
+
+    slice: str
+    name: str
+    accepted: int
+
+    def __str__(self) -> str:
+        return f"judge slice {self.slice[:12]} ({self.name}) again, {self.accepted} records accepted before"
+
+
+Step = Mark | Undo | JudgeAgain
+
+
+@dataclass(frozen=True, slots=True)
+class RetractionPlan:
+    """What taking a slice back does, in order; `why` says how far it reaches."""
+
+    entry: SliceEntry
+    reason: str
+    at: int
+    why: str
+    steps: Sequence[Step]
+
+    @property
+    def undone(self) -> tuple[str, ...]:
+        return tuple(step.batch for step in self.steps if isinstance(step, Undo))
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        return tuple(step.slice for step in self.steps if isinstance(step, JudgeAgain))
+
+
+def plan_retraction(mill: Mill, slice_id: str, reason: str, now: int) -> RetractionPlan:
+    """The plan for a slice, by its id or the first characters of it. Nothing is changed."""
+    entry = mill.slice(slice_id)
+    stream = entry.slice.stream
+    declared = mill.project.stream(stream)
+    if not reason.strip():
+        raise InputError("a retraction needs a reason", hint="say with --reason why the slice is taken back")
+    if entry.status is SliceStatus.RETRACTED:
+        when = format_instant(entry.retracted_at) if entry.retracted_at is not None else "before"
+        raise InputError(
+            f"slice {entry.id[:12]} was retracted at {when}: {entry.retract_reason}",
+            hint="`tidemill ledger --status retracted` lists them; its records can land again in other bytes",
+        )
+    held: Mapping[str, int] = {}
+    if entry.slice.source == REPLAY:
+        held = quarantined_rows(Table.existing(mill.project.warehouse / "quarantine" / stream))
+    tolerance = declared.event_time.late_tolerance
+    entries = mill.state.slices(stream)
+    return plan_over(entries, entry, reason.strip(), now, tolerance=tolerance, held=held)
+
+
+def plan_over(
+    entries: Sequence[SliceEntry],
+    entry: SliceEntry,
+    reason: str,
+    at: int,
+    *,
+    tolerance: int,
+    held: Mapping[str, int],
+) -> RetractionPlan:
+    """The plan, by the ledger of the stream alone (`held`: for a replayed slice, rows in quarantine by
+    slice; `tolerance`: of the stream's event time)."""
+    undone, why = _reach(entries, entry, tolerance)
+    if entry.slice.source == REPLAY and (robbed := _robbed(entries, entry, held) - undone):
+        undone |= robbed
+        why += "; what it had taken out of quarantine is judged where it came from"
+    members: dict[str, list[SliceEntry]] = {}
+    for other in entries:  # in ledger order, and so are the batches then
+        if other.batch in undone and other.status is not SliceStatus.RETRACTED:
+            members.setdefault(str(other.batch), []).append(other)
+    steps: list[Step] = [Mark(entry.id, entry.slice.name, reason, entry.counts.accepted)]
+    steps += [
+        Undo(batch, [e.id for e in found], sum(e.counts.accepted for e in found))
+        for batch, found in members.items()
+    ]
+    again = sorted((e for found in members.values() for e in found if e.id != entry.id), key=lambda e: e.seq)
+    steps += [JudgeAgain(e.id, e.slice.name, e.counts.accepted) for e in again]
+    return RetractionPlan(entry, reason, at, why, steps)
+
+
+def _reach(entries: Sequence[SliceEntry], gone: SliceEntry, tolerance: int) -> tuple[set[str], str]:
+    """The batches to undo: the slice's own, and all later ones if anything in them may be due to it."""
+    if gone.status is SliceStatus.FAILED:
+        return set(), "nothing was accepted from it: it could not be read"
+    later = [e for e in entries if e.seq > gone.seq and e.status is SliceStatus.ACCEPTED]
+    own = {str(gone.batch)} if gone.status is SliceStatus.ACCEPTED else set()
+    why = _why_later(entries, gone, later, tolerance)
+    if why is not None:
+        return own | {str(e.batch) for e in later}, f"it and all that followed: {why}"
+    if not own:
+        return own, "it was not judged yet"
+    return own, "only the batch it was accepted in: nothing that followed can be due to it"
+
+
+def _why_later(
+    entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry], tolerance: int
+) -> str | None:
+    """Why what followed may be due to the slice; None when it can not be."""
+    if not later:
+        return None
+    if gone.status is SliceStatus.PENDING:
+        return "they met the watermark that it left before it was sent back"
+    if any(e.status is SliceStatus.PENDING and e.attempt and e.seq > gone.seq for e in entries):
+        return "slices between them are still to be judged again"
+    for e in later:
+        if e.counts.duplicate or e.counts.conflict:
+            return f"slice {e.id[:12]} has duplicates or conflicts, which may be with it"
+    met = _met_it(entries, gone, tolerance)
+    return f"slice {met.id[:12]} met the watermark that it left" if met is not None else None
+
+
+def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, tolerance: int) -> SliceEntry | None:
+    """The next slice of the same source that is not judged again anyway, if it met another watermark than it
+    would have without the one that goes. When that one did not, none after it did."""
+    source = gone.slice.source
+    clocks, seen = Clocks(tolerance), [MIN_INSTANT]
+    for e in entries:
+        if e.slice.source != source or e.observed is None or e.id == gone.id:
+            continue
+        if e.status is not SliceStatus.ACCEPTED:
+            continue
+        if e.seq > gone.seq and e.batch == gone.batch:
+            clocks.see(source, e.observed.end - 1)
+        else:
+            if e.seq > gone.seq:
+                ahead = gone.observed is not None and gone.observed.end > max(seen)
+                return e if ahead or clocks.met(source) != e.watermark else None
+            clocks.recall(e)
+        seen.append(e.observed.end)
+    return None
+
+
+def _robbed(entries: Sequence[SliceEntry], gone: SliceEntry, held: Mapping[str, int]) -> set[str]:
+    """Batches of earlier slices that have fewer rows in quarantine than were put there: had the replayed
+    slice never arrived, they would still have them."""
+    return {
+        str(e.batch)
+        for e in entries
+        if e.seq < gone.seq
+        and e.status is SliceStatus.ACCEPTED
+        and e.counts.conflict + e.counts.rejected > held.get(e.id, 0)
+    }
+
+
+# -- doing it
+
+
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """What was done; the slices of `plan.again` are pending until the next rounds."""
+
+    plan: RetractionPlan
+    act: Retraction
+
+
+def retract(mill: Mill, plan: RetractionPlan) -> Retracted:
+    """Do what the plan says; who calls holds the lock of a tick.
+
+    What a crash left unfinished is finished first, and the plan made anew if the ledger has changed by it.
+    """
+    state, stream = mill.state, plan.entry.slice.stream
+    adopt(mill.project.warehouse, state)
+    finish_retractions(mill)
+    if (mill.project.warehouse / "raw" / stream).is_dir():
+        catch_up(mill.acceptor(stream))
+        mill.roller(stream).catch_up()
+    plan = plan_retraction(mill, plan.entry.id, plan.reason, plan.at)
+    known = {entry.id: entry for entry in state.slices(stream)}
+    again = [known[name] for name in plan.again]
+    line = line_of(0, plan.entry, plan.reason, plan.at, plan.undone, again)
+    line = RetractionLog(mill.project.warehouse).append(state, line)
+    _carry_out(mill, line)
+    return Retracted(plan, line.act)
+
+
+def finish_retractions(mill: Mill) -> Retraction | None:
+    """Carry out the act that a crash interrupted, if there is one. Before anything is accepted."""
+    line = RetractionLog(mill.project.warehouse).unfinished(mill.state)
+    if line is None:
+        return None
+    log.warning("finishing a retraction", extra={"stream": line.act.stream, "slice": line.act.slice})
+    _carry_out(mill, line)
+    return line.act
+
+
+def is_unfinished(mill: Mill) -> bool:
+    """Whether raw may lack what a retraction has removed and the state does not know yet. Who reads raw
+    outside the lock of a tick asks this after it took its snapshot, and throws the snapshot away if so."""
+    return RetractionLog(mill.project.warehouse).unfinished(mill.state) is not None
+
+
+def is_judging_again(state: State, stream: str) -> bool:
+    """Whether slices that were sent back still wait: outputs made now would miss them for a moment. Those
+    that were never judged come after all that were, so the oldest one says it."""
+    return any(entry.attempt for entry in state.pending(stream, 1)[:1])
+
+
+def _carry_out(mill: Mill, line: RetractionLine) -> None:
+    """Every step may be repeated: a crash between any two of them is finished by doing all of them again."""
+    act, state, stream = line.act, mill.state, line.act.stream
+    versions = state.table_versions(stream)
+    raw_version, quarantine_version = versions.get("raw", 0), versions.get("quarantine", 0)
+    clocks = state.clocks(stream)
+    if line.undone:
+        acceptor = mill.acceptor(stream)
+        info = {"retracted": act.slice}
+        remove_batches(acceptor.raw, line.undone, info, act.at)
+        failpoint("retract.after_raw")
+        remove_batches(acceptor.quarantine, line.undone, info, act.at)
+        failpoint("retract.after_quarantine")
+        clocks = clocks_left(acceptor.raw)
+        raw_version, quarantine_version = acceptor.raw.version, acceptor.quarantine.version
+        state.replace_runs(stream, state.runs(stream), rebuild_runs(acceptor))
+    state.apply_retraction(act, clocks, raw_version, quarantine_version)
+    failpoint("retract.after_state")
+    if line.undone:
+        ensure_runs(acceptor)
+    story = {"stream": stream, "slice": act.slice}
+    log.info("retracted a slice, %d are judged again", len(act.again), extra=story)
