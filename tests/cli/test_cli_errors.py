@@ -195,7 +195,7 @@ def test_wrong_usage_is_2_in_the_form_of_all_errors(capsys, arguments, kind):
 def test_wrong_status_names_the_valid_ones(capsys):
     with pytest.raises(SystemExit):
         main(["ledger", "--status", "lost"])
-    assert "'pending', 'accepted', 'failed'" in capsys.readouterr().err
+    assert "'pending', 'accepted', 'failed', 'retracted'" in capsys.readouterr().err
 
 
 def test_a_line_that_asks_for_json_is_known_before_it_is_parsed(monkeypatch):

@@ -16,7 +16,11 @@ COMMANDS = [command.name for command in app.registered_commands]
 
 def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
     assert COMMANDS == [
-        "init", "types", "version", "ingest", "run", "status", "ledger", "slice", "quarantine", "query",
+        "init", "types", "version",
+        "ingest", "ingest-command", "run", "retract",
+        "status", "ledger", "slice", "quarantine", "query", "metrics",
+        "windows", "window", "rebuild", "retry", "build",
+        "datasets", "export", "events",
         "verify", "recover", "bench",
     ]  # fmt: skip
     shown = cli("--help").out
@@ -28,6 +32,12 @@ def test_help_tells_the_story_of_the_commands(cli):
     shown = cli("--help").out
     steps = re.findall(r"\$ tidemill (\w+)", shown)
     assert steps == ["init", "ingest", "run", "status", "query", "verify"]
+
+
+def test_help_says_that_windows_become_datasets(cli):
+    shown = " ".join(cli("--help").out.split())
+    assert "exact rollups and datasets out" in shown
+    assert "builds each time window that is ready as a dataset" in shown
 
 
 def test_no_arguments_show_the_help(cli):

@@ -19,6 +19,10 @@ LOOKING = [
     ["ledger"],
     ["slice", "{slice}"],
     ["quarantine", "requests"],
+    ["metrics"],
+    ["windows"],
+    ["datasets"],
+    ["events"],
     ["query", "SELECT count FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region"],
     ["query", "EXPLAIN SELECT count FROM requests"],
 ]

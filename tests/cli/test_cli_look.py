@@ -11,6 +11,11 @@ LOOKING = [
     ["status"],
     ["ledger"],
     ["ledger", "requests", "--status", "failed"],
+    ["ledger", "requests", "--status", "retracted"],
+    ["metrics"],
+    ["windows"],
+    ["windows", "--state", "failed"],
+    ["datasets"],
     ["quarantine", "requests"],
     ["query", "SELECT count FROM requests"],
     ["query", "EXPLAIN SELECT count FROM requests INTERVAL 30s"],
@@ -29,7 +34,7 @@ def test_status_of_pending_slices(cli, landed):
     assert cli("status", "--output", "json").json["streams"] == [
         {
             "stream": "requests",
-            "slices": {"pending": 2, "accepted": 0, "failed": 0},
+            "slices": {"pending": 2, "accepted": 0, "failed": 0, "retracted": 0},
             "landings": 2,
             "bytes": sum((landed / "data" / f"requests-{n}.ndjson").stat().st_size for n in (1, 2)),
             "counts": dict.fromkeys(OUTCOMES, 0) | {"rejects": {}},
@@ -40,6 +45,8 @@ def test_status_of_pending_slices(cli, landed):
             "quarantine": {"rows": 0},
             "tiles": {},
             "stale_tiles": 0,
+            "windows": {"waiting": 0, "queued": 0, "building": 0, "built": 0, "failed": 0},
+            "queue": 0,
         }
     ]  # fmt: skip
     shown = cli("status").out
@@ -61,7 +68,7 @@ def test_ledger_is_newest_first_and_says_when_there_is_more(cli, landed):
 
 def test_one_entry_in_full_by_the_start_of_its_id(cli, landed):
     (_, first) = cli("ledger", "--output", "json").json["slices"]
-    assert cli("slice", first["id"][:6], "--output", "json").json == first
+    assert cli("slice", first["id"][:6], "--output", "json").json == {**first, "windows": []}
     assert (first["seq"], first["stream"], first["status"], first["format"], first["codec"]) == (
         1, "requests", "pending", "ndjson", "none",
     )  # fmt: skip

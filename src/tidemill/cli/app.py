@@ -1,5 +1,5 @@
 """The Typer application, and how a command is declared: with the options of every command, an example and
-a panel. The commands themselves are in `start`, `feed`, `look` and `prove`.
+a panel. The commands themselves are in `start`, `feed`, `look`, `windows`, `datasets` and `prove`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Command = Callable[Concatenate[Session, P], int]
 
 EXIT_CODES: Final = (
     ("0", "done"),
-    ("1", "verify found differences, or some of the files were refused"),
+    ("1", "verify found differences, a file was refused, or a window failed"),
     ("2", "wrong usage, configuration, input or query"),
     ("3", "the machine or the storage is in the way"),
     ("4", "another process is working on the warehouse"),
@@ -29,11 +29,12 @@ EXIT_CODES: Final = (
     ("141", "nobody reads the output any more"),
 )
 
-HELP: Final = """Late, repeated and out-of-order feeds in; exact rollups out.
+HELP: Final = """Late, repeated and out-of-order feeds in; exact rollups and datasets out.
 
 A project is a folder with a tidemill.yaml that declares streams. Files are ingested as immutable slices; \
-run takes them through the gate into raw and keeps the rollups current; status, ledger and quarantine show \
-what became of every record; query reads the rollups; verify recomputes all of it from raw and compares.
+run takes them through the gate into raw, keeps the rollups current and builds each time window that is \
+ready as a dataset; status, ledger and quarantine show what became of every record, windows why one waits, \
+datasets what there is to read; query reads the rollups; verify recomputes all of it from raw and compares.
 
   $ tidemill init shop
   $ cd shop
@@ -60,6 +61,8 @@ class Panel(StrEnum):
     START = "Start"
     FEED = "Feed"
     LOOK = "Look"
+    WINDOWS = "Windows"
+    DATASETS = "Datasets"
     PROVE = "Prove"
 
 

@@ -1,17 +1,19 @@
-"""Commands that bring data in and through: ingest, run."""
+"""Commands that bring data in, through and out again: ingest, ingest-command, run, retract."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
+from tidemill.cli.settings import Interval as Wait
+from tidemill.cli.settings import MetricsPort, pause_of
 from tidemill.model.errors import InputError
-from tidemill.model.time import MILLISECOND, SECOND, parse_duration
+from tidemill.model.time import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from tidemill.mill import Mill
     from tidemill.reports import TickReport
 
-SHORTEST: Final = 10 * MILLISECOND
-
 
 @command(
     "ingest",
@@ -29,11 +29,14 @@ SHORTEST: Final = 10 * MILLISECOND
     "tidemill ingest requests data/requests-1.ndjson",
     "tidemill ingest requests 'in/*.csv.gz' --start 2024-01-15T12:00:00Z --end 2024-01-15T13:00:00Z",
     "zcat dump.gz | tidemill ingest requests - --format ndjson",
+    "tidemill ingest requests --empty --start 2024-01-15T12:00:00Z --end 2024-01-15T13:00:00Z",
 )
 def ingest(
     session: Session,
     stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")],
-    files: Annotated[list[str], typer.Argument(help="Files, globs or folders; - is standard input.")],
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files, globs or folders; - is standard input.")
+    ] = None,
     start: Annotated[
         str | None, typer.Option(metavar="T", help="The files hold all that happened from here …")
     ] = None,
@@ -47,20 +50,64 @@ def ingest(
             metavar="F", help="auto, ndjson, json, csv, parquet or arrow. By default as the stream declares."
         ),
     ] = None,
+    empty: Annotated[
+        bool,
+        typer.Option("--empty", metavar="", help="No files: nothing happened from --start to --end."),
+    ] = False,
 ) -> int:
     """Land files as slices; what is told as landed is durable.
 
     The same bytes and bounds twice are one slice. A file that can not be used is refused and does not keep
-    the others out: then the exit code is 1, or 2 when all were refused.
+    the others out: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
+    that --start and --end declare, or else by the first and last event of each file.
     """
     from tidemill.cli.progress import counted
 
-    total = len(files) if all(Path(file).is_file() for file in files) else None
+    given = files or []
+    _check(given, start, end, empty=empty)
+    total = len(given) if all(Path(file).is_file() for file in given) else None
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", total) as advance:
-        done = mill.ingest(
-            stream, files, start=start, end=end, source=source, format=format, progress=advance
-        )
+        if empty:
+            done = mill.ingest(stream, [], start=start, end=end, source=source, empty=True)
+        else:
+            done = mill.ingest(
+                stream, given, start=start, end=end, source=source, format=format, progress=advance
+            )
     session.out.landed(stream, done)
+    return _ingested(done)
+
+
+def _check(files: list[str], start: str | None, end: str | None, *, empty: bool) -> None:
+    if not empty and not files:
+        raise InputError(
+            "no files are named", hint="name files, globs or folders, - for standard input, or say --empty"
+        )
+    if empty and files:
+        raise InputError("--empty has no files", hint="leave the files out, or --empty")
+    if empty and (start is None or end is None):
+        raise InputError(
+            "--empty says that nothing happened in a stretch of time", hint="give --start T and --end T"
+        )
+
+
+@command(
+    "ingest-command",
+    Panel.FEED,
+    "tidemill ingest-command commands/*.json",
+    "cat command.json | tidemill ingest-command -",
+)
+def ingest_command(
+    session: Session,
+    files: Annotated[list[str], typer.Argument(help="JSON files, one command each; - is standard input.")],
+) -> int:
+    """Land what IngestDataCommands name: an object already in storage, its bounds and its dataset metadata.
+
+    Bounds without rows say that nothing happened there. A command that can not be used is refused and does
+    not keep the others out.
+    """
+    with session.mill() as mill:
+        done = mill.ingest_command(files)
+    session.out.landed(None, done)
     return _ingested(done)
 
 
@@ -71,37 +118,43 @@ def _ingested(done: LandedMany) -> int:
 
 
 @command(
-    "run", Panel.FEED, "tidemill run", "tidemill run --once -v", "tidemill run --interval 250ms --output json"
+    "run",
+    Panel.FEED,
+    "tidemill run",
+    "tidemill run --once -v",
+    "tidemill run --interval 250ms --output json",
+    "tidemill run --metrics-port 9464",
 )
 def run(
     session: Session,
     once: Annotated[
         bool, typer.Option("--once", metavar="", help="Stop when there is nothing left to do.")
     ] = False,
-    interval: Annotated[
-        str, typer.Option(metavar="D", help="How long to wait when there is nothing to do.")
-    ] = "1s",
+    interval: Wait = "1s",
+    metrics_port: MetricsPort = None,
 ) -> int:
-    """Accept what has landed and keep the rollups current, until Ctrl-C or SIGTERM.
+    """Accept what has landed, keep the rollups current and build the windows that are ready, until Ctrl-C or
+    SIGTERM.
 
     The round that is under way is finished first; a second Ctrl-C stops at once, which is safe too. Prints a
-    line for each round that did something; -v also lists the tiles and why they were built.
+    line for each round that did something; -v also lists the tiles and windows and why they were built.
     """
     from tidemill.cli.stopping import until_stopped
 
-    wait = parse_duration(interval)
-    if wait < SHORTEST:
-        raise InputError(f"an interval of {interval} is too short", hint="at least 10ms; the default is 1s")
-
-    def told(report: TickReport) -> None:
-        if not report.idle:
-            session.out.tick(report)
+    wait = pause_of(interval)
 
     # Outside the thread of the work, so that a second Ctrl-C takes the bars away, too.
     with session.working() as progress:
 
         def work(stop: threading.Event) -> None:
-            with session.mill(progress) as mill:
+            with session.mill(progress) as mill, session.measured(mill, metrics_port) as meter:
+
+                def told(report: TickReport) -> None:
+                    if meter is not None:
+                        meter.tick(report)
+                    if not report.idle:
+                        session.out.tick(report)
+
                 if once:
                     _until_idle(mill, stop, told)
                     return
@@ -119,3 +172,35 @@ def _until_idle(mill: Mill, stop: threading.Event, told: Callable[[TickReport], 
         told(report)
         if report.idle:
             return
+
+
+@command(
+    "retract",
+    Panel.FEED,
+    "tidemill retract 3fa94c21d0b7 --reason 'sent twice by the gateway' --explain",
+    "tidemill retract 3fa94c21d0b7 --reason 'sent twice by the gateway'",
+)
+def retract(
+    session: Session,
+    id_: Annotated[
+        str, typer.Argument(metavar="SLICE", help="The id, or as much of it as no other slice has.")
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it stays in the ledger.")],
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Take a slice back: afterwards everything is as if it had never arrived.
+
+    What only it carried leaves every output; what a later slice repeated is accepted from there. The slice
+    and the reason stay in the ledger. `tidemill run` judges again the slices that may have depended on it.
+    """
+    if explain:
+        with session.mill() as mill:
+            session.out.retraction(mill.plan_retraction(id_, reason), None)
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        plan = mill.plan_retraction(id_, reason)
+        done = mill.retract(plan)
+    session.out.retraction(plan, done)
+    return OK

@@ -1,4 +1,4 @@
-"""Commands that only look: status, ledger, slice, quarantine, query. They start no JVM."""
+"""Commands that only look: status, ledger, slice, quarantine, query, metrics. They start no JVM."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import typer
 
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import Limit
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
-
-Limit = Annotated[int, typer.Option(min=0, metavar="N", help="How many at most, the newest first; 0 is all.")]
 
 
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
 def status(session: Session) -> int:
-    """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles."""
+    """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows."""
     with session.mill() as mill:
         session.out.status(mill.clock(), mill.status())
     return OK
@@ -42,9 +41,10 @@ def slice_(
     session: Session,
     id_: Annotated[str, typer.Argument(metavar="ID", help="The id, or as much of it as no other slice has.")],
 ) -> int:
-    """Show one entry of the ledger in full."""
+    """Show one entry of the ledger in full, and for each window it touches whether it counts there."""
     with session.mill() as mill:
-        session.out.slice(mill.slice(id_))
+        entry = mill.slice(id_)
+        session.out.slice(entry, mill.windows.touched(entry.id))
     return OK
 
 
@@ -107,3 +107,20 @@ def query(
     else:
         session.out.answer(found)
     return OK
+
+
+@command("metrics", Panel.LOOK, "tidemill metrics", "tidemill metrics --output json")
+def metrics(session: Session) -> int:
+    """Print where the streams stand as Prometheus metrics; `run --metrics-port` serves them and counters."""
+    with session.mill() as mill:
+        samples = [
+            {"name": sample.name, "labels": dict(sample.labels), "value": _number(sample.value)}
+            for family in mill.meter.registry.collect()
+            for sample in family.samples
+        ]
+        session.out.metrics(mill.meter.text(), samples)
+    return OK
+
+
+def _number(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else value

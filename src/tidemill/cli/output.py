@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli import plain
+from tidemill.cli import plain, plain_ticks, plain_windows
+from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.plain import dumps, shown
 from tidemill.model.errors import TidemillError
 from tidemill.model.slices import SliceEntry
+from tidemill.model.windows import Member, Window
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +27,16 @@ if TYPE_CHECKING:
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
     from tidemill.reports import StreamStatus, TickReport
+    from tidemill.retraction import RetractionPlan
 
 
 class Output(Protocol):
     """One method for each thing that a command can say."""
+
+    @property
+    def windows(self) -> WindowsOutput:
+        """The same for what is said of windows, datasets and events."""
+        ...
 
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
@@ -38,25 +46,31 @@ class Output(Protocol):
     def made(self, folder: Path, files: Sequence[SampleFile], steps: Sequence[tuple[str, str]]) -> None: ...
     def versions(self, versions: Mapping[str, str]) -> None: ...
     def types(self, names: Sequence[str]) -> None: ...
-    def landed(self, stream: str, done: LandedMany) -> None: ...
+    def landed(self, stream: str | None, done: LandedMany) -> None: ...
     def replayed(self, stream: str, landed: Landed | None) -> None: ...
+    def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
+        """The plan; with the slice as it is then, once it was carried out."""
+        ...
+
     def tick(self, report: TickReport) -> None: ...
     def status(self, now: int, streams: Sequence[StreamStatus]) -> None: ...
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None: ...
-    def slice(self, entry: SliceEntry) -> None: ...
+    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None: ...
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None: ...
     def answer(self, answer: Answer) -> None: ...
     def explanation(self, explanation: Explanation) -> None: ...
     def audit(self, audit: Audit) -> None: ...
     def recovered(self, recovered: Recovered) -> None: ...
+    def metrics(self, text: str, samples: Sequence[plain.Plain]) -> None: ...
     def bench(self, results: object) -> None: ...
 
 
 class JsonOutput:
-    """One document a command; `run` prints one a line for each tick."""
+    """One document a command; those that go on and on print one a line for each thing that happened."""
 
     def __init__(self, *, verbose: int = 0) -> None:
-        self._tiles = verbose > 0
+        self._details = verbose > 0
+        self.windows: WindowsOutput = JsonWindows(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -83,14 +97,17 @@ class JsonOutput:
     def types(self, names: Sequence[str]) -> None:
         self._print({"event_time_types": names})
 
-    def landed(self, stream: str, done: LandedMany) -> None:
+    def landed(self, stream: str | None, done: LandedMany) -> None:
         self._print(plain.landed_many(stream, done))
 
     def replayed(self, stream: str, landed: Landed | None) -> None:
         self._print({"stream": stream, "replayed": plain.landed(landed) if landed else None})
 
+    def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
+        self._print(plain_ticks.retraction(plan, done))
+
     def tick(self, report: TickReport) -> None:
-        self._print(plain.tick(report, tiles=self._tiles))
+        self._print(plain_ticks.tick(report, details=self._details))
 
     def status(self, now: int, streams: Sequence[StreamStatus]) -> None:
         self._print(plain.status(now, streams))
@@ -98,8 +115,8 @@ class JsonOutput:
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None:
         self._print({"slices": [plain.entry(entry) for entry in entries], "more": more})
 
-    def slice(self, entry: SliceEntry) -> None:
-        self._print(plain.entry(entry))
+    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None:
+        self._print({**plain.entry(entry), "windows": plain_windows.touched(windows)})
 
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None:
         self._print({"stream": stream, "records": plain.quarantined(rows), "more": more})
@@ -116,6 +133,9 @@ class JsonOutput:
     def recovered(self, recovered: Recovered) -> None:
         self._print(plain.recovered(recovered))
 
+    def metrics(self, text: str, samples: Sequence[plain.Plain]) -> None:
+        self._print({"metrics": samples})
+
     def bench(self, results: object) -> None:
         self._print({"results": results})
 
@@ -128,6 +148,7 @@ class TextOutput:
         self._err = err
         self._verbose = verbose
         self._quiet = quiet
+        self.windows: WindowsOutput = TextWindows(self._print, self._line, self.note)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
@@ -178,7 +199,7 @@ class TextOutput:
         for name in names:
             self._line(shown(name))
 
-    def landed(self, stream: str, done: LandedMany) -> None:
+    def landed(self, stream: str | None, done: LandedMany) -> None:
         from tidemill.cli.tables import landed_line
 
         for one in done.landed:
@@ -196,10 +217,18 @@ class TextOutput:
             self._line(*landed_line(landed))
             self.note("`tidemill run --once` judges it again")
 
-    def tick(self, report: TickReport) -> None:
-        from tidemill.cli.tables import tick_lines
+    def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
+        from tidemill.cli.tables_ticks import retraction_lines
 
-        for line in tick_lines(report, tiles=self._verbose > 0):
+        for line in retraction_lines(plan, done):
+            self._line(*line)
+        if done is not None:
+            self.note("`tidemill run --once` judges again what has to be, and builds what changed")
+
+    def tick(self, report: TickReport) -> None:
+        from tidemill.cli.tables_ticks import tick_lines
+
+        for line in tick_lines(report, details=self._verbose > 0):
             self._line(*line)
 
     def status(self, now: int, streams: Sequence[StreamStatus]) -> None:
@@ -218,10 +247,13 @@ class TextOutput:
         if more:
             self.note(f"the newest {len(entries)}; --limit 0 shows all")
 
-    def slice(self, entry: SliceEntry) -> None:
+    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None:
         from tidemill.cli.tables import slice_table
+        from tidemill.cli.tables_windows import touched_table
 
         self._print(slice_table(entry))
+        if windows:
+            self._print(touched_table(windows))
 
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None:
         from tidemill.cli.tables import quarantine_table
@@ -257,6 +289,9 @@ class TextOutput:
             f": {recovered.slices:,} slices, {recovered.batches:,} batches",
             f" and {recovered.tiles:,} tiles found",
         )
+
+    def metrics(self, text: str, samples: Sequence[plain.Plain]) -> None:
+        self._line(text.rstrip("\n"))
 
     def bench(self, results: object) -> None:
         pass  # the benchmark prints its own table

@@ -17,6 +17,7 @@ from tidemill.model.errors import QueryError, TidemillError
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_duration, format_instant, from_datetime
+from tidemill.model.windows import Phase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
-    from tidemill.reports import StreamStatus, StreamTick, TickReport
-    from tidemill.rollups.roller import Rebuilt
+    from tidemill.reports import StreamStatus
 
 Plain = Mapping[str, object]
 
@@ -101,75 +101,33 @@ def entry(of: SliceEntry) -> Plain:
         "watermark": instant(of.watermark),
         "batch": of.batch,
         "error": of.error,
+        "attempt": of.attempt,
+        "retracted_at": instant(of.retracted_at),
+        "retract_reason": of.retract_reason,
+        "metadata": None if new.metadata is None else _json(new.metadata),
         "counts": counts(of.counts),
     }
+
+
+def _json(text: str) -> object:
+    """What a sender said; should it not be JSON, the text itself."""
+    try:
+        said: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return said
 
 
 def landed(one: Landed) -> Plain:
     return {"new": one.new, **entry(one.entry)}
 
 
-def landed_many(stream: str, done: LandedMany) -> Plain:
+def landed_many(stream: str | None, done: LandedMany) -> Plain:
+    named = {} if stream is None else {"stream": stream}
     return {
-        "stream": stream,
+        **named,
         "landed": [landed(one) for one in done.landed],
         "refused": [{"name": one.name, "error": error(one.error)} for one in done.refused],
-    }
-
-
-def tick(report: TickReport, *, tiles: bool) -> Plain:
-    """What a tick did, idle streams left out; each tile and its reason only when asked for."""
-    return {
-        "now": format_instant(report.now),
-        "took": took(report.seconds),
-        "streams": [_stream_tick(stream, tiles=tiles) for stream in report.streams if not stream.idle],
-    }
-
-
-def _stream_tick(done: StreamTick, *, tiles: bool) -> Plain:
-    plain: dict[str, object] = {
-        "stream": done.stream,
-        "batch": _batch(done) if done.batch is not None else None,
-        "tiles": by_level(done.tiles),
-        "merged_runs": done.merged_runs,
-    }
-    if tiles:
-        plain["rebuilt"] = [
-            {
-                "level": tile.key.level,
-                "start": format_instant(tile.key.start),
-                "revision": tile.revision,
-                "rows": tile.rows,
-                "slices": tile.slices,
-                "reason": tile.reason,
-            }
-            for tile in in_order(done.tiles)
-        ]
-    return plain
-
-
-def in_order(tiles: Sequence[Rebuilt]) -> list[Rebuilt]:
-    """By level, then by time."""
-    return sorted(tiles, key=lambda tile: (NAMES.index(tile.key.level), tile.key.start))
-
-
-def by_level(tiles: Sequence[Rebuilt]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for tile in in_order(tiles):
-        found[tile.key.level] = found.get(tile.key.level, 0) + 1
-    return found
-
-
-def _batch(done: StreamTick) -> Plain:
-    assert done.batch is not None
-    results = done.batch.record.results
-    return {
-        "id": done.batch.id,
-        "slices": len(results),
-        "failed_slices": sum(1 for result in results if result.error is not None),
-        "raw_parts": done.batch.raw_parts,
-        "raw_bytes": done.batch.raw_bytes,
-        "counts": counts(total([result.counts for result in results])),
     }
 
 
@@ -214,6 +172,8 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "quarantine": {"rows": of.quarantine_rows},
         "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
         "stale_tiles": of.stale_tiles,
+        "windows": {phase.value: of.windows.get(phase.value, 0) for phase in Phase},
+        "queue": of.windows.get(Phase.QUEUED.value, 0),
     }
 
 

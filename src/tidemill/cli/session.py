@@ -21,12 +21,13 @@ from tidemill.model.errors import MachineError, StorageError, TidemillError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tidemill.metrics import Meter
     from tidemill.mill import Mill, Progress
 
 log = logging.getLogger(__name__)
 
 OK: Final = 0
-DIFFERENCES: Final = 1  # verify found some, or some of the files were refused
+DIFFERENCES: Final = 1  # verify found some, some files were refused, or a window could not be built
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141  # as a shell reports SIGPIPE
@@ -81,6 +82,16 @@ class Session:
 
         with jvm_to_log(), by_stream(self.bars) as progress:
             yield progress
+
+    @contextmanager
+    def measured(self, mill: Mill, port: int | None) -> Iterator[Meter | None]:
+        """Inside it, what the mill's meter is told is served on that port; None when nobody asked for it."""
+        if port is None:
+            yield None
+            return
+        with mill.meter.served(port) as bound:
+            self.out.note(f"metrics at http://127.0.0.1:{bound}/metrics")
+            yield mill.meter
 
     def call(self, work: Callable[[Session], int]) -> int:
         """The exit code of `work`; errors are told, never raised."""

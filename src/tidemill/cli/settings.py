@@ -1,4 +1,4 @@
-"""The options that every command has, and how those before and after the command's name combine.
+"""The options that every or more than one command has, and how those before and after the name combine.
 
 Nothing here reads the project; importing it must stay cheap, since `--help` does.
 """
@@ -14,6 +14,10 @@ from typing import Annotated, Final
 
 import typer
 
+from tidemill.model.errors import InputError
+from tidemill.model.time import MILLISECOND, parse_duration
+
+SHORTEST: Final = 10 * MILLISECOND
 PROJECT_VARIABLE: Final = "TIDEMILL_PROJECT"
 OUTPUT_VARIABLE: Final = "TIDEMILL_OUTPUT"
 _PANEL: Final = "Options of every command"
@@ -50,7 +54,7 @@ ProjectFirst = Annotated[
 OutputFirst = Annotated[
     OutputKind | None,
     typer.Option("--output", envvar=OUTPUT_VARIABLE, case_sensitive=False, rich_help_panel=_PANEL,
-                 help="For people, or one JSON document (run: one line for each tick). By default text."),
+                 help="For people, or JSON (run, build, events: a document a line). By default text."),
 ]  # fmt: skip
 Project = Annotated[
     Path | None,
@@ -72,6 +76,24 @@ Quiet = Annotated[
     typer.Option("--quiet", "-q", metavar="", rich_help_panel=_PANEL, show_default=False,
                  help="No progress, no advice, only errors in the log."),
 ]  # fmt: skip
+
+Limit = Annotated[int, typer.Option(min=0, metavar="N", help="How many at most, the newest first; 0 is all.")]
+Interval = Annotated[
+    str, typer.Option("--interval", metavar="D", help="How long to wait when there is nothing to do.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=0, max=65535, metavar="N",
+                 help="Serve Prometheus metrics at http://127.0.0.1:N/metrics; 0 is any free port."),
+]  # fmt: skip
+
+
+def pause_of(interval: str) -> int:
+    """Microseconds of `--interval`; one that would spin is refused."""
+    wait = parse_duration(interval)
+    if wait < SHORTEST:
+        raise InputError(f"an interval of {interval} is too short", hint="at least 10ms; the default is 1s")
+    return wait
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:

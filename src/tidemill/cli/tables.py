@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit, Finding
     from tidemill.ingest.landing import Landed
     from tidemill.query import Answer
-    from tidemill.reports import StreamStatus, TickReport
+    from tidemill.reports import StreamStatus
 
 Piece = str | tuple[str, str]
 
@@ -36,6 +36,16 @@ _STATUS_STYLES: Final = {
     SliceStatus.PENDING: "yellow",
     SliceStatus.ACCEPTED: "green",
     SliceStatus.FAILED: "red",
+    SliceStatus.RETRACTED: "magenta",
+}
+PHASE_STYLES: Final = {
+    "waiting": "",
+    "ready": "yellow",
+    "queued": "yellow",
+    "building": "yellow",
+    "built": "green",
+    "final": "green",
+    "failed": "red",
 }
 
 
@@ -79,32 +89,7 @@ def landed_line(one: Landed) -> Iterator[Piece]:
         yield (f"  (the same slice; landed {one.entry.landings} times)", "dim")
 
 
-def tick_lines(report: TickReport, *, tiles: bool) -> Iterator[list[Piece]]:
-    for done in report.streams:
-        if done.idle:
-            continue
-        line: list[Piece] = [(format_instant(report.now)[:19] + "Z ", "dim"), (done.stream, "bold"), ": "]
-        if done.batch is not None:
-            results = done.batch.record.results
-            failed = sum(1 for result in results if result.error is not None)
-            words = outcome_words(plain.total([result.counts for result in results]))
-            line.append(
-                f"{many(len(results), 'slice')}{f' ({failed:,} failed)' if failed else ''}, {words}; "
-            )
-        line.append(f"{many(len(done.tiles), 'tile')} built")
-        if done.tiles:
-            line.append(f" ({level_words(plain.by_level(done.tiles))})")
-        line.append((f"; {plain.took(report.seconds)}", "dim"))
-        yield line
-        for tile in plain.in_order(done.tiles) if tiles else ():
-            place = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
-            yield [
-                (place, "cyan"),
-                f"  revision {tile.revision}, {many(tile.rows, 'row')}: {shown(tile.reason)}",
-            ]
-
-
-def _pairs(title: str, pairs: Sequence[tuple[str, Text]]) -> Table:
+def pairs_table(title: str, pairs: Sequence[tuple[str, Text]]) -> Table:
     table = Table(
         title=Text(title, style="bold"),
         title_justify="left",
@@ -147,10 +132,19 @@ def status_table(now: int, of: StreamStatus) -> Table:
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
     ]
-    return _pairs(of.stream, pairs)
+    if any(of.windows.values()):
+        pairs.append(("windows", _phases(of.windows)))
+        pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
+    return pairs_table(of.stream, pairs)
 
 
-def _listing(*columns: str, right: Sequence[str] = ()) -> Table:
+def _phases(windows: Mapping[str, int]) -> Text:
+    told = [(count, phase) for phase in PHASE_STYLES if (count := windows.get(phase, 0))]
+    found = [Text(f"{count:,} {phase}", style=PHASE_STYLES[phase]) for count, phase in told]
+    return Text(", ").join(found)
+
+
+def listing(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(
@@ -164,7 +158,7 @@ def _listing(*columns: str, right: Sequence[str] = ()) -> Table:
 
 def ledger_table(entries: Sequence[SliceEntry]) -> Table:
     numbers = ("#", "records", "accepted", "dup", "conf", "rej", "late", "bytes")
-    table = _listing(
+    table = listing(
         "#", "slice", "stream", "status", "arrived", "records", "accepted", "dup", "conf", "rej", "late",
         "bytes", "name", right=numbers,
     )  # fmt: skip
@@ -195,15 +189,19 @@ def slice_table(of: SliceEntry) -> Table:
                 pairs.append(("rejects", Text(shown(reasons))))
         elif name == "status":
             pairs.append((name, Text(of.status.value, style=_STATUS_STYLES[of.status])))
+        elif name == "metadata" and value is not None:
+            pairs.append((name, Text(shown(plain.dumps(value)))))
+        elif name == "attempt" and not of.attempt:
+            continue  # it went through the gate once, as all do
         elif isinstance(value, Mapping):
             pairs.append((name, Text(f"[{value['start']}, {value['end']})")))
         elif value is not None:
             pairs.append((name, Text(shown(str(value)))))
-    return _pairs(f"slice {of.id[:ID_LETTERS]}", pairs)
+    return pairs_table(f"slice {of.id[:ID_LETTERS]}", pairs)
 
 
 def quarantine_table(rows: pa.Table) -> Table:
-    table = _listing("slice", "line", "reason", "detail", "tenant", "event_id", "payload", right=("line",))
+    table = listing("slice", "line", "reason", "detail", "tenant", "event_id", "payload", right=("line",))
     for row in rows.to_pylist():
         head = row["payload"][: 4 * PAYLOAD_LETTERS]
         text = head.decode("utf-8", "backslashreplace")
@@ -239,7 +237,7 @@ def answer_table(rows: pa.Table) -> Table:
     numbers = [
         field.name for field in rows.schema if types.is_integer(field.type) or types.is_decimal(field.type)
     ]
-    table = _listing(*rows.column_names, right=numbers)
+    table = listing(*rows.column_names, right=numbers)
     for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         table.add_row(*(Text(cell(value)) for value in values))
     return table
@@ -266,7 +264,7 @@ def audit_lines(audit: Audit) -> Iterator[list[Piece]]:
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    table = _listing("stream", "what", "where", "difference")
+    table = listing("stream", "what", "where", "difference")
     for one in findings:
         table.add_row(*(Text(shown(text)) for text in (one.stream, one.what, one.where, one.difference)))
     return table

@@ -1,0 +1,131 @@
+"""Commands about what windows become: datasets, export, events. They start no JVM.
+
+A dataset is only ever read here; nothing in the warehouse changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import Interval as Wait
+from tidemill.cli.settings import Limit, pause_of
+from tidemill.cli.spans import From, To, span_of
+from tidemill.model.time import SECOND
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+PAGE: Final = 1_000  # events read from the outbox at once
+
+
+@command(
+    "datasets",
+    Panel.DATASETS,
+    "tidemill datasets",
+    "tidemill datasets weather --from 2024-01-15T00:00:00Z --output json",
+)
+def datasets(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    start: From = None,
+    end: To = None,
+    limit: Limit = 50,
+) -> int:
+    """List the newest dataset of each window: its file, rows, revision and hash, and whether it is current.
+
+    The files are Arrow IPC: pyarrow, DuckDB and Polars open them as they are.
+    """
+    with session.mill() as mill:
+        found = mill.windows.datasets(stream, span_of(start, end))[::-1]
+        warehouse = mill.project.warehouse
+    shown = found[:limit] if limit else found
+    session.out.windows.datasets(warehouse, shown, more=len(found) > len(shown))
+    return OK
+
+
+@command(
+    "export",
+    Panel.DATASETS,
+    "tidemill export weather --window 2024-01-15T13:00:00Z --to parquet",
+    "tidemill export weather --window 2024-01-15T13:00:00Z --to csv --revision 1 -o first.csv",
+    "tidemill export weather --window 2024-01-15T13:00:00Z --window 2024-01-15T14:00:00Z --to arrow -o out/",
+)
+def export(
+    session: Session,
+    stream: Annotated[str, typer.Argument(help="A stream that declares an aggregation_span.")],
+    windows: Annotated[
+        list[str],
+        typer.Option(
+            "--window", metavar="START", help="The window that holds this instant; may be repeated."
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="F", help="parquet, arrow or csv.")],
+    revision: Annotated[int | None, typer.Option(min=1, metavar="N", help="By default the newest.")] = None,
+    target: Annotated[
+        Path,
+        typer.Option("-o", "--file", metavar="PATH", help="A file, or a folder for names of its own."),
+    ] = Path(),
+) -> int:
+    """Write the datasets of windows as files of another format; the same dataset gives the same rows."""
+    with session.mill() as mill:
+        files = mill.export(stream, windows, to, target, revision)
+    session.out.windows.exported(stream, files)
+    return OK
+
+
+@command(
+    "events",
+    Panel.DATASETS,
+    "tidemill events weather",
+    "tidemill events --follow --output json",
+    "tidemill events --after 128 --limit 10",
+)
+def events(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", metavar="", help="Go on with those to come, until Ctrl-C.")
+    ] = False,
+    after: Annotated[
+        int, typer.Option(min=0, metavar="SEQ", help="Only those behind this place in the outbox.")
+    ] = 0,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Stop after so many; 0 is all.")] = 0,
+    interval: Wait = "1s",
+) -> int:
+    """Tell what the world is told, in order: datasets that became available, and those withdrawn.
+
+    CloudEvents 1.0, with --output json one a line; its seq is what --after takes to go on behind it.
+    """
+    from tidemill.cli.stopping import until_stopped
+
+    wait = pause_of(interval)
+
+    def work(stop: threading.Event) -> None:
+        with session.mill() as mill:
+            place, left = after, limit or None
+            while not stop.is_set() and left != 0:
+                told = _tell(session, mill, place, min(PAGE, left or PAGE), stream)
+                if told:
+                    place = told[-1]
+                    left = None if left is None else left - len(told)
+                elif follow:
+                    stop.wait(wait / SECOND)
+                else:
+                    return
+
+    until_stopped(work)
+    return OK
+
+
+def _tell(session: Session, mill: Mill, after: int, limit: int, stream: str | None) -> list[int]:
+    """Print the next events; their places."""
+    found = mill.events(after, limit, stream)
+    for seq, event in found:
+        session.out.windows.event(seq, event)
+    return [seq for seq, _ in found]

@@ -1,0 +1,152 @@
+"""What commands say of windows, datasets and events: the part of both outputs that knows these words.
+
+It prints only through what it is handed, so that one place decides where results and advice go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tidemill.cli import plain_windows as plain
+from tidemill.cli.plain import shown
+from tidemill.model.windows import Window
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tidemill.windows.builder import Outcome
+    from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
+
+Piece = str | tuple[str, str]
+
+
+class WindowsOutput(Protocol):
+    """One method for each thing that a command can say of windows."""
+
+    def listed(self, views: Sequence[WindowView], *, more: bool) -> None: ...
+    def story(self, story: WindowStory) -> None: ...
+    def datasets(self, warehouse: Path, windows: Sequence[Window], *, more: bool) -> None: ...
+    def plan(self, stream: str, steps: Sequence[RebuildStep]) -> None: ...
+    def rebuilt(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> None: ...
+    def built(self, outcome: Outcome) -> None: ...
+    def retried(self, stream: str, count: int) -> None: ...
+    def exported(self, stream: str, files: Sequence[Path]) -> None: ...
+    def event(self, seq: int, event: Mapping[str, object]) -> None: ...
+
+
+class JsonWindows:
+    """One document a command; `build` prints one a line for each try, `events` one for each event."""
+
+    def __init__(self, document: Callable[[object], None]) -> None:
+        self._print = document
+
+    def listed(self, views: Sequence[WindowView], *, more: bool) -> None:
+        self._print({"windows": [plain.view(view) for view in views], "more": more})
+
+    def story(self, story: WindowStory) -> None:
+        self._print(plain.story(story))
+
+    def datasets(self, warehouse: Path, windows: Sequence[Window], *, more: bool) -> None:
+        found = [plain.newest(window) for window in windows]
+        self._print({"warehouse": str(warehouse), "datasets": found, "more": more})
+
+    def plan(self, stream: str, steps: Sequence[RebuildStep]) -> None:
+        self._print({"stream": stream, "steps": [plain.step(step) for step in steps]})
+
+    def rebuilt(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> None:
+        self._print({"stream": stream, "steps": plain.rebuilt(steps, outcomes)})
+
+    def built(self, outcome: Outcome) -> None:
+        self._print(plain.outcome(outcome))
+
+    def retried(self, stream: str, count: int) -> None:
+        self._print({"stream": stream, "retried": count})
+
+    def exported(self, stream: str, files: Sequence[Path]) -> None:
+        self._print({"stream": stream, "files": [str(file) for file in files]})
+
+    def event(self, seq: int, event: Mapping[str, object]) -> None:
+        # `seq`, an extension attribute: what --after takes to go on from here
+        self._print({**event, "seq": seq})
+
+
+class TextWindows:
+    """Tables and lines."""
+
+    def __init__(
+        self,
+        table: Callable[[RenderableType], None],
+        line: Callable[..., None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._print = table
+        self._line = line
+        self._note = note
+
+    def listed(self, views: Sequence[WindowView], *, more: bool) -> None:
+        from tidemill.cli.tables_windows import window_table
+
+        if not views:
+            self._line("no windows")
+            return
+        self._print(window_table(views))
+        if more:
+            self._note(f"the newest {len(views)}; --limit 0 shows all")
+
+    def story(self, story: WindowStory) -> None:
+        from tidemill.cli.tables_windows import story_tables
+
+        for table in story_tables(story):
+            self._print(table)
+
+    def datasets(self, warehouse: Path, windows: Sequence[Window], *, more: bool) -> None:
+        from tidemill.cli.tables_windows import dataset_table
+
+        if not windows:
+            self._line("no datasets")
+            return
+        self._print(dataset_table(windows, warehouse))
+        if more:
+            self._note(f"the newest {len(windows)}; --limit 0 shows all")
+
+    def plan(self, stream: str, steps: Sequence[RebuildStep]) -> None:
+        self._steps(stream, steps, None)
+
+    def rebuilt(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> None:
+        self._steps(stream, steps, outcomes)
+        builds = {step.key for step in steps if step.action == "build"}
+        if builds - {outcome.key for outcome in outcomes}:
+            self._note("what is left in the queue is for `tidemill run` or another builder")
+
+    def _steps(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> None:
+        from tidemill.cli.tables_windows import step_table
+
+        if steps:
+            self._print(step_table(steps, outcomes))
+        else:
+            self._line(f"{shown(stream)} has no windows to rebuild")
+
+    def built(self, outcome: Outcome) -> None:
+        from tidemill.cli.tables_ticks import build_line
+
+        self._line(*build_line(outcome))
+
+    def retried(self, stream: str, count: int) -> None:
+        from tidemill.cli.tables import many
+
+        if not count:
+            self._line(f"{shown(stream)} has no failed windows there")
+            return
+        self._line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
+        self._note("`tidemill run` or `tidemill build` builds what is queued")
+
+    def exported(self, stream: str, files: Sequence[Path]) -> None:
+        for file in files:
+            self._line(("wrote ", "green"), shown(str(file)))
+
+    def event(self, seq: int, event: Mapping[str, object]) -> None:
+        from tidemill.cli.tables_windows import event_line
+
+        self._line(*event_line(seq, event))

@@ -1,0 +1,132 @@
+"""What the mill did or would do, as plain data: a round, a retraction.
+
+Streams that had nothing to do in a round are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from tidemill.cli.plain import Plain, counts, entry, instant, took, total
+from tidemill.cli.plain_windows import outcome, outcome_word
+from tidemill.model.levels import NAMES
+from tidemill.model.slices import SliceEntry
+from tidemill.model.time import format_instant
+
+if TYPE_CHECKING:
+    from tidemill.reports import StreamTick, TickReport
+    from tidemill.retraction import RetractionPlan, Step
+    from tidemill.rollups.roller import Rebuilt
+    from tidemill.windows.builder import Outcome
+
+
+def tick(report: TickReport, *, details: bool) -> Plain:
+    """What a tick did; each tile and window with its reason only when asked for."""
+    return {
+        "now": format_instant(report.now),
+        "took": took(report.seconds),
+        "streams": [_stream(done, builds, details=details) for done, builds in busy(report)],
+        "delivered": [
+            {"sink": one.sink, "events": one.delivered, "error": one.error, "next_try": instant(one.next_try)}
+            for one in report.delivered
+        ],
+    }
+
+
+def busy(report: TickReport) -> Iterator[tuple[StreamTick, Sequence[Outcome]]]:
+    """The streams that something was done for, each with what its builders did."""
+    by_stream: dict[str, list[Outcome]] = {}
+    for one in report.builds:
+        by_stream.setdefault(one.key.stream, []).append(one)
+    for done in report.streams:
+        builds = by_stream.get(done.stream, [])
+        if builds or not done.idle:
+            yield done, sorted(builds, key=lambda one: one.key)
+
+
+def _stream(done: StreamTick, builds: Sequence[Outcome], *, details: bool) -> Plain:
+    plain: dict[str, object] = {
+        "stream": done.stream,
+        "batch": _batch(done) if done.batch is not None else None,
+        "tiles": by_level(done.tiles),
+        "merged_runs": done.merged_runs,
+        "windows": _windows(done, builds),
+    }
+    if details:
+        plain["rebuilt"] = [
+            {
+                "level": tile.key.level,
+                "start": format_instant(tile.key.start),
+                "revision": tile.revision,
+                "rows": tile.rows,
+                "slices": tile.slices,
+                "reason": tile.reason,
+            }
+            for tile in in_order(done.tiles)
+        ]
+        plain["builds"] = [outcome(one) for one in builds]
+    return plain
+
+
+def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Plain | None:
+    if done.windows is None:
+        return None
+    found = by_outcome(builds)
+    return {
+        "queued": done.windows.queued,
+        **{word: found[word] for word in ("built", "failed", "lost")},
+        "waiting": dict(sorted(done.windows.waiting.items())),
+        "ignored_slices": done.windows.ignored,
+        "withdrawn": done.windows.withdrawn,
+    }
+
+
+def by_outcome(builds: Sequence[Outcome]) -> Counter[str]:
+    return Counter(map(outcome_word, builds))
+
+
+def in_order(tiles: Sequence[Rebuilt]) -> list[Rebuilt]:
+    """By level, then by time."""
+    return sorted(tiles, key=lambda tile: (NAMES.index(tile.key.level), tile.key.start))
+
+
+def by_level(tiles: Sequence[Rebuilt]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tile in in_order(tiles):
+        found[tile.key.level] = found.get(tile.key.level, 0) + 1
+    return found
+
+
+def _batch(done: StreamTick) -> Plain:
+    assert done.batch is not None
+    results = done.batch.record.results
+    return {
+        "id": done.batch.id,
+        "slices": len(results),
+        "failed_slices": sum(1 for result in results if result.error is not None),
+        "raw_parts": done.batch.raw_parts,
+        "raw_bytes": done.batch.raw_bytes,
+        "counts": counts(total([result.counts for result in results])),
+    }
+
+
+def retraction(plan: RetractionPlan, done: SliceEntry | None) -> Plain:
+    """The plan, and the slice once it was carried out."""
+    return {
+        "slice": plan.entry.id,
+        "stream": plan.entry.slice.stream,
+        "reason": plan.reason,
+        "why": plan.why,
+        "steps": [{"step": _STEPS[type(step).__name__], **_fields(step)} for step in plan.steps],
+        "retracted": None if done is None else entry(done),
+    }
+
+
+_STEPS: Final = {"Mark": "retract", "Undo": "undo_batch", "JudgeAgain": "judge_again"}
+
+
+def _fields(step: Step) -> Plain:
+    return {field.name: getattr(step, field.name) for field in fields(step)}

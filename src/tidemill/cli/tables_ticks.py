@@ -1,0 +1,92 @@
+"""What the mill did or would do, as lines for people: rounds, builds, retractions.
+
+What came from outside is shown with escapes and never read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.cli import plain, plain_ticks
+from tidemill.cli.plain import shown
+from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_words
+from tidemill.model.time import format_instant
+
+if TYPE_CHECKING:
+    from tidemill.model.slices import SliceEntry
+    from tidemill.reports import StreamTick, TickReport
+    from tidemill.retraction import RetractionPlan
+    from tidemill.windows.builder import Outcome
+
+
+def tick_lines(report: TickReport, *, details: bool) -> Iterator[list[Piece]]:
+    for done, builds in plain_ticks.busy(report):
+        line: list[Piece] = [(format_instant(report.now)[:19] + "Z ", "dim"), (done.stream, "bold"), ": "]
+        line.append("; ".join(_parts(done, builds)))
+        line.append((f"; {plain.took(report.seconds)}", "dim"))
+        yield line
+        if not details:
+            continue
+        for tile in plain_ticks.in_order(done.tiles):
+            place = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
+            yield [
+                (place, "cyan"),
+                f"  revision {tile.revision}, {many(tile.rows, 'row')}: {shown(tile.reason)}",
+            ]
+        for one in builds:
+            yield ["  ", *build_line(one)]
+    for sent in report.delivered if details else ():
+        if sent.delivered:
+            yield [(f"  {shown(sent.sink)}", "cyan"), f"  has {many(sent.delivered, 'more event')}"]
+
+
+def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
+    if done.batch is not None:
+        results = done.batch.record.results
+        failed = sum(1 for result in results if result.error is not None)
+        words = outcome_words(plain.total([result.counts for result in results]))
+        yield f"{many(len(results), 'slice')}{f' ({failed:,} failed)' if failed else ''}, {words}"
+    if done.batch is not None or done.tiles:
+        levels = f" ({level_words(plain_ticks.by_level(done.tiles))})" if done.tiles else ""
+        yield f"{many(len(done.tiles), 'tile')} built{levels}"
+    if words := _window_words(done, builds):
+        yield words
+
+
+def _window_words(done: StreamTick, builds: Sequence[Outcome]) -> str:
+    """`3 windows queued, 2 built, 1 failed`: what is nought is left out, but the noun never."""
+    found = plain_ticks.by_outcome(builds)
+    counts = {word: found[word] for word in ("built", "failed", "lost")}
+    if done.windows is not None:
+        counts = {"queued": done.windows.queued, **counts, "withdrawn": done.windows.withdrawn}
+    told = [(count, word) for word, count in counts.items() if count]
+    if done.windows is not None and done.windows.laid and not told:
+        told = [(done.windows.waiting.total(), "waiting")]
+    if not told:
+        return ""
+    (first, word), *rest = told
+    return ", ".join([f"{many(first, 'window')} {word}", *(f"{count:,} {other}" for count, other in rest)])
+
+
+def build_line(of: Outcome) -> Iterator[Piece]:
+    """What became of one try to build a window."""
+    yield (f"{of.key.stream} {of.key.interval}", "cyan")
+    if of.error is not None:
+        yield (f"  try {of.attempt} failed: {shown(of.error)}", "red")
+    elif of.dataset is None or of.lost:
+        yield ("  built, but another builder was faster", "yellow")
+    else:
+        built = of.dataset
+        slices = many(len(built.slices), "slice")
+        yield f"  revision {built.revision}, {many(built.rows, 'row')} of {slices}: {shown(of.trigger)}"
+    yield (f"; {plain.took(of.seconds)}", "dim")
+
+
+def retraction_lines(plan: RetractionPlan, done: SliceEntry | None) -> Iterator[list[Piece]]:
+    """The plan, step by step; then what the ledger says of the slice, once it was carried out."""
+    yield [(f"{plan.entry.slice.stream} {plan.entry.id[:ID_LETTERS]}", "bold"), f": {shown(plan.why)}"]
+    for number, step in enumerate(plan.steps, start=1):
+        yield [(f"{number:>4}. ", "dim"), shown(str(step))]
+    if done is not None:
+        yield [("retracted ", "magenta"), (done.id[:ID_LETTERS], "bold"), f"  {shown(done.slice.name)}"]

@@ -1,0 +1,191 @@
+"""Commands about windows: windows and window only look; rebuild, retry and build have them built.
+
+Which windows there are, which are ready and what a rebuild does is decided below; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import DIFFERENCES, OK, Session
+from tidemill.cli.settings import Interval as Wait
+from tidemill.cli.settings import Limit, MetricsPort, pause_of
+from tidemill.cli.spans import From, To, instant_of, span_of
+from tidemill.model.errors import InputError
+from tidemill.model.time import SECOND, Interval, parse_instant
+from tidemill.model.windows import Standing, WindowKey
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+    from tidemill.windows.builder import Outcome
+
+StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggregation_span.")]
+
+
+@command(
+    "windows",
+    Panel.WINDOWS,
+    "tidemill windows",
+    "tidemill windows weather --state waiting",
+    "tidemill windows weather --from 2024-01-15T00:00:00Z --to 2024-01-16T00:00:00Z --limit 0",
+)
+def windows(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    state: Annotated[Standing | None, typer.Option(help="Only those that stand so.")] = None,
+    start: From = None,
+    end: To = None,
+    limit: Limit = 50,
+) -> int:
+    """List windows, the newest first: where each stands, and the reason why one is not ready.
+
+    A window waits until its cutoff (its end and the stream's subject_to_change_window) and until slices
+    cover it without a gap. final: nothing that still arrives changes it; built: it may.
+    """
+    with session.mill() as mill:
+        found = mill.windows.windows(
+            stream, state, span=span_of(start, end), limit=limit + 1 if limit else None
+        )
+    shown = found[:limit] if limit else found
+    session.out.windows.listed(shown, more=len(found) > len(shown))
+    return OK
+
+
+@command("window", Panel.WINDOWS, "tidemill window weather 2024-01-15T13:00:00Z")
+def window(
+    session: Session,
+    stream: StreamName,
+    at: Annotated[
+        str, typer.Argument(metavar="START", help="Its start, or any instant in it: 2024-01-15T13:00:00Z.")
+    ],
+) -> int:
+    """Explain one window: its state and cutoff, each slice that touches it with its arrival and whether it
+    counts, and every revision on disk with its hash."""
+    with session.mill() as mill:
+        session.out.windows.story(mill.windows.window(stream, parse_instant(at)))
+    return OK
+
+
+@command(
+    "rebuild",
+    Panel.WINDOWS,
+    "tidemill rebuild weather --window 2024-01-15T13:00:00Z --explain",
+    "tidemill rebuild weather --from 2024-01-15T00:00:00Z --to 2024-01-16T00:00:00Z",
+    "tidemill rebuild weather --window 2024-01-15T13:00:00Z --include-late",
+)
+def rebuild(
+    session: Session,
+    stream: StreamName,
+    at: Annotated[
+        str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
+    ] = None,
+    start: From = None,
+    end: To = None,
+    include_late: Annotated[
+        bool,
+        typer.Option("--include-late", metavar="", help="Slices that came too late count from now on."),
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Build windows again, each as a new revision; without --window, --from and --to all of the stream.
+
+    A window that is not ready stays as it is, and the plan says why. The exit code is 1 if one could not be
+    built.
+    """
+    if at is not None and (start is not None or end is not None):
+        raise InputError(
+            "--window is one window, --from and --to are several",
+            hint="use --window START, or --from T --to T",
+        )
+    if explain:
+        with session.mill() as mill:
+            span = _one(mill, stream, at) if at is not None else span_of(start, end)
+            session.out.windows.plan(
+                stream, mill.windows.plan_rebuild(stream, span, include_late=include_late)
+            )
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        span = _one(mill, stream, at) if at is not None else span_of(start, end)
+        steps = mill.windows.plan_rebuild(stream, span, include_late=include_late)
+        outcomes = mill.rebuild(steps)
+    session.out.windows.rebuilt(stream, steps, outcomes)
+    return DIFFERENCES if any(outcome.error is not None for outcome in outcomes) else OK
+
+
+def _one(mill: Mill, stream: str, at: str) -> Interval:
+    """The window that holds an instant, by its start."""
+    key = mill.windows.window(stream, parse_instant(at)).view.window.key
+    return Interval(key.start, key.start + 1)
+
+
+@command(
+    "retry", Panel.WINDOWS, "tidemill retry weather", "tidemill retry weather --window 2024-01-15T13:00:00Z"
+)
+def retry(
+    session: Session,
+    stream: StreamName,
+    at: Annotated[
+        str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
+    ] = None,
+) -> int:
+    """Give windows that were set aside as failed new tries; `windows --state failed` lists them."""
+    with session.mill() as mill:
+        count = mill.windows.retry(stream, instant_of(at))
+    session.out.windows.retried(stream, count)
+    return OK
+
+
+@command(
+    "build",
+    Panel.WINDOWS,
+    "tidemill build",
+    "tidemill build --once --concurrency 4",
+    "tidemill build --metrics-port 9465 --output json",
+)
+def build(
+    session: Session,
+    once: Annotated[
+        bool, typer.Option("--once", metavar="", help="Stop when there is nothing to take from the queue.")
+    ] = False,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, metavar="N", help="Windows built at once. By default as declared."),
+    ] = None,
+    interval: Wait = "1s",
+    metrics_port: MetricsPort = None,
+) -> int:
+    """Build queued windows beside `run`, in as many processes as you like, until Ctrl-C or SIGTERM.
+
+    Leases keep builders apart: a window is built by one of them, and by another if that one dies. Prints a
+    line for each try. With --once the exit code is 1 if a window could not be built.
+    """
+    from tidemill.cli.stopping import until_stopped
+
+    wait = pause_of(interval)
+    failed: set[WindowKey] = set()
+
+    with session.working() as progress:
+
+        def work(stop: threading.Event) -> None:
+            with session.mill(progress) as mill, session.measured(mill, metrics_port) as meter:
+
+                def told(outcomes: Sequence[Outcome]) -> None:
+                    if meter is not None:
+                        meter.builds(outcomes)
+                    for outcome in outcomes:
+                        session.out.windows.built(outcome)
+                        (failed.discard if outcome.error is None else failed.add)(outcome.key)
+
+                if not once:
+                    session.out.note(f"building for {mill.project.warehouse}; Ctrl-C stops")
+                mill.build(stop, wait / SECOND, told, concurrency, once=once)
+
+        until_stopped(work)
+    return DIFFERENCES if once and failed else OK
