@@ -57,11 +57,17 @@ def _web(url: str) -> str:
         raise wrong("the url names a user", _SECRET_HINT)
     if not url.isascii():
         raise wrong("the url is not ASCII", "write it with %-escapes, and the host as xn--…")
+    if parts.fragment:
+        raise wrong("the url has a fragment", "leave out # and what follows it: it is never sent")
     return url
 
 
 def _redis(url: str) -> str:
-    _parts(url, ("redis", "rediss", "unix"), "one of a Redis server")
+    parts = _parts(url, ("redis", "rediss", "unix"), "one of a Redis server")
+    if not re.fullmatch(r"(db=[0-9]{1,4})?", parts.query) or parts.fragment:
+        raise wrong(
+            "the url has options", "of options only db=NUMBER is known; the others are keys of the sink"
+        )
     return url
 
 

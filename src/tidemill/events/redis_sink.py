@@ -47,6 +47,8 @@ class RedisSender:
                         approximate=False,
                     )
                 answers = pipeline.execute(raise_on_error=False)
+        except redis.AuthenticationError as error:  # to redis-py this is a kind of lost connection
+            return Sent(0, _refused(error))
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             return Sent(0, Trouble(f"Redis can not be reached: {error}", "check that it is up"))
         except (redis.RedisError, ValueError) as error:
@@ -68,6 +70,7 @@ class RedisSender:
             password=self._environment.get(name) if name is not None else None,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
+            protocol=2,  # XADD needs no more, and every server and proxy speaks it
             retry=Retry(NoBackoff(), 0),  # the delivery tries again, with its own delay
         )
         return client
