@@ -24,6 +24,7 @@ def safe_name(name: str, what: str) -> str:
 
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
+DATASET_COLUMNS: Final = ("event_time", "tenant", "event_id")  # the first ones of every dataset
 
 
 def column_name(field: str) -> str:
