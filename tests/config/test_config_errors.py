@@ -311,7 +311,7 @@ def test_mistake_names_its_line_and_what_is_valid(
             "version: 1\nwarehous: x",
             2,
             "warehous",
-            "did you mean warehouse? keys: version, warehouse, engine, limits, streams",
+            "did you mean warehouse? keys: version, warehouse, engine, limits, state, builder, events",
         ),
         (
             "version: 1",

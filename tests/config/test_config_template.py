@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 from tidemill.config import TEMPLATE, Project, Stream, parse_project
-from tidemill.config.project import Engine, Limits
-from tidemill.config.stream import Csv
+from tidemill.config.events import FileSink
+from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
+from tidemill.config.stream import Csv, LateSlices
 from tidemill.eventtime import registered
-from tidemill.model.time import DAY, MINUTE, SECOND
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
 FILE = Path("/srv/mill/tidemill.yaml")
 
@@ -25,7 +26,9 @@ def test_template_loads() -> None:
         FILE, Path("/srv/mill"), Path("/srv/mill/warehouse"),
     )  # fmt: skip
     assert (project.engine, project.limits) == (Engine(), Limits())
+    assert (project.builder, project.state, project.events.sinks) == (Builder(), StateStore(), {})
     assert list(project.streams) == ["requests"]
+    assert project.stream("requests").aggregation_span is None
 
 
 def test_template_declares_the_requests_stream() -> None:
@@ -50,10 +53,22 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     assert (project.engine, project.limits) == (Engine(), Limits())
     assert project.engine.model_fields_set == set(Engine.model_fields)
     assert project.limits.model_fields_set == set(Limits.model_fields)
+    assert project.builder == Builder()
+    assert project.builder.model_fields_set == set(Builder.model_fields)
+    assert project.state == StateStore()
+    assert project.events.sinks == {"log": FileSink(kind="file", path="events.ndjson")}
     stream = project.stream("requests")
     assert stream.csv == Csv()
     assert stream.retention.rollups == {"5s": 7 * DAY, "1m": 90 * DAY}
+    assert (stream.aggregation_span, stream.subject_to_change_window) == (HOUR, 6 * HOUR)
+    assert (stream.gap_tolerance, stream.late_slices) == (SECOND, LateSlices())
+    assert stream.allow_incomplete_windows is False
     assert stream.model_fields_set == set(Stream.model_fields)
+
+
+def test_every_section_of_the_file_is_in_the_template() -> None:
+    for key in Settings.model_fields:
+        assert re.search(rf"^(# )?{key}:", TEMPLATE, flags=re.MULTILINE), key
 
 
 def test_stream_travels_to_other_processes() -> None:

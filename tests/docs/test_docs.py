@@ -30,13 +30,15 @@ from tidemill import eventtime
 from tidemill.cli.app import EXIT_CODES
 from tidemill.cli.main import app, main
 from tidemill.config import TEMPLATE, parse_project
-from tidemill.config.project import Engine, Limits, Settings
+from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
+from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.schema import Field
 from tidemill.config.stream import (
     Counter,
     Csv,
     EventTime,
     EventType,
+    LateSlices,
     Link,
     Retention,
     Skew,
@@ -297,6 +299,12 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "The file": (Settings, {"version": 1}),
     "engine": (Engine, {}),
     "limits": (Limits, {}),
+    "state": (StateStore, {}),
+    "builder": (Builder, {}),
+    "events": (Events, {}),
+    "events.sinks.NAME: file": (FileSink, {"kind": "file", "path": "p"}),
+    "events.sinks.NAME: webhook": (WebhookSink, {"kind": "webhook", "url": "https://example.com"}),
+    "events.sinks.NAME: redis": (RedisSink, {"kind": "redis", "url": "redis://localhost"}),
     "streams.NAME": (Stream, {"name": "n", "schema": {}}),
     "streams.NAME.source_links": (Link, {"href": "https://example.com"}),
     "streams.NAME.csv": (Csv, {}),
@@ -307,6 +315,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.skew": (Skew, {}),
     "streams.NAME.metrics.NAME": (Counter, {"kind": "counter"}),
     "streams.NAME.retention": (Retention, {}),
+    "streams.NAME.late_slices": (LateSlices, {}),
 }
 
 

@@ -14,12 +14,22 @@ from tidemill.config.project import Engine, Limits
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
-from tidemill.model.names import MEASURE_COLUMNS, ROLLUP_COLUMNS, column_name, measure_column
+from tidemill.model.names import (
+    DATASET_COLUMNS,
+    MEASURE_COLUMNS,
+    ROLLUP_COLUMNS,
+    column_name,
+    measure_column,
+)
+from tidemill.model.time import SECOND, format_duration
 
 IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
 DIMENSION_TYPES: tuple[FieldType, ...] = ("string", "integer", "boolean")
 MEASURE_TYPES: tuple[FieldType, ...] = ("integer", "decimal")
 TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "any")
+
+LEAST_SPAN = SECOND  # of windows: what a year of slices touches must stay countable
+_OF_WINDOWS = ("subject_to_change_window", "allow_incomplete_windows", "gap_tolerance", "late_slices")
 
 _MEASURE_HINT = "a float has no exact sum: declare a decimal with a scale, such as {type: decimal, scale: 3}"
 
@@ -56,6 +66,8 @@ def check_stream(
         yield from _repeats((*at, "measures"), metric.measures)
     yield from _repeats(("identity",), stream.identity)
     yield from _rollup_columns(stream)
+    yield from _windows(stream, broken)
+    yield from _dataset_columns(stream, broken)
 
 
 def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:
@@ -126,6 +138,59 @@ def _rollup_columns(stream: Stream) -> Iterator[Finding]:
             if other != f"{kind[:-1]} {name!r}":
                 message = f"{name!r} would be kept in column {column}, which is taken by {other}"
                 yield Finding(("metrics", metric, kind), message, "rename one of the two fields in the feed")
+
+
+def _windows(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+    span = stream.aggregation_span
+    if span is None:
+        if ("aggregation_span",) not in broken:
+            for key in _OF_WINDOWS:
+                if key in stream.model_fields_set:
+                    message = "there are no windows that it could hold for"
+                    yield Finding((key,), message, "add aggregation_span, such as 1h, or leave it out")
+        return
+    if span < LEAST_SPAN:
+        message = f"a window of {format_duration(span)} is too short"
+        yield Finding(("aggregation_span",), message, f"use {format_duration(LEAST_SPAN)} or longer")
+    elif stream.gap_tolerance >= span:
+        message = (
+            f"a gap of {format_duration(stream.gap_tolerance)} would be all of a window of "
+            f"{format_duration(span)}"
+        )
+        path = ("gap_tolerance",) if "gap_tolerance" in stream.model_fields_set else ("aggregation_span",)
+        yield Finding(path, message, "make gap_tolerance shorter than aggregation_span, such as 0s")
+
+
+def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+    """Fields become columns of a dataset beside its own; readers do not tell upper from lower case."""
+    if stream.aggregation_span is None:
+        return
+    sources = {
+        "event_time": ("event_time", stream.time_column, "set event_time: {column: %s}"),
+        "tenant": ("tenant", stream.tenant.column, "set tenant: {column: %s}"),
+        "event_id": ("identity", _only_identity(stream), "set identity: %s"),
+    }
+    assert tuple(sources) == DATASET_COLUMNS
+    taken: dict[str, str] = {}
+    for column in stream.fields:
+        path = ("schema", column)
+        other = taken.setdefault(column.lower(), column)
+        if other != column:
+            message = f"{column!r} and {other!r} would be one column of a dataset: readers ignore case"
+            yield Finding(path, message, "rename one of the two fields in the feed")
+        elif column.lower() in sources:
+            section, source, otherwise = sources[column.lower()]
+            if column != source and not any(at[0] == section for at in broken):
+                message = (
+                    f"a dataset has a column {column.lower()} of its own, and {column!r} is not what it is "
+                    "made of"
+                )
+                yield Finding(path, message, f"rename the field in the feed, or {otherwise % column}")
+
+
+def _only_identity(stream: Stream) -> str | None:
+    """The column that the id of an event is, when it is one column."""
+    return stream.identity[0] if stream.gate == "event_id" and len(stream.identity) == 1 else None
 
 
 def _csv(stream: Stream) -> Iterator[Finding]:

@@ -5,13 +5,14 @@ Paths are absolute here. Nothing is created or opened.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import pydantic
-from pydantic import BeforeValidator, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
 
 from tidemill.config.events import Events
 from tidemill.config.problems import choices
@@ -25,6 +26,7 @@ FILE_NAME: Final = "tidemill.yaml"
 VERSION: Final = 1
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def _version(value: object) -> object:
@@ -43,6 +45,12 @@ def _warehouse(value: object) -> object:
             Path(value).expanduser()
         except RuntimeError:
             raise wrong(f"{value!r} names the home of nobody", "write the path in full") from None
+    return value
+
+
+def _prefix(value: str) -> str:
+    if not _PREFIX.fullmatch(value):
+        raise wrong(f"{value!r} can not begin keys", "use 1 to 64 letters, digits, _, . or -")
     return value
 
 
@@ -73,13 +81,17 @@ class Builder(pydantic.BaseModel):
 
     model_config = SECTION
 
-    concurrency: Annotated[StrictInt, pydantic.Field(ge=0, le=256)] = 2  # windows built at once; 0: none here
-    attempts: Annotated[StrictInt, pydantic.Field(ge=1, le=1000)] = (
-        5  # before a window is set aside as failed
-    )
+    concurrency: Annotated[StrictInt, pydantic.Field(ge=0, le=256)] = 2  # windows at once; 0: none here
+    attempts: Annotated[StrictInt, pydantic.Field(ge=1, le=1000)] = 5  # then it is set aside as failed
     retry_delay: PositiveDuration = SECOND  # after the first failed try; doubles with each
     max_retry_delay: PositiveDuration = 5 * MINUTE
     lease: PositiveDuration = MINUTE  # how long a builder that went silent keeps a window
+
+    @model_validator(mode="after")
+    def _delays_grow(self) -> Builder:
+        if self.max_retry_delay < self.retry_delay:
+            raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+        return self
 
 
 class StateStore(pydantic.BaseModel):
@@ -89,7 +101,7 @@ class StateStore(pydantic.BaseModel):
 
     kind: Literal["sqlite", "redis"] = "sqlite"
     url: str | None = None  # redis://host:port/0, rediss://… or unix://…
-    prefix: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "tidemill"  # of all its keys
+    prefix: Annotated[str, AfterValidator(_prefix)] = "tidemill"  # of all its keys
 
     @model_validator(mode="after")
     def _redis_has_an_address(self) -> StateStore:

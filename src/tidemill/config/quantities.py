@@ -74,7 +74,7 @@ def _duration(value: object) -> int:
 def _positive_duration(value: object) -> int:
     us = _duration(value)
     if us == 0:
-        raise wrong("a duration of 0 keeps nothing", "leave the key out to keep everything")
+        raise wrong("a duration of 0 is too short", "use a longer one, or leave the key out for the default")
     return us
 
 

@@ -215,9 +215,7 @@ class Stream(pydantic.BaseModel):
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
     retention: Retention = Retention()
-    aggregation_span: PositiveDuration | None = (
-        None  # of the windows that become datasets; None: there are none
-    )
+    aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
     gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window

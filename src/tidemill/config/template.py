@@ -28,6 +28,23 @@ engine:
 #   record_bytes: 1MiB # a longer record is rejected as too_large
 #   depth: 64          # a record that is nested deeper is rejected as malformed
 
+# builder:             # of datasets; `tidemill build` starts more of them in other processes
+#   concurrency: 2     # windows that are built at once; 0 leaves it to the others
+#   attempts: 5        # then a window is set aside as failed, until `tidemill retry`
+#   retry_delay: 1s    # after the first failure; doubles with each
+#   max_retry_delay: 5m
+#   lease: 1m          # how long a builder that fell silent keeps a window
+
+# The state is a file in the warehouse, or on a Redis server that several machines share:
+# {kind: redis, url: "redis://localhost:6379/0", prefix: tidemill}.
+# state: {kind: sqlite}
+
+# Who hears of each dataset: a file, a webhook ({kind: webhook, url: "https://…", secret_env: NAME}) or a
+# Redis stream ({kind: redis, url: "redis://…"}). `tidemill events` shows them without a sink.
+# events:
+#   sinks:
+#     log: {kind: file, path: events.ndjson}
+
 streams:
   requests:
     description: Web requests of the tenants acme, globex and initech
@@ -76,6 +93,14 @@ streams:
     # measures are integers or decimals, whose sums are exact.
     metrics:
       requests: {kind: counter, dimensions: [api, region, status], measures: [latency_ms]}
+
+    # Windows that become datasets: one Arrow file for each hour, built once slices cover all of it (declare
+    # what they cover: `tidemill ingest --start T --end T`) and the time for changes is over.
+    # aggregation_span: 1h
+    # subject_to_change_window: 6h    # how long after its end a window waits for slices; 0s by default
+    # gap_tolerance: 1s               # between the bounds of slices, and at the edges of the window
+    # allow_incomplete_windows: false # true builds at once, and again with every change
+    # late_slices: discard            # or {policy: reemit, max_lateness: 7d}: a new revision for each
 
     # How long what is kept is kept; without a limit, for ever.
     # retention:

@@ -26,6 +26,8 @@ _WORDS: Final = {
     "dict_type": (_SECTION, "use key: value, indented, or {key: value}"),
     "model_attributes_type": (_SECTION, "use key: value, indented, or {key: value}"),
     "model_type": (_SECTION, "use key: value, indented, or {key: value}"),
+    "string_too_short": ("should not be empty", "write some text, or leave it out"),
+    "string_too_long": ("should have at most {max_length} characters", "use a shorter one"),
     "too_short": ("should not be empty", "give at least one"),
     "greater_than_equal": ("should be at least {ge}", "use a larger one"),
     "less_than_equal": ("should be at most {le}", "use a smaller one"),
