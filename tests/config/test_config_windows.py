@@ -182,10 +182,13 @@ def test_field_that_would_hide_behind_a_column_of_the_dataset_is_refused(column:
 @pytest.mark.parametrize(
     "stream",
     [
-        "schema: {event_time: string, tenant: string, event_id: string}\n"
-        + "event_time: {column: event_time, type: iso8601}\ntenant: tenant\nidentity: event_id",
-        "schema: {Event_Time: string, id: integer}\n"
-        + "event_time: {column: Event_Time, type: iso8601}\nidentity: id",
+        """schema: {event_time: string, tenant: string, event_id: string}
+event_time: {column: event_time, type: iso8601}
+tenant: tenant
+identity: event_id""",
+        """schema: {Event_Time: string, id: integer}
+event_time: {column: Event_Time, type: iso8601}
+identity: id""",
         "schema: {id: string, resource.tenant: string}\nidentity: id\ntenant: resource.tenant",
     ],
 )
@@ -199,8 +202,9 @@ def test_field_that_is_the_source_of_a_column_of_the_dataset_may_have_its_name(s
         ("schema: {event_id: string, part: integer}\nidentity: [event_id, part]", "event_id"),
         ("schema: {event_id: string}\nidentity: event_id\ngate: none", "event_id"),
         (
-            "schema: {id: string, event_time: string}\nidentity: id\n"
-            + "event_time: {mode: processing, column: event_time, type: iso8601}",
+            """schema: {id: string, event_time: string}
+identity: id
+event_time: {mode: processing, column: event_time, type: iso8601}""",
             "event_time",
         ),
         ("schema: {id: string, tenant: string}\nidentity: id\ntenant: {value: acme}", "tenant"),
