@@ -113,6 +113,9 @@ class WebhookSender:
             with _at_most(self._sink.timeout / SECOND, connection):
                 connection.request("POST", self._target, message.body, headers)
                 answer = connection.getresponse()
+        except ssl.SSLCertVerificationError as error:
+            hint = "SSL_CERT_FILE can name a file with the authorities to trust"
+            return Trouble(f"{self._where} is not trusted: {error.verify_message}", hint, refused=True)
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             return Trouble(f"{self._where} can not be reached: {_reason(error)}", "check that it is up")
         _finish(connection, answer)
