@@ -85,6 +85,8 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
         part = 0
         try:
             _check_size(piece)
+            if not piece.landed:  # declared to be empty, whatever its format
+                continue
             for chunk in chunks:
                 yield _stage_chunk(unit.plan, piece, part, chunk, folder)
                 part += 1

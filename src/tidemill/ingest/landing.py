@@ -26,7 +26,7 @@ from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import safe_name
-from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, slice_id
+from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus, slice_id
 from tidemill.model.time import Interval, format_instant
 from tidemill.state.protocol import State
 
@@ -42,6 +42,11 @@ class Landed:
 
     entry: SliceEntry
     new: bool
+
+    @property
+    def retracted(self) -> bool:
+        """It had landed before and was taken back: the landing is counted, and it stays retracted."""
+        return self.entry.status is SliceStatus.RETRACTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class _Origin:
     arrival: int
     format: Format | None
     declared: Interval | None
+    metadata: str | None = None
 
     @property
     def folder(self) -> str:
@@ -110,9 +116,10 @@ class Landing:
         declared: Interval | None = None,
         source: str = "file",
         name: str | None = None,
+        metadata: str | None = None,
     ) -> Landed:
         """Land one file. InputError when it can not be used: then nothing of it is left behind."""
-        origin = _Origin(stream, source, arrival, format, declared)
+        origin = _Origin(stream, source, arrival, format, declared, metadata)
         item = _item(source_path)
         return self._only(origin, replace(item, name=name) if name else item)
 
@@ -126,9 +133,10 @@ class Landing:
         declared: Interval | None = None,
         source: str = "stdin",
         name: str = "stdin",
+        metadata: str | None = None,
     ) -> Landed:
         """Land what can be read from `fileobj`, up to its end."""
-        origin = _Origin(stream, source, arrival, format, declared)
+        origin = _Origin(stream, source, arrival, format, declared, metadata)
         return self._only(origin, _Item(name, name, lambda: nullcontext(fileobj)))
 
     def land_bytes(
@@ -141,8 +149,9 @@ class Landing:
         declared: Interval | None = None,
         source: str = "api",
         name: str = "bytes",
+        metadata: str | None = None,
     ) -> Landed:
-        origin = _Origin(stream, source, arrival, format, declared)
+        origin = _Origin(stream, source, arrival, format, declared, metadata)
         return self._only(origin, _Item(name, name, partial(io.BytesIO, content)))
 
     def land_many(
@@ -262,6 +271,7 @@ def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str) -> _S
             size=size,
             arrival=origin.arrival,
             declared=origin.declared,
+            metadata=origin.metadata,
         ),
     )
 
