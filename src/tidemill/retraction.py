@@ -22,7 +22,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, format_instant
-from tidemill.state.protocol import Retraction, State
+from tidemill.state.protocol import Retraction
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -81,6 +81,10 @@ class RetractionPlan:
     at: int
     why: str
     steps: Sequence[Step]
+
+    @property
+    def slice(self) -> str:
+        return self.entry.id
 
     @property
     def undone(self) -> tuple[str, ...]:
@@ -244,18 +248,6 @@ def finish_retractions(mill: Mill) -> Retraction | None:
     log.warning("finishing a retraction", extra={"stream": line.act.stream, "slice": line.act.slice})
     _carry_out(mill, line)
     return line.act
-
-
-def is_unfinished(mill: Mill) -> bool:
-    """Whether raw may lack what a retraction has removed and the state does not know yet. Who reads raw
-    outside the lock of a tick asks this after it took its snapshot, and throws the snapshot away if so."""
-    return RetractionLog(mill.project.warehouse).unfinished(mill.state) is not None
-
-
-def is_judging_again(state: State, stream: str) -> bool:
-    """Whether slices that were sent back still wait: outputs made now would miss them for a moment. Those
-    that were never judged come after all that were, so the oldest one says it."""
-    return any(entry.attempt for entry in state.pending(stream, 1)[:1])
 
 
 def _carry_out(mill: Mill, line: RetractionLine) -> None:

@@ -51,7 +51,11 @@ class RetractionLog:
         return numbered
 
     def unfinished(self, state: State) -> RetractionLine | None:
-        """The act that a crash interrupted: only the last one can be."""
+        """The act that is under way, or that a crash interrupted: only the last one can be.
+
+        While there is one, raw may lack what it removes and the state does not know that. Who reads raw
+        without holding the lock of a tick asks this after it took its snapshot.
+        """
         if not self._file.path.exists() and not state.retractions():
             return None
         with self._file.locked():
@@ -76,6 +80,12 @@ class RetractionLog:
         if known > logged:  # the log was lost, or taken from an old copy
             self._file.replace(b"".join(_text(line) for line in retold(state.slices())))
         return max(known, logged)
+
+
+def is_judging_again(state: State, stream: str) -> bool:
+    """Whether slices that were sent back still wait: outputs made now would miss them for a moment. Those
+    that were never judged come after all that were, so the oldest one says it."""
+    return any(entry.attempt for entry in state.pending(stream, 1)[:1])
 
 
 def retold(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
