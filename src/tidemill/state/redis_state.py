@@ -1,0 +1,304 @@
+"""The state of a warehouse on a Redis server, which several machines share: every method one act of a script.
+
+It never holds a fact that the warehouse does not also hold, and keeps none in memory; threads and processes
+may use the same prefix of the same server side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tidemill.model.errors import InputError
+from tidemill.model.levels import BASE
+from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus, set_hash
+from tidemill.model.tiles import BaseTile, TileState
+from tidemill.model.time import Interval
+from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
+from tidemill.state import phases, redis_windows
+from tidemill.state.protocol import BatchRecord, ClockState, Retraction, TileBuild
+from tidemill.state.redis_dump import dump_heard
+from tidemill.state.redis_link import Link, Store
+from tidemill.state.redis_rows import (
+    base_tiles_heard,
+    batch_said,
+    clocks_heard,
+    entries_heard,
+    entry_heard,
+    entry_said,
+    event_heard,
+    items,
+    json_row,
+    kept_heard,
+    number,
+    ordered,
+    pairs,
+    text,
+    texts,
+    tile_heard,
+    tile_said,
+    windows_heard,
+)
+from tidemill.state.rows import TOTALS
+
+AT_ONCE: Final = 1000  # rows of the ledger that `restore` sends in one piece
+
+
+class RedisState:
+    """`State` on Redis. `target` says which one: the current one of a prefix, or the one being recovered."""
+
+    def __init__(self, link: Link, target: str = "current") -> None:
+        self._link = link
+        self._store = Store(link, target)
+
+    def enter(self, new: NewSlice) -> SliceEntry:
+        return self.enter_all([new])[0]
+
+    def enter_all(self, news: Sequence[NewSlice]) -> list[SliceEntry]:
+        rows = [entry_said(SliceEntry(seq=0, slice=new)) for new in news]
+        return entries_heard(self._store.act("enter", rows=rows)[0]) if rows else []
+
+    def landings(self) -> int:
+        return number(self._store.look("landings")[0])
+
+    def slice(self, id_or_prefix: str) -> SliceEntry | None:
+        prefix = id_or_prefix.strip().lower()
+        if not prefix:
+            raise InputError("a slice is named by its id", hint="give the id, or the first characters of it")
+        entries = entries_heard(self._store.look("slice", prefix=prefix)[0])
+        if not entries or entries[0].id == prefix:
+            return entries[0] if entries else None
+        if len(entries) > 1:
+            names = ", ".join(entry.id[: len(prefix) + 8] for entry in entries)
+            raise InputError(f"several slice ids start with {prefix!r}", hint=f"give more of one: {names}")
+        return entries[0]
+
+    def slice_at(self, seq: int) -> SliceEntry | None:
+        (row,) = self._store.look("slice_at", seq=str(seq))
+        return None if row is None else entry_heard(row)
+
+    def slices(
+        self,
+        stream: str | None = None,
+        status: SliceStatus | None = None,
+        *,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> list[SliceEntry]:
+        wanted = _given(stream=stream, status=status.value if status else None)
+        return entries_heard(self._store.look("slices", **wanted, newest=newest, limit=_limit(limit))[0])
+
+    def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:
+        return entries_heard(self._store.look("pending", stream=stream, max_bytes=str(max_bytes))[0])
+
+    def totals(self, stream: str) -> Mapping[str, int]:
+        found = pairs(self._store.look("totals", stream=stream)[0])
+        return dict.fromkeys(TOTALS, 0) | {name: int(value) for name, value in found.items()}
+
+    def apply_batch(self, record: BatchRecord) -> bool:
+        return number(self._store.act("apply_batch", **batch_said(record))[0]) == 1
+
+    def has_batch(self, stream: str, batch: str) -> bool:
+        return number(self._store.look("has_batch", stream=stream, batch=batch)[0]) == 1
+
+    def clocks(self, stream: str) -> list[ClockState]:
+        return clocks_heard(self._store.look("clocks", stream=stream)[0])
+
+    def runs(self, stream: str) -> list[str]:
+        return texts(self._store.look("runs", stream=stream)[0])
+
+    def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
+        (done,) = self._store.act("replace_runs", stream=stream, old=list(old), new=list(new))
+        return number(done) == 1
+
+    def stale_tiles(self, stream: str) -> list[BaseTile]:
+        return base_tiles_heard(BASE.name, *self._store.look("stale_tiles", stream=stream))
+
+    def base_tile(self, stream: str, start: int) -> BaseTile | None:
+        found = base_tiles_heard(
+            BASE.name, *self._store.look("base_tile", stream=stream, start=ordered(start))
+        )
+        return found[0] if found else None
+
+    def tiles(self, stream: str, level: str, span: Interval | None = None) -> list[TileState]:
+        starts, rows = self._store.look("tiles", stream=stream, level=level, **_within(span))
+        return [tile_heard(level, start, row) for start, row in zip(texts(starts), items(rows), strict=True)]
+
+    def tile_counts(self, stream: str) -> Mapping[str, int]:
+        found = pairs(self._store.look("tile_counts", stream=stream)[0])
+        return {level: int(count) for level, count in found.items()}
+
+    def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
+        said: list[dict[str, object]] = []
+        for build in builds:
+            if build.key.level == BASE.name:
+                whole = build.hash == set_hash(build.slices)
+                assert whole, f"5s tile {build.key.start}: hash is not that of its slices"
+            said.append(tile_said(build))
+        self._store.act("apply_tiles", stream=stream, version=str(version), builds=said)
+
+    def table_versions(self, stream: str) -> Mapping[str, int]:
+        found = pairs(self._store.look("table_versions", stream=stream)[0])
+        return {table: int(version) for table, version in found.items()}
+
+    # -- retractions
+
+    def retractions(self) -> int:
+        return number(self._store.look("retractions")[0])
+
+    def apply_retraction(
+        self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+    ) -> bool:
+        return redis_windows.retract(self._store, act, clocks, raw_version, quarantine_version)
+
+    # -- windows
+
+    def span(self, stream: str) -> int | None:
+        (found,) = self._store.look("span", stream=stream)
+        return None if found is None else number(found)
+
+    def lay_out(self, stream: str, span: int) -> None:
+        assert span > 0, span
+        self._store.act("lay_out", stream=stream, span=str(span))
+
+    def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
+        return entries_heard(self._store.look("unlaid", stream=stream, limit=limit)[0]) if limit else []
+
+    def lay(self, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
+        redis_windows.lay(self._store, stream, windows)
+
+    def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
+        if not limit:
+            return []
+        seen = windows_heard(*self._store.look("due", stream=stream, now=ordered(now), limit=limit))
+        return [(found.kept.window, found.members()) for found in seen]
+
+    def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
+        return redis_windows.judge(self._store, judged)
+
+    def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
+        for found in redis_windows.these(self._store, [key]):
+            if found.kept.window.key == key:
+                return found.kept.window, found.members()
+        return None
+
+    def windows(
+        self,
+        stream: str | None = None,
+        phase: Phase | None = None,
+        span: Interval | None = None,
+        *,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> list[Window]:
+        wanted = _given(stream=stream, phase=phase.value if phase else None) | _within(span)
+        (rows,) = self._store.look("windows", **wanted, newest=newest, limit=_limit(limit))
+        return [kept_heard(json_row(row)).window for row in items(rows)]
+
+    def window_counts(self, stream: str) -> Mapping[Phase, int]:
+        found = pairs(self._store.look("window_counts", stream=stream)[0])
+        return {Phase(phase): int(count) for phase, count in found.items()}
+
+    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, tuple[int, int, int]]:
+        windows = [[key.stream, ordered(key.start), str(key.span)] for key in keys]
+        (found,) = self._store.look("member_counts", windows=windows)
+        counts: dict[WindowKey, tuple[int, int, int]] = {}
+        for key, reply in zip(keys, items(found), strict=True):
+            desired, observed, ignored = map(number, items(reply))
+            counts[key] = (desired, observed, ignored)
+        return counts
+
+    def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
+        seen = windows_heard(*self._store.look("windows_of", id=slice_id))
+        return [(found.kept.window, found.members()[0]) for found in seen]
+
+    def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
+        return redis_windows.force(self._store, keys, trigger, reopen=reopen)
+
+    # -- the queue
+
+    def take(
+        self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
+    ) -> list[Build]:
+        return redis_windows.take(self._store, owner, now, lease_until, limit, streams)
+
+    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+        return redis_windows.renew(self._store, owner, keys, lease_until)
+
+    def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
+        return self.complete_all([(build, dataset, events)], now)[0]
+
+    def complete_all(
+        self, done: Sequence[tuple[Build, Dataset, Sequence[OutboxEvent]]], now: int
+    ) -> list[bool]:
+        return redis_windows.complete_all(self._store, done, now)
+
+    def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
+        return redis_windows.fail(self._store, build, error, not_before, tries)
+
+    def release(self, owner: str) -> int:
+        return redis_windows.settle(self._store, "held", {"owner": owner}, phases.released)
+
+    def retry(self, stream: str, start: int | None = None) -> int:
+        ask = _given(stream=stream, start=None if start is None else ordered(start))
+        return redis_windows.settle(self._store, "failed", ask, phases.retried)
+
+    def queue_length(self, stream: str | None = None) -> int:
+        return number(self._store.look("queue_length", **_given(stream=stream))[0])
+
+    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+        redis_windows.observe(self._store, datasets, events)
+
+    # -- the outbox
+
+    def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
+        (found,) = self._store.look("outbox", **_given(stream=stream), after=str(after), limit=limit)
+        return [event_heard(event) for event in items(found)]
+
+    def delivered(self, sink: str) -> int:
+        (found,) = self._store.look("delivered", sink=sink)
+        return 0 if found is None else number(found)
+
+    def set_delivered(self, sink: str, seq: int) -> None:
+        self._store.act("set_delivered", sink=sink, seq=str(seq))
+
+    # -- all of it
+
+    def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
+        """Out of sight, piece by piece; then it takes the place of the empty one at once. What a crash
+        leaves of it nobody reaches; the next `recover` deletes it."""
+        rows = [entry_said(entry) for entry in sorted(entries, key=lambda entry: entry.seq)]
+        said = [batch_said(record) for record in records]
+        generation = text(self._store.act("draft")[0])
+        draft = Store(self._link, f"={generation}")
+        for piece in _pieces(rows):
+            draft.act("fill", rows=piece)
+        for record in said:
+            draft.act("apply_batch", **record)
+        self._store.act("adopt", generation=generation)
+
+    def dump(self) -> dict[str, list[dict[str, object]]]:
+        return dump_heard(self._store.look("dump")[0])
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def _given(**wanted: str | None) -> dict[str, object]:
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _limit(limit: int | None) -> int:
+    return -1 if limit is None else limit
+
+
+def _within(span: Interval | None) -> dict[str, object]:
+    """Ends of a range of starts, as sorted sets are asked for it."""
+    if span is None:
+        return {"low": "-", "high": "+"}
+    return {"low": f"[{ordered(span.start)}", "high": f"({ordered(span.end)}"}
+
+
+def _pieces(rows: Sequence[dict[str, str]]) -> Iterator[Sequence[dict[str, str]]]:
+    for first in range(0, len(rows), AT_ONCE):
+        yield rows[first : first + AT_ONCE]
