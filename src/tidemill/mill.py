@@ -124,6 +124,8 @@ class Mill:
             self.engine.close()
         if "_querier" in self.__dict__:
             self._querier.close()
+        if "delivery" in self.__dict__:
+            self.delivery.close()
         self.state.close()
 
     # -- landing
@@ -391,15 +393,17 @@ class Mill:
 
         if stream is not None:
             self.project.stream(stream)
+        source, warehouse = self.project.events.source, self.project.warehouse
         found = self.state.outbox(after, limit, stream)
-        return [(event.seq, cloud_event(event, self.project.events.source)) for event in found]
+        return [(event.seq, cloud_event(event, source, warehouse)) for event in found]
 
     @cached_property
     def delivery(self) -> Delivery:
         """Brings events to the declared sinks."""
         from tidemill.events.delivery import Delivery
 
-        return Delivery(self.state, self.project.events, self.project.root)
+        project = self.project
+        return Delivery(self.state, project.events, project.root, warehouse=project.warehouse)
 
     @cached_property
     def meter(self) -> Meter:

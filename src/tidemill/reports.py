@@ -43,7 +43,8 @@ class TickReport:
 
     @property
     def idle(self) -> bool:
-        return all(stream.idle for stream in self.streams) and not self.builds
+        told = any(sink.delivered for sink in self.delivered)
+        return all(stream.idle for stream in self.streams) and not self.builds and not told
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class WindowYard:
         self._state = state
         self._engine = engine
         self._progress = progress
+        self._declared = {n: s for n, s in project.streams.items() if s.aggregation_span is not None}
         self._raw: dict[str, Table] = {}
         self._guard = threading.Lock()  # of the tables: builders ask for snapshots from their threads
 
@@ -54,9 +55,9 @@ class WindowYard:
         self, clock: Callable[[], int], limit: int | None, stop: threading.Event | None = None
     ) -> Sequence[Outcome]:
         """Build what is queued."""
-        total, done = self._state.queue_length(), 0
-        if not total:
+        if not self._declared:
             return ()
+        total, done = max(1, self._state.queue_length()), 0
 
         def told(outcome: Outcome) -> None:
             nonlocal done
@@ -94,9 +95,8 @@ class WindowYard:
                 stop.wait(interval)
 
     def _builders(self, concurrency: int | None) -> Builders:
-        declared = {n: s for n, s in self._project.streams.items() if s.aggregation_span is not None}
         settings, warehouse = self._project.builder, self._project.warehouse
-        yard = Yard(warehouse, declared, settings, self._engine(), self._state, self._snapshot)
+        yard = Yard(warehouse, self._declared, settings, self._engine(), self._state, self._snapshot)
         return Builders(yard, concurrency)
 
     def _snapshot(self, stream: str) -> Snapshot | None:

@@ -451,7 +451,7 @@ def test_a_sealed_window_keeps_what_it_was_built_of_and_ignores_the_rest() -> No
     on_time = member("a", "10:00-10:20", 1, arrival=at("10:20"))
     late = [member(name, "10:00-11:00", seq, arrival=at("20:00")) for name, seq in (("b", 2), ("c", 3))]
     told = judge(window("10:00", sealed=2), [on_time, *late], STRICT, FAR)
-    assert (told.used, told.ignored, told.ready, told.seal) == ({"a", "b"}, {"c": "late"}, True, None)
+    assert (told.used, told.ignored, told.ready, told.seal) == ({"a", "b"}, {"c": "late"}, True, 2)
 
 
 def test_a_window_that_was_served_is_never_sealed() -> None:

@@ -88,7 +88,7 @@ class Window:
     observed: str | None = None  # hash of the set it was made of; None: there is no current dataset
     revision: int = 0  # of the newest dataset, 0 before the first
     sealed: int | None = None  # place in the ledger up to which slices count although they came late
-    seal: int | None = None  # what `sealed` becomes when it is built as it was judged last
+    seal: int | None = None  # what `sealed` is or becomes once it is built as it was judged last
     file: str | None = None  # of the newest dataset, relative to the warehouse
     rows: int | None = None
     bytes: int | None = None

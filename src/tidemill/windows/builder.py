@@ -28,7 +28,7 @@ from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.time import SECOND
-from tidemill.model.windows import Build, Dataset, OutboxEvent, WindowKey
+from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.coordinator import days_of
 
@@ -81,7 +81,7 @@ class Builders:
         told: Callable[[Outcome], None] = lambda _outcome: None,
     ) -> list[Outcome]:
         """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set."""
-        if self.concurrency == 0 or not self.yard.state.queue_length():
+        if self.concurrency == 0 or not self.anything_to_take():
             return []
         budget = _Budget(limit)
         outcomes: list[Outcome] = []
@@ -106,6 +106,11 @@ class Builders:
             for _ in pool.map(work, range(self.concurrency)):
                 pass
         return outcomes
+
+    def anything_to_take(self) -> bool:
+        """Whether a look at the queue may be worth it: something is queued, or a lease may have run out."""
+        state = self.yard.state
+        return bool(state.queue_length() or state.windows(phase=Phase.BUILDING, limit=1))
 
     def _one_run(self, owner: str, clock: Callable[[], int], budget: _Budget) -> list[Outcome] | None:
         """Take a few windows and build them one after another; None when there are none to take."""

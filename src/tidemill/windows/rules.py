@@ -157,7 +157,7 @@ def judge(window: Window, members: Sequence[Member], rules: WindowRules, now: in
         detail=state.detail,
         check_at=state.check_at,
         trigger=_trigger(window, names, members),
-        seal=max(member.seq for member in used) if backfilled and state.ready else None,
+        seal=max(member.seq for member in used) if backfilled and state.ready else window.sealed,
         withdraw=not state.ready and _lost(window, members),
     )
 
