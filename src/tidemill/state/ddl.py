@@ -161,7 +161,7 @@ CREATE TABLE windows (
 CREATE INDEX windows_by_phase ON windows (stream, phase, start);
 CREATE INDEX windows_due ON windows (stream, start) WHERE due = 1;
 CREATE INDEX windows_check ON windows (stream, check_at) WHERE due = 0 AND check_at IS NOT NULL;
-CREATE INDEX windows_queue ON windows (priority DESC, stream, start) WHERE phase = 'queued';
+CREATE INDEX windows_queue ON windows (phase, priority DESC, stream, start) WHERE phase = 'queued';
 CREATE INDEX windows_leases ON windows (owner, lease_until) WHERE phase = 'building';
 
 CREATE TABLE window_slices (
