@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 from tidemill import eventtime
 from tidemill.config import Project, Stream, load_project
 from tidemill.ingest.adopt import adopt, needs_recover
+from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
 from tidemill.ingest.sources import expand
 from tidemill.lake.sync import storage_errors
@@ -140,16 +141,25 @@ class Mill:
         source: str = "file",
         format: str | Format | None = None,
         progress: Callable[[], None] | None = None,
+        empty: bool = False,
     ) -> LandedMany:
-        """Land files (paths, globs, folders, `-` for standard input); returns once they are durable."""
+        """Land files (paths, globs, folders, `-` for standard input); returns once they are durable. With
+        `empty` there are none: nothing happened between `start` and `end`."""
         declared = self.project.stream(stream)
+        bounds = _bounds(declared, start, end)
+        if empty:
+            if files or bounds is None:
+                raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
+            return LandedMany(
+                (self.land(stream, b"", name="nothing", start=start, end=end, source=source),), ()
+            )
         paths, wrong = expand([str(file) for file in files])
         done = self._landing.land_many(
             stream,
             paths,
             arrival=self.clock(),
             format=self._format(declared, format),
-            declared=_bounds(start, end),
+            declared=bounds,
             source=source,
             progress=(lambda _result: progress()) if progress else None,
         )
@@ -179,8 +189,8 @@ class Mill:
             stream,
             content,
             arrival=self.clock(),
-            format=self._format(declared, format),
-            declared=_bounds(start, end),
+            format=self._format(declared, format) or (None if content else Format.NDJSON),
+            declared=_bounds(declared, start, end),
             source=source,
             name=name,
         )
@@ -548,12 +558,14 @@ def recover(
     return recover_state(load_project(Path(path), eventtime.registered()), spark=spark, progress=progress)
 
 
-def _bounds(start: str | int | None, end: str | int | None) -> Interval | None:
+def _bounds(stream: Stream, start: str | int | None, end: str | int | None) -> Interval | None:
     if start is None and end is None:
         return None
     if start is None or end is None:
         raise InputError("declared bounds need both ends", hint="give --start and --end, half-open")
-    return Interval(_instant(start), _instant(end))
+    declared = Interval(_instant(start), _instant(end))
+    check_bounds(stream, declared)
+    return declared
 
 
 def _instant(given: str | int) -> int:

@@ -36,7 +36,9 @@ streams:
 
 def instant(text: str) -> int:
     """`10:30`, on the day of the golden cases, or a whole instant."""
-    return parse_instant(text if "T" in text else f"{DAY_OF}T{text}:00Z" if len(text) == 5 else f"{DAY_OF}T{text}Z")
+    return parse_instant(
+        text if "T" in text else f"{DAY_OF}T{text}:00Z" if len(text) == 5 else f"{DAY_OF}T{text}Z"
+    )
 
 
 @dataclass
@@ -52,7 +54,12 @@ class Stations:
         return Mill.open(self.root, clock=self.clock)
 
     def land(
-        self, name: str, start: str | None, end: str | None, rows: Sequence[str] | None = None, at: str | None = None
+        self,
+        name: str,
+        start: str | None,
+        end: str | None,
+        rows: Sequence[str] | None = None,
+        at: str | None = None,
     ) -> str:
         """A slice with declared bounds and, unless told otherwise, one row at its start."""
         if at is not None:
@@ -108,7 +115,9 @@ NewStations = Callable[..., Stations]
 def new_stations(tmp_path: Path) -> NewStations:
     """A project with these settings of its windows; the clock stands far later than the golden cases."""
 
-    def make(now: str = "2024-02-01T00:00:00Z", builder: str = "{concurrency: 2}", **windows: object) -> Stations:
+    def make(
+        now: str = "2024-02-01T00:00:00Z", builder: str = "{concurrency: 2}", **windows: object
+    ) -> Stations:
         declared = {"aggregation_span": "1h", "subject_to_change_window": "1h"} | windows
         text = "\n    ".join(f"{name}: {json.dumps(value)}" for name, value in declared.items())
         root = tmp_path / f"project-{len(list(tmp_path.iterdir()))}"

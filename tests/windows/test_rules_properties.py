@@ -394,18 +394,15 @@ def test_once_final_a_window_keeps_its_set_its_revision_and_its_rows(script: Win
 
 # --- windows no longer than the tolerance ----------------------------------------------------------
 
-short_windows = pytest.mark.xfail(strict=True, reason="is_complete holds for them with nothing in them")
 found = settings(quick, derandomize=True, database=None, phases=[Step.generate])
 
 
-@short_windows
 @found
 @given(cases(st.integers(4, 14)))
 def test_the_rules_and_the_oracle_agree_on_windows_shorter_than_the_tolerance(case: Case) -> None:
     agree_on(case)
 
 
-@short_windows
 @settings(found, max_examples=100)
 @given(window_scripts(rules=window_rules().filter(lambda rules: not longer_than_tolerance(rules))))
 def test_through_any_script_with_windows_shorter_than_the_tolerance(script: WindowScript) -> None:

@@ -85,6 +85,8 @@ def _said(text: str) -> dict[str, object]:
         said = json.loads(text)
     except (ValueError, RecursionError):
         return {}
+    if isinstance(said, dict) and isinstance(said.get("dataset"), dict):
+        said = said["dataset"]  # as an IngestDataCommand has it
     if not isinstance(said, dict):
         return {}
     usable: dict[str, object] = {}

@@ -18,9 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidemill.windows.announce import available, dataset_metadata
-from tidemill.windows.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
-
 from tidemill.config import Builder as Settings
 from tidemill.config import Stream
 from tidemill.engine import Engine
@@ -30,7 +27,9 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.state.protocol import State
+from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.coordinator import days_of
+from tidemill.windows.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
 
 log = logging.getLogger(__name__)
 

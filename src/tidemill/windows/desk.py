@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.windows.dataset import datasets_of
-
 from tidemill.config import Stream
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
 from tidemill.state.protocol import State
+from tidemill.windows.dataset import datasets_of
 from tidemill.windows.rules import CUTOFF, WindowRules, is_final, last_arrival, readiness, rules_of
 
 REBUILD = "rebuild"

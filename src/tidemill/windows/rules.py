@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemill.config import Stream
 from tidemill.model.slices import set_hash
-from tidemill.model.time import DAY, SECOND, Interval, align, format_instant
+from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
 from tidemill.model.windows import Judged, Member, Phase, Window
 
 CUTOFF: Final = "cutoff"
@@ -96,8 +96,15 @@ def serves(window: Interval, members: Sequence[Member], rules: WindowRules) -> b
 
 
 def is_complete(window: Interval, members: Iterable[Member], tolerance: int) -> bool:
-    """Whether the bounds of the members cover the window, but for holes no longer than the tolerance."""
-    return not any(hole.end - hole.start > tolerance for hole in holes(window, members))
+    """Whether the bounds of the members cover the window, but for holes no longer than the tolerance. What
+    nothing covers is not complete, however short it is."""
+    return not _wide(window, members, tolerance)
+
+
+def _wide(window: Interval, members: Iterable[Member], tolerance: int) -> list[Interval]:
+    """The holes that are too long."""
+    found = list(holes(window, members))
+    return [hole for hole in found if hole.end - hole.start > tolerance or hole == window]
 
 
 def holes(window: Interval, members: Iterable[Member]) -> Iterator[Interval]:
@@ -127,7 +134,7 @@ def readiness(window: Interval, used: Sequence[Member], rules: WindowRules, now:
     at = cutoff(window, rules)
     if now < at:
         return Readiness(False, CUTOFF, f"cutoff at {format_instant(at)}", at)
-    wide = [hole for hole in holes(window, used) if hole.end - hole.start > rules.gap_tolerance]
+    wide = _wide(window, used, rules.gap_tolerance)
     edges = [hole for hole in wide if hole.start == window.start or hole.end == window.end]
     if edges:
         return Readiness(False, COVERAGE, "coverage missing " + _edges(window, edges))
@@ -210,7 +217,7 @@ def _edges(window: Interval, edges: Sequence[Interval]) -> str:
 def _at(window: Interval, instant: int) -> str:
     """The time of day where the window lies within one day, the whole instant elsewhere."""
     text = format_instant(instant)
-    if align(window.start, DAY) != align(window.end - 1, DAY):
+    if align(window.start, DAY) != align(window.end - 1, DAY) or instant >= MAX_INSTANT:
         return text
     time = text[11:].removesuffix("Z")
     return time.removesuffix(":00") if len(time) == len("00:00:00") else time
