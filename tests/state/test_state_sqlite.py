@@ -99,7 +99,8 @@ CREATE TABLE slices (
     arrival INTEGER NOT NULL, declared_start INTEGER, declared_end INTEGER, status TEXT NOT NULL,
     records INTEGER NOT NULL, accepted INTEGER NOT NULL, duplicate INTEGER NOT NULL,
     conflict INTEGER NOT NULL, rejected INTEGER NOT NULL, late INTEGER NOT NULL, rejects TEXT NOT NULL,
-    observed_start INTEGER, observed_end INTEGER, watermark INTEGER, batch TEXT, error TEXT, landings INTEGER NOT NULL
+    observed_start INTEGER, observed_end INTEGER, watermark INTEGER, batch TEXT, error TEXT,
+    landings INTEGER NOT NULL
 );
 CREATE INDEX slices_by_stream ON slices (stream, seq);
 CREATE INDEX slices_by_status ON slices (stream, status, seq);

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from tidemill.model.errors import StorageError
@@ -68,7 +67,7 @@ def load(db: sqlite3.Connection, key: WindowKey) -> Kept | None:
 
 
 def save(db: sqlite3.Connection, kept: Kept, version: int) -> None:
-    row = kept_row(replace(kept, window=replace(kept.window, version=version)))
+    row = kept_row(kept, version)
     db.execute(_UPDATE, (*row[3:], *row[:3]))
 
 
@@ -139,7 +138,7 @@ def _touch(db: sqlite3.Connection, key: WindowKey, version: int) -> None:
         (version, key.stream, key.start),
     )
     if not changed.rowcount:
-        db.execute(_INSERT, kept_row(Kept(Window(key, version), due=True)))
+        db.execute(_INSERT, kept_row(Kept(Window(key, version), due=True), version))
 
 
 # -- judging

@@ -22,10 +22,10 @@ MEMBER: Final = (  # of `window_slices m` joined with `slices s`
 EVENT: Final = "seq, id, type, stream, time, data"
 
 
-def kept_row(kept: Kept) -> tuple[Value, ...]:
+def kept_row(kept: Kept, version: int) -> tuple[Value, ...]:
     window = kept.window
     return (
-        window.key.stream, window.key.start, window.key.span, window.version, window.phase.value,
+        window.key.stream, window.key.start, window.key.span, version, window.phase.value,
         window.reason, window.detail, window.check_at, int(window.ready), window.desired, window.observed,
         window.revision, window.sealed, window.seal, window.file, window.rows, window.bytes,
         window.built_at, window.trigger, window.attempts, window.not_before, window.owner,
