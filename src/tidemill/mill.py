@@ -22,6 +22,7 @@ from tidemill.config import Project, Stream, load_project
 from tidemill.ingest.adopt import adopt, needs_recover
 from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
+from tidemill.ingest.retractions import NAME as RETRACTIONS
 from tidemill.ingest.sources import expand
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
@@ -226,6 +227,7 @@ class Mill:
         began = time.perf_counter()
         with self._working():
             adopt(self.project.warehouse, self.state)
+            self._finish_retractions()
             done, troubles = [], []
             for stream in self.project.streams.values():
                 try:
@@ -238,6 +240,12 @@ class Mill:
         if troubles:
             raise troubles[0]
         return TickReport(now, done, time.perf_counter() - began, builds, delivered)
+
+    def _finish_retractions(self) -> None:
+        if (self.project.warehouse / "slices" / RETRACTIONS).exists():
+            from tidemill.retraction import finish_retractions
+
+            finish_retractions(self)
 
     def run_until_idle(self) -> list[TickReport]:
         """Tick until a round finds nothing to do."""

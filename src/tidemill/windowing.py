@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project, Stream
+from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.table import Table
-from tidemill.model.errors import Retry, TidemillError
+from tidemill.model.errors import BusyError, NotFoundError, Retry, TidemillError
+from tidemill.model.slices import contribution_of
+from tidemill.model.windows import Dataset, OutboxEvent, WindowKey
 from tidemill.state.protocol import State
+from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
 from tidemill.windows.coordinator import Coordinated, Coordinator
+from tidemill.windows.dataset import find_datasets
+from tidemill.windows.export import export_datasets
 from tidemill.windows.rules import rules_of
 
 if TYPE_CHECKING:
     from tidemill.engine import Engine
+    from tidemill.mill import Mill
+    from tidemill.windows.desk import WindowStory
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +56,45 @@ class WindowYard:
 
     def coordinate(self, stream: Stream, now: int) -> Coordinated:
         """Bring the queue up to date with the ledger of a stream."""
+        return self._coordinator(stream).coordinate(now)
+
+    def _coordinator(self, stream: Stream) -> Coordinator:
         rules = rules_of(stream)
         assert rules is not None, stream.name
-        return Coordinator(stream, rules, self._state, lambda: self._snapshot(stream.name)).coordinate(now)
+        return Coordinator(stream, rules, self._state, lambda: self._snapshot(stream.name))
+
+    def recall(self, now: int) -> int:
+        """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those
+        are. Their events come again, under the same ids."""
+        found = 0
+        for stream in self._declared.values():
+            self._coordinator(stream).lay()
+            datasets = [
+                dataset
+                for dataset in find_datasets(self._project.warehouse, stream.name)
+                if dataset.key.span == stream.aggregation_span
+            ]
+            datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
+            newest = {dataset.key: dataset for dataset in datasets}
+            self._state.observe(list(newest.values()), list(self._events(stream, datasets, now)))
+            self.coordinate(stream, now)
+            found += len(newest)
+        return found
+
+    def _events(self, stream: Stream, datasets: Sequence[Dataset], now: int) -> Iterator[OutboxEvent]:
+        metadata: dict[str, str | None] = {}
+        before: dict[WindowKey, int] = {}
+        for dataset in datasets:
+            told = []
+            for name in dataset.slices:
+                slice_id, _ = contribution_of(name)
+                if slice_id not in metadata:
+                    entry = self._state.slice(slice_id)
+                    metadata[slice_id] = entry.slice.metadata if entry is not None else None
+                told.append(metadata[slice_id])
+            about = dataset_metadata(stream, told)
+            yield available(dataset.key, dataset, before.get(dataset.key), "recover", now, about)
+            before[dataset.key] = dataset.revision
 
     def build(
         self, clock: Callable[[], int], limit: int | None, stop: threading.Event | None = None
@@ -107,4 +152,45 @@ class WindowYard:
                 return None
             self._raw[stream] = table
             table.refresh()
-            return table.snapshot()
+            snapshot = table.snapshot()
+        if RetractionLog(self._project.warehouse).unfinished(self._state) is not None:
+            raise BusyError(
+                f"a slice of {stream} is being retracted",
+                hint="it takes a moment; after a crash the next `tidemill run` finishes it",
+            )
+        return snapshot
+
+
+def export(
+    mill: Mill, stream: str, windows: Sequence[int], to: str, target: Path, revision: int | None
+) -> list[Path]:
+    """Write the datasets of windows as `to`: all to one file, or each to a file of its own in a folder."""
+    stories = [mill.windows.window(stream, at) for at in windows]
+    chosen = [_revision(story, revision) for story in stories]
+    warehouse = mill.project.warehouse
+    if not target.is_dir() and not str(target).endswith("/"):
+        return [export_datasets([warehouse / one.file for one in chosen], target, to).target]
+    target.mkdir(parents=True, exist_ok=True)
+    return [
+        export_datasets([warehouse / one.file], target / f"{export_name(one)}.{to}", to).target
+        for one in chosen
+    ]
+
+
+def _revision(story: WindowStory, revision: int | None) -> Dataset:
+    window = story.view.window
+    standing = {dataset.revision: dataset for dataset in story.revisions}
+    wanted = revision if revision is not None else window.revision if window.file is not None else None
+    if wanted is None or wanted not in standing:
+        what = f"no revision {revision}" if revision is not None else "no dataset yet"
+        have = ", ".join(map(str, standing)) or "none"
+        raise NotFoundError(
+            f"window {window.key.interval} of {window.key.stream} has {what}",
+            hint=f"revisions in the warehouse: {have}; `tidemill window` says where it stands",
+        )
+    return standing[wanted]
+
+
+def export_name(dataset: Dataset) -> str:
+    """Of the file that an export makes when only a folder was named: stream, window, revision."""
+    return f"{dataset.key.stream}_{Path(dataset.file).parent.name}_r{dataset.revision}"

@@ -22,7 +22,7 @@ from tidemill.config import Builder as Settings
 from tidemill.config import Stream
 from tidemill.engine import Engine
 from tidemill.lake.snapshot import Part, Snapshot
-from tidemill.model.errors import Retry, TidemillError
+from tidemill.model.errors import BusyError, Retry, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
@@ -59,7 +59,7 @@ class Yard:
     settings: Settings
     engine: Engine
     state: State
-    raw: Callable[[str], Snapshot | None]  # of a stream, as it is now
+    raw: Callable[[str], Snapshot | None]  # of a stream, as it is now; BusyError while it is being changed
 
 
 class Builders:
@@ -127,7 +127,12 @@ class Builders:
         failpoint("windows.after_take")
         with self._guard:
             self._held[owner] = [build.key for build in builds]
-        built = self._kernel(builds)
+        try:
+            built = self._kernel(builds)
+        except BusyError as error:  # nobody's fault, and no try
+            log.info("%s", error)
+            yard.state.release(owner)
+            return None
         failpoint("windows.before_state")
         outcomes = self._commit(builds, built, clock())
         failpoint("windows.after_state")
@@ -141,8 +146,8 @@ class Builders:
             by_stream.setdefault(build.key.stream, []).append(build)
         built: dict[WindowKey, BuiltWindow] = {}
         for name, group in by_stream.items():
+            unit, size = self._unit(name, group)
             try:
-                unit, size = self._unit(name, group)
                 for result in self.yard.engine.run(build_windows, [unit], "build windows", size):
                     built[result.key] = result
             except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs: the queue goes on

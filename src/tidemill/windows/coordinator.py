@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.config import Stream
-from tidemill.lake.snapshot import Snapshot
+from tidemill.lake.snapshot import Range, Snapshot
 from tidemill.model.failpoints import failpoint
-from tidemill.model.slices import SliceEntry
-from tidemill.model.time import DAY, Interval, format_instant
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.model.time import DAY, Interval, format_duration, format_instant
 from tidemill.model.windows import Judged, Member, Window
 from tidemill.state.protocol import State
 from tidemill.windows.announce import withdrawn
-from tidemill.windows.rules import WindowRules, judge, rules_of, windows_of
+from tidemill.windows.rules import WindowRules, judge, windows_of
 
 log = logging.getLogger(__name__)
 
@@ -62,16 +62,11 @@ class Coordinator:
 
     def coordinate(self, now: int) -> Coordinated:
         """Bring the queue up to date with the ledger and with `now`."""
-        done = Coordinated()
-        name = self.stream.name
-        if self.state.span(name) != self.rules.span:
-            log.info("windows are now of %s", self.rules.span, extra={"stream": name})
-            self.state.lay_out(name, self.rules.span)
-        while entries := self.state.unlaid(name, AT_ONCE):
-            self.state.lay(name, {entry.id: self._touched(entry) for entry in entries})
-            done.laid += len(entries)
+        if any(entry.attempt for entry in self.state.slices(self.stream.name, SliceStatus.PENDING)):
+            return Coordinated()  # sent back by a retraction: windows have not lost what is on its way
+        done = Coordinated(laid=self.lay())
         failpoint("windows.after_lay")
-        while found := self.state.due(name, now, AT_ONCE):
+        while found := self.state.due(self.stream.name, now, AT_ONCE):
             judged = [self._judge(window, members, now) for window, members in found]
             void = set(self.state.judge(judged))
             for (window, members), decision in zip(found, judged, strict=True):
@@ -81,6 +76,17 @@ class Coordinator:
                 break
         failpoint("windows.after_judge")
         return done
+
+    def lay(self) -> int:
+        """Enter slices in the windows they touch; how many."""
+        name, laid = self.stream.name, 0
+        if self.state.span(name) != self.rules.span:
+            log.info("windows are now of %s", format_duration(self.rules.span), extra={"stream": name})
+            self.state.lay_out(name, self.rules.span)
+        while entries := self.state.unlaid(name, AT_ONCE):
+            self.state.lay(name, {entry.id: self._touched(entry) for entry in entries})
+            laid += len(entries)
+        return laid
 
     def _judge(self, window: Window, members: Sequence[Member], now: int) -> Judged:
         decision = judge(window, members, self.rules, now)
@@ -108,7 +114,10 @@ class Coordinator:
         snapshot, observed = self._raw(), entry.observed
         assert snapshot is not None
         assert observed is not None
-        ranges = {"event_time": (observed.start, observed.end - 1), "slice": (entry.id, entry.id)}
+        ranges: dict[str, Range] = {
+            "event_time": (observed.start, observed.end - 1),
+            "slice": (entry.id, entry.id),
+        }
         found: set[int] = set()
         for path in snapshot.paths(snapshot.select(None, ranges)):
             table = pq.read_table(path, partitioning=None, columns=["slice", "event_time"])
@@ -118,12 +127,6 @@ class Coordinator:
                 times = times[(times < outside.start) | (times >= outside.end)]
             found.update((np.unique(times // self.rules.span) * self.rules.span).tolist())
         return found
-
-
-def coordinator_for(stream: Stream, state: State, raw: Callable[[], Snapshot | None]) -> Coordinator | None:
-    """None when the stream has no windows."""
-    rules = rules_of(stream)
-    return Coordinator(stream, rules, state, raw) if rules is not None else None
 
 
 def days_of(span: Interval) -> set[str]:
