@@ -108,6 +108,15 @@ class Stations:
         return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.arrow"))
 
 
+def coordinate(stations: Stations, at: str | None = None) -> None:
+    """A round without building."""
+    if at is not None:
+        stations.clock.set(instant(at))
+    with stations.open() as mill:
+        mill._yard.build = lambda *_given, **_named: ()  # type: ignore[method-assign]
+        mill.tick()
+
+
 NewStations = Callable[..., Stations]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.windows.conftest import NewStations, Stations, instant
+from tests.windows.conftest import NewStations, Stations, coordinate, instant
 
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, HOUR
@@ -19,15 +19,6 @@ def queued(stations: Stations) -> list[Build]:
     with stations.open() as mill:
         now = stations.clock()
         return mill.state.take("test", now, now + HOUR, 100)
-
-
-def coordinate(stations: Stations, at: str | None = None) -> None:
-    """A round without building."""
-    if at is not None:
-        stations.clock.set(instant(at))
-    with stations.open() as mill:
-        mill._yard.build = lambda *_given, **_named: ()  # type: ignore[method-assign]
-        mill.tick()
 
 
 def test_w1_one_slice_one_window_queued_once(new_stations: NewStations) -> None:
