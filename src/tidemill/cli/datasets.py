@@ -68,15 +68,25 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="F", help="parquet, arrow or csv.")],
     revision: Annotated[int | None, typer.Option(min=1, metavar="N", help="By default the newest.")] = None,
     target: Annotated[
-        Path,
-        typer.Option("-o", "--file", metavar="PATH", help="A file, or a folder for names of its own."),
-    ] = Path(),
+        str,
+        typer.Option(
+            "-o", "--file", metavar="PATH", help="A file for all of them, or a folder (out/) for one each."
+        ),
+    ] = ".",
 ) -> int:
     """Write the datasets of windows as files of another format; the same dataset gives the same rows."""
     with session.mill() as mill:
-        files = mill.export(stream, windows, to, target, revision)
+        files = mill.export(stream, windows, to, _target(target), revision)
     session.out.windows.exported(stream, files)
     return OK
+
+
+def _target(given: str) -> Path:
+    """The user's own path; one that ends in a slash is a folder, and is made."""
+    path = Path(given)
+    if given.endswith("/") and not path.exists():
+        path.mkdir(parents=True)
+    return path
 
 
 @command(

@@ -15,7 +15,7 @@ from tidemill.model.time import format_instant
 if TYPE_CHECKING:
     from rich.console import Console
 
-FACTS: Final = ("stream", "slice", "batch", "tile", "table")
+FACTS: Final = ("stream", "slice", "batch", "tile", "window", "table", "sink")
 # They tell of every call, of every compiled function, of each missing native library.
 NOISY: Final = ("py4j", "pyspark", "numba", "py.warnings")
 _NAME: Final = "tidemill-cli"

@@ -137,7 +137,7 @@ class TextWindows:
         from tidemill.cli.tables import many
 
         if not count:
-            self._line(f"{shown(stream)} has no failed windows there")
+            self._line(f"{shown(stream)} has no failed windows")
             return
         self._line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
         self._note("`tidemill run` or `tidemill build` builds what is queued")

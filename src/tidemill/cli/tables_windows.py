@@ -15,7 +15,7 @@ from rich.text import Text
 from tidemill.cli import plain_windows
 from tidemill.cli.plain import shown
 from tidemill.cli.tables import ID_LETTERS, PHASE_STYLES, Piece, listing, many, pairs_table, size
-from tidemill.model.time import SECOND, format_duration, format_instant
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def about(us: int) -> str:
-    """A duration to the second; nobody reads the microseconds of an age."""
-    return format_duration(us - us % SECOND)
+    """A duration for people: nobody reads the seconds of an age in days, nor its microseconds."""
+    unit = SECOND if us < HOUR else MINUTE if us < DAY else HOUR
+    return format_duration(us - us % unit)
 
 
 def number(value: int | None) -> str:
@@ -78,18 +79,18 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     yield "state", _state(view.standing.value)
     if view.detail or view.reason:
         yield "why", Text(shown(view.detail or view.reason or ""), style="yellow")
-    waits = f"{format_instant(plain_windows.cutoff(of))}, {about(rules.stc)} after its end"
+    waits = f"{format_instant(plain_windows.cutoff(of))}, {format_duration(rules.stc)} after its end"
     yield "cutoff", Text("none: it is built without waiting" if rules.allow_incomplete else waits)
     if rules.max_lateness or rules.allow_incomplete:
         yield "slices count", Text(f"until {format_instant(of.cutoff)}")
     slices = f"{view.desired:,} desired, {view.observed:,} observed, {view.ignored:,} ignored"
     yield "slices", Text(slices)
     if window.sealed is not None:
-        yield "sealed", Text(f"late slices up to #{window.sealed} of the ledger count: it was a backfill")
+        yield "sealed", Text(f"slices up to #{window.sealed} of the ledger count, although they came late")
     yield "desired", Text(window.desired or "not judged yet")
     yield "observed", Text(window.observed or "none", style="" if view.current else "yellow")
     if window.revision:
-        yield "revision", Text(f"{window.revision}, {many(window.rows or 0, 'row')}{_built(window)}")
+        yield "revision", Text(f"{window.revision}, {_built(window)}")
     if window.trigger:
         yield "last trigger", Text(shown(window.trigger))
     if window.attempts:
@@ -103,7 +104,10 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
 
 
 def _built(window: Window) -> str:
-    return "" if window.built_at is None else f", built at {format_instant(window.built_at)}"
+    if window.file is None:
+        return "withdrawn"
+    when = "" if window.built_at is None else f", built at {format_instant(window.built_at)}"
+    return many(window.rows or 0, "row") + when
 
 
 def _members(of: WindowStory) -> Table:
@@ -136,7 +140,7 @@ def member_words(member: Member, last_arrival: int) -> tuple[str, str]:
     if not member.desired:
         return "open", "not judged yet; the next round does"
     if after > 0:
-        return "used", "came after the cutoff of a window that was not complete by then, or was reopened"
+        return "used", f"came {format_duration(after)} after the cutoff, but was needed or let in"
     return "used", "came by the cutoff"
 
 
