@@ -165,7 +165,7 @@ def _layouts(parts: list[Part]) -> Iterator[Row]:
 def _windows(parts: list[Part]) -> Iterator[Row]:
     for _, _, content in parts:
         kept = kept_heard(json_row(items(content)[0]))
-        row = dict(zip(WINDOW_COLUMNS, kept_row(kept), strict=True))
+        row = dict(zip(WINDOW_COLUMNS, kept_row(kept, kept.window.version), strict=True))
         if kept.window.phase in (Phase.BUILDING, Phase.FAILED):
             row["phase"] = Phase.QUEUED.value
         yield {column: row[column] for column in _WINDOW}

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import re
 import secrets
 import threading
 import time
@@ -24,8 +26,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    MasterDownError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
@@ -41,7 +46,8 @@ CONNECT_SECONDS: Final = 5.0
 REPLY_SECONDS: Final = 30.0
 SCRIPTS: Final = ("keys", "ledger", "tiles", "windows", "queue", "retract", "whole", "run")  # in this order
 # What a server says while it starts, fails over or is busy: the same question may be answered soon.
-AWAY: Final = ("LOADING", "BUSY", "READONLY", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN", "CLUSTERDOWN")
+# An error inside a script has its word after a dash.
+AWAY: Final = re.compile(r"(^|-)(LOADING|BUSY|READONLY|MASTERDOWN|NOREPLICAS|TRYAGAIN|CLUSTERDOWN)\b")
 
 Reply: TypeAlias = "int | bytes | list[Reply] | None"
 
@@ -81,7 +87,8 @@ class Link:
         self.prefix = prefix
         self._patience, self._sleep, self._clock = patience, sleep, clock
         self._client = _client(url, self.address)
-        self._name = secrets.token_hex(8)
+        self._process = 0
+        self._name = ""
         self._idle: list[_Caller] = []
         self._made = 0
         self._guard = threading.Lock()
@@ -208,13 +215,13 @@ class Link:
                 where=self.address,
                 hint=f"allow it EVAL, EVALSHA, SCAN, UNLINK and all commands on keys ~{self.prefix}:*",
             )
-        if text.startswith("OOM"):
+        if isinstance(error, OutOfMemoryError) or "OOM command" in text:
             return StorageError(
                 "the Redis server has no memory left for the state",
                 where=self.address,
                 hint="raise its maxmemory, then try again",
             )
-        if text.startswith("MISCONF"):
+        if "MISCONF" in text:
             return StorageError(
                 "the Redis server can not write to its disk", where=self.address, hint="free space there"
             )
@@ -265,6 +272,8 @@ class Link:
     @contextmanager
     def _caller(self) -> Iterator[_Caller]:
         with self._guard:
+            if self._process != os.getpid():  # a child that was forked is somebody else
+                self._process, self._name, self._idle = os.getpid(), secrets.token_hex(8), []
             if self._idle:
                 caller = self._idle.pop()
             else:
@@ -306,7 +315,8 @@ def is_away(error: Exception) -> bool:
     if isinstance(error, AuthenticationError | AuthorizationError):
         return False  # redis-py counts them among the lost connections
     if isinstance(error, ResponseError):
-        return str(error).startswith(AWAY) or type(error).__name__ in {"ReadOnlyError", "MasterDownError"}
+        away = isinstance(error, ReadOnlyError | MasterDownError)  # their word is cut off
+        return away or AWAY.search(str(error)) is not None
     return isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
 
 

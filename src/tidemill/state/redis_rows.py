@@ -120,6 +120,7 @@ def entries_heard(reply: Reply) -> list[SliceEntry]:
 
 
 def batch_said(record: BatchRecord) -> dict[str, object]:
+    ids = _numbered(slice_id for ids in record.tiles.values() for slice_id in ids)
     return {
         "stream": record.stream,
         "batch": record.batch,
@@ -128,7 +129,8 @@ def batch_said(record: BatchRecord) -> dict[str, object]:
         "results": [{"id": result.slice, "row": _decided(record.batch, result)} for result in record.results],
         "clocks": clocks_said(record.clocks),
         "runs": list(record.runs),
-        "tiles": [[ordered(start), sorted(ids)] for start, ids in record.tiles.items()],
+        "ids": list(ids),
+        "tiles": [[ordered(start), [ids[each] for each in those]] for start, those in record.tiles.items()],
     }
 
 
@@ -157,17 +159,32 @@ def clocks_heard(reply: Reply) -> list[ClockState]:
 # -- tiles
 
 
-def tile_said(build: TileBuild) -> dict[str, object]:
+def tiles_said(stream: str, version: int, builds: Sequence[TileBuild]) -> dict[str, object]:
+    ids = _numbered(contribution_of(name)[0] for build in builds for name in build.slices)
+    return {
+        "stream": stream,
+        "version": str(version),
+        "ids": list(ids),
+        "builds": [_tile_said(build, ids) for build in builds],
+    }
+
+
+def _tile_said(build: TileBuild, ids: Mapping[str, int]) -> dict[str, object]:
     row = {"hash": build.hash, "revision": str(build.revision), "rows": str(build.rows)}
     if build.part is not None:
         row["part"] = build.part
-    slices = sorted(contribution_of(name) for name in build.slices)
+    slices = [contribution_of(name) for name in build.slices]
     return {
         "level": build.key.level,
         "start": ordered(build.key.start),
         "row": row,
-        "slices": [[slice_id, str(judgement)] for slice_id, judgement in slices],
+        "slices": [[ids[slice_id], str(judgement)] for slice_id, judgement in slices],
     }
+
+
+def _numbered(ids: Iterable[str]) -> dict[str, int]:
+    """Each id once, with its place in Lua's lists: the same slices are in many tiles."""
+    return {slice_id: place for place, slice_id in enumerate(dict.fromkeys(ids), start=1)}
 
 
 def tile_heard(level: str, start: str, reply: Reply) -> TileState:
@@ -258,7 +275,7 @@ class Seen:
 
 
 def kept_said(kept: Kept) -> Row:
-    row = _said(WINDOW_COLUMNS, kept_row(kept))
+    row = _said(WINDOW_COLUMNS, kept_row(kept, kept.window.version))
     del row["priority"]
     return row | {"end_seconds": str(kept.window.key.end // SECOND)}
 

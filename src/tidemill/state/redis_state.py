@@ -36,7 +36,7 @@ from tidemill.state.redis_rows import (
     text,
     texts,
     tile_heard,
-    tile_said,
+    tiles_said,
     windows_heard,
 )
 from tidemill.state.rows import TOTALS
@@ -129,13 +129,11 @@ class RedisState:
         return {level: int(count) for level, count in found.items()}
 
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
-        said: list[dict[str, object]] = []
-        for build in builds:
-            if build.key.level == BASE.name:
-                whole = build.hash == set_hash(build.slices)
-                assert whole, f"5s tile {build.key.start}: hash is not that of its slices"
-            said.append(tile_said(build))
-        self._store.act("apply_tiles", stream=stream, version=str(version), builds=said)
+        built = list(builds)
+        for build in built:
+            whole = build.key.level != BASE.name or build.hash == set_hash(build.slices)
+            assert whole, f"5s tile {build.key.start}: hash is not that of its slices"
+        self._store.act("apply_tiles", **tiles_said(stream, version, built))
 
     def table_versions(self, stream: str) -> Mapping[str, int]:
         found = pairs(self._store.look("table_versions", stream=stream)[0])

@@ -104,11 +104,9 @@ function act.apply_batch(ask)
       return { 'retracted', result.id, ask.batch }
     end
   end
-  for _, tile in ipairs(ask.tiles) do
-    for _, id in ipairs(tile[2]) do
-      if not find(known, id, stream) then
-        return { 'unknown', id, stream }
-      end
+  for _, id in ipairs(ask.ids) do
+    if not find(known, id, stream) then
+      return { 'unknown', id, stream }
     end
   end
   call('SADD', key('streams'), stream)
@@ -135,8 +133,8 @@ function act.apply_batch(ask)
   end
   many('RPUSH', key('runs', stream), ask.runs)
   for _, tile in ipairs(ask.tiles) do
-    for _, id in ipairs(tile[2]) do
-      want(stream, tile[1], known[id])
+    for _, nth in ipairs(tile[2]) do
+      want(stream, tile[1], known[ask.ids[nth]])
     end
     mark_stale(stream, tile[1])
   end
@@ -166,24 +164,22 @@ local function observe_tile(stream, start, shorts)
 end
 
 function act.apply_tiles(ask)
-  local stream, shorts = ask.stream, {}
-  for i, build in ipairs(ask.builds) do
-    shorts[i] = {}
-    for j, name in ipairs(build.slices) do
-      local id, judgement = name[1], name[2]
-      local place = place_of(id)
-      local row = place and slice_at(place)
-      if not row or row.stream ~= stream then
-        return { 'unknown', id, stream }
-      end
-      shorts[i][j] = judgement ~= '0' and place .. '~' .. judgement or place
+  local stream, known = ask.stream, {}
+  for _, id in ipairs(ask.ids) do
+    if not find(known, id, stream) then
+      return { 'unknown', id, stream }
     end
   end
   call('SADD', key('streams'), stream)
-  for i, build in ipairs(ask.builds) do
+  for _, build in ipairs(ask.builds) do
     put_tile(stream, build.level, build.start, build.row)
     if build.level == BASE then
-      observe_tile(stream, build.start, shorts[i])
+      local shorts = {}
+      for i, name in ipairs(build.slices) do
+        local place, judgement = known[ask.ids[name[1]]].seq, name[2]
+        shorts[i] = judgement ~= '0' and place .. '~' .. judgement or place
+      end
+      observe_tile(stream, build.start, shorts)
       mark_stale(stream, build.start)
     end
   end
