@@ -71,7 +71,7 @@ def test_run_tells_in_json_what_it_did(cli, landed, on_spark):
 
 def test_status_of_what_was_accepted(cli, milled):
     (stream,) = cli("status", "--output", "json").json["streams"]
-    assert stream["slices"] == {"pending": 0, "accepted": 2, "failed": 0}
+    assert stream["slices"] == {"pending": 0, "accepted": 2, "failed": 0, "retracted": 0}
     assert stream["counts"]["rejects"] == {
         "malformed": 1, "missing_field": 1, "skew": 1, "unknown_type": 1, "wrong_type": 1,
     }  # fmt: skip

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -241,14 +242,14 @@ def test_builders_beside_the_daemon_take_from_its_queue(weather):
     weather.set("2024-01-16T00:00:00Z")
     assert "3 windows queued" in weather.run()
     assert set(weather.states().values()) == {"queued"}
-    done = weather.cli("build", "--once", "--concurrency", "2")
+    done = weather.cli("build", "--once")
     assert done.code == 0
     assert len(done.out.splitlines()) == 3
     assert re.search(
         r"^weather \[\S+, \S+\)  revision 1, 1 row of 1 slice: \w+; \w+$", done.out, re.MULTILINE
     )
     assert set(weather.states().values()) == {"final"}
-    assert weather.cli("build", "--once").out == ""
+    assert weather.cli("build", "--once", "--concurrency", "4").out == ""
 
 
 # -- told
@@ -313,7 +314,42 @@ def test_run_serves_metrics_on_loopback(built):
     assert 'tidemill_queue_length{stream="weather"} 0.0' in text
 
 
-# -- wrong, and cheap
+# -- documented, wrong, and cheap
+
+
+def keys(document):
+    """Of a document and of what it holds, tables of free names left out."""
+    for key, value in document.items():
+        yield key
+        inner = value if isinstance(value, list) else [value]
+        if key not in ("labels", "data", "metadata", "counts"):
+            for one in inner:
+                if isinstance(one, dict):
+                    yield from keys(one)
+
+
+def test_every_key_of_the_json_is_on_the_page(built):
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+    told = dict(re.findall(r"^## (\S+)[^\n]*\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    (entry,) = built.json("ledger")["slices"]
+    rules = {"aggregation_span", "subject_to_change_window", "allow_incomplete_windows", "gap_tolerance"}
+    for command, also in {
+        "windows": "windows",
+        "window weather 2024-01-15T13:00:00Z": "windows",
+        "rebuild weather --explain": "rebuild",
+        "rebuild weather": "build",
+        "retry weather": "retry",
+        "datasets": "datasets",
+        "events --limit 1": "events",
+        "metrics": "metrics",
+        "export weather --window 2024-01-15T13:00:00Z --to csv": "export",
+        f"retract {entry['id']} --reason x --explain": "retract",
+    }.items():
+        name, *rest = command.split()
+        found = set(keys(built.json(name, *rest))) - rules - {"max_lateness", "owner", "until"}
+        steps = {"name", "accepted", "batch", "slices"} if name == "retract" else set()
+        text = told[name] + told[also]
+        assert {key for key in found - steps if f"`{key}`" not in text} == set(), command
 
 
 @pytest.mark.parametrize(

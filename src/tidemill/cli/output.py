@@ -286,8 +286,8 @@ class TextOutput:
         self._line(
             "rebuilt ",
             (shown(str(recovered.state)), "bold"),
-            f": {recovered.slices:,} slices, {recovered.batches:,} batches",
-            f" and {recovered.tiles:,} tiles found",
+            f": {recovered.slices:,} slices, {recovered.batches:,} batches,",
+            f" {recovered.tiles:,} tiles and {recovered.datasets:,} datasets found",
         )
 
     def metrics(self, text: str, samples: Sequence[plain.Plain]) -> None:

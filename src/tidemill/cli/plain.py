@@ -271,4 +271,5 @@ def audit(of: Audit) -> Plain:
 
 
 def recovered(of: Recovered) -> Plain:
-    return {"state": str(of.state), "slices": of.slices, "batches": of.batches, "tiles": of.tiles}
+    found = {"slices": of.slices, "batches": of.batches, "tiles": of.tiles, "datasets": of.datasets}
+    return {"state": str(of.state), **found}

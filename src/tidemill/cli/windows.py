@@ -185,7 +185,9 @@ def build(
 
                 if not once:
                     session.out.note(f"building for {mill.project.warehouse}; Ctrl-C stops")
-                mill.build(stop, wait / SECOND, told, concurrency, once=once)
+                # declared as 0, building is left to processes like this one
+                at_once = concurrency or max(1, mill.project.builder.concurrency)
+                mill.build(stop, wait / SECOND, told, at_once, once=once)
 
         until_stopped(work)
     return DIFFERENCES if once and failed else OK
