@@ -8,6 +8,7 @@ the virtual environment is left out: the tests are in one.
 from __future__ import annotations
 
 import contextlib
+import glob
 import io
 import os
 import re
@@ -53,6 +54,7 @@ from tidemill.model.slices import Outcome, Reject
 from tidemill.model.time import SECOND, format_duration, parse_instant
 from tidemill.records.judge import Refused, judge
 from tidemill.records.plan import plan_for
+from tidemill.windows.rules import REASONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +62,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *EXAMPLES]
+IN_THE_CLONE = [DOCS / "windows.md"]  # pages that begin by entering an example
 EVERY_PAGE = [
     *PAGES,
     *DECISIONS,
@@ -152,11 +156,17 @@ class Shell:
             self.monkeypatch.chdir(self.folder)
             return ""
         if words[0] == "tidemill":
-            return self.tidemill(words[1:], b"", variables)
+            return self.tidemill([one for word in words[1:] for one in self._matches(word)], b"", variables)
+        if words[0] == "python":
+            first = shlex.join([sys.executable, *words[1:]])
         done = subprocess.run(["bash", "-c", first], cwd=self.folder, capture_output=True, check=True)
         if not pipe:
             return done.stdout.decode()
         return self.tidemill(shlex.split(second)[1:], done.stdout, variables)
+
+    def _matches(self, word: str) -> list[str]:
+        """The files that a pattern names, or the word itself when it names none."""
+        return sorted(glob.glob(word, root_dir=self.folder)) or [word]  # noqa: PTH207 - any word will do
 
     def tidemill(self, words: list[str], fed: bytes, variables: dict[str, str], code: int = 0) -> str:
         out, err = io.StringIO(), io.StringIO()
@@ -228,9 +238,20 @@ def test_readme_runs_from_an_empty_folder(shell: Shell) -> None:
     assert follow(ROOT / "README.md", shell) == 3
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES[1:] if RUNS.search(text_of(p))], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [p for p in sorted(DOCS.glob("*.md")) if p not in IN_THE_CLONE and RUNS.search(text_of(p))],
+    ids=name_of,
+)
 def test_page_runs_in_the_sample_project(shop: Shell, page: Path) -> None:
     assert follow(page, shop) > 0
+
+
+@pytest.mark.parametrize("page", [*IN_THE_CLONE, *EXAMPLES], ids=name_of)
+def test_page_runs_with_the_examples(shell: Shell, page: Path) -> None:
+    made = shutil.ignore_patterns("data", "warehouse", "events.ndjson")  # by whoever tried it in the clone
+    shutil.copytree(ROOT / "examples", shell.folder / "examples", ignore=made)
+    assert follow(page, shell) > 0
 
 
 # -- the command line
@@ -391,6 +412,22 @@ def test_the_watermark_table_is_what_the_clock_does() -> None:
         assert clocks[source].watermark == us(leaves)
     least = min(clock.watermark or 0 for clock in clocks.values())
     assert least == us("09:57:58")
+
+
+# -- windows
+
+
+def test_the_reasons_why_a_window_waits_are_those_of_the_rules() -> None:
+    table = rows(section(DOCS / "windows.md", "When a window is ready"))
+    assert sorted(code(row[0]) for row in table if len(row) == 2) == sorted(REASONS)
+
+
+def test_metrics_are_those_that_are_served(tmp_path: Path) -> None:
+    (tmp_path / "tidemill.yaml").write_text(text_of(ROOT / "examples" / "weather" / "tidemill.yaml"))
+    with Mill.open(tmp_path) as mill:
+        served = re.findall(r"^# TYPE (\w+) ", mill.meter.text(), re.MULTILINE)
+    table = rows(section(DOCS / "windows.md", "Metrics"))
+    assert [code(row[0]) for row in table] == served
 
 
 # -- bad input

@@ -6,16 +6,19 @@ import json
 import re
 import runpy
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tidemill.mill import Mill
-from tidemill.model.time import parse_instant, to_datetime
+from tidemill.model.time import format_instant, parse_instant, to_datetime
 from tidemill.model.windows import Standing
 from tidemill.testing import FakeClock
 from tidemill.windows.desk import WindowStory
@@ -160,3 +163,86 @@ def test_the_generator_gives_the_same_bytes_again(weather: Weather) -> None:
     }  # fmt: skip
     assert json.loads(harbour)["temperature"] == 9.3
     assert summit == b'{"station": "summit", "at": "2024-01-15T12:00:00Z", "temperature": -0.7, "wind": 0.4}'
+
+
+def make(weather: Weather, now: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "make.py", "--now", now],
+        cwd=weather.root,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout == "wrote 29 slices to data\n"
+
+
+def standings(weather: Weather) -> dict[str, str]:
+    """By start, where each window stands and why."""
+    with weather.open() as mill:
+        views = mill.windows.windows("weather", newest=False)
+    return {
+        format_instant(view.window.key.start): f"{view.standing.value} {view.detail or ''}".strip()
+        for view in views
+    }
+
+
+def test_a_day_of_the_past_is_a_backfill(weather: Weather) -> None:
+    make(weather, "2024-06-01T12:30:00Z")
+    weather.clock.set(parse_instant("2024-06-01T12:30:00Z"))
+    with weather.open() as mill:
+        done = mill.ingest_command(sorted((weather.root / "data" / DAY).glob("*.json")))
+        assert (len(done.landed), done.refused) == (25, ())
+        mill.run_until_idle()
+    expected = {f"{DAY}T{hour:02d}:00:00Z": "final" for hour in range(24)}
+    expected[f"{DAY}T13:00:00Z"] = "waiting gap 13:15-13:30"
+    expected[f"{DAY}T23:00:00Z"] = "waiting coverage missing after 23:40"
+    assert standings(weather) == expected
+    assert weather.story("12:00").view.window.sealed == 13
+    nothing = weather.dataset("03:00", 1)
+    assert (nothing.num_rows, nothing.schema) == (0, weather.dataset("04:00", 1).schema)
+    told = [json.loads(line) for line in (weather.root / "events.ndjson").read_text().splitlines()]
+    rows = {event["data"]["start"]: event["data"]["rows"] for event in told}
+    assert len(told) == len(rows) == 22
+    assert {start for start, count in rows.items() if count != 36} == {f"{DAY}T03:00:00Z"}
+    assert {event["data"]["dataset"]["description"] for event in told} == {
+        "Ground weather station observations"
+    }
+
+
+def test_the_last_hours_come_out_one_by_one(weather: Weather) -> None:
+    make(weather, "2024-06-01T12:30:00Z")
+    weather.clock.set(parse_instant("2024-06-01T12:30:00Z"))
+    with weather.open() as mill:
+        mill.ingest_command(sorted((weather.root / "data" / "now").glob("*.json")))
+    found = []
+    for now in ("12:30", "15:59", "16:00", "17:00", "18:01"):
+        weather.clock.set(parse_instant(f"2024-06-01T{now}:00Z"))
+        with weather.open() as mill:
+            mill.run_until_idle()
+        found.append([state.partition(" ")[0] for state in standings(weather).values()])
+    assert found == [
+        ["waiting", "waiting", "waiting"],
+        ["waiting", "waiting", "waiting"],
+        ["built", "waiting", "waiting"],
+        ["final", "built", "waiting"],
+        ["final", "final", "final"],
+    ]
+
+
+def test_a_dataset_is_typed_and_sorted_and_keeps_what_is_missing(weather: Weather) -> None:
+    weather.clock.set(instant("20:00"))
+    weather.land("A", "13:00", "14:00", 36)
+    with weather.open() as mill:
+        mill.run_until_idle()
+    hour = weather.dataset("13:00", 1)
+    assert hour.column_names == [
+        "event_time", "tenant", "event_id", "station", "at", "temperature", "humidity", "wind",
+    ]  # fmt: skip
+    assert [str(hour.schema.field(name).type) for name in ("event_time", "temperature", "humidity")] == [
+        "timestamp[us, tz=UTC]", "decimal128(18, 1)", "int64",
+    ]  # fmt: skip
+    first = hour.slice(0, 3).to_pylist()
+    assert [row["station"] for row in first] == ["airport", "harbour", "summit"]
+    assert [row["humidity"] for row in first] == [66, 66, None]
+    assert [row["temperature"] for row in first] == [Decimal("8.4"), Decimal("10.1"), Decimal("0.1")]
+    assert hour.column("event_time").to_pylist() == sorted(hour.column("event_time").to_pylist())
