@@ -166,9 +166,9 @@ def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Findi
     if stream.aggregation_span is None:
         return
     sources = {
-        "event_time": ("event_time", stream.time_column, "set event_time: {column: %s}"),
-        "tenant": ("tenant", stream.tenant.column, "set tenant: {column: %s}"),
-        "event_id": ("identity", _only_identity(stream), "set identity: %s"),
+        "event_time": ("event_time", stream.time_column, "set event_time: {column: event_time}"),
+        "tenant": ("tenant", stream.tenant.column, "set tenant: {column: tenant}"),
+        "event_id": ("identity", _only_identity(stream), "set identity: event_id"),
     }
     assert tuple(sources) == DATASET_COLUMNS
     taken: dict[str, str] = {}
@@ -178,14 +178,14 @@ def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Findi
         if other != column:
             message = f"{column!r} and {other!r} would be one column of a dataset: readers ignore case"
             yield Finding(path, message, "rename one of the two fields in the feed")
-        elif column.lower() in sources:
-            section, source, otherwise = sources[column.lower()]
+        elif column.lower() in sources and column not in sources:
+            message = f"a dataset has a column {column.lower()} of its own, and readers ignore case"
+            yield Finding(path, message, "rename the field in the feed")
+        elif column in sources:
+            section, source, otherwise = sources[column]
             if column != source and not any(at[0] == section for at in broken):
-                message = (
-                    f"a dataset has a column {column.lower()} of its own, and {column!r} is not what it is "
-                    "made of"
-                )
-                yield Finding(path, message, f"rename the field in the feed, or {otherwise % column}")
+                message = f"a dataset has a column {column} of its own, and this is not what it is made of"
+                yield Finding(path, message, f"rename the field in the feed, or {otherwise}")
 
 
 def _only_identity(stream: Stream) -> str | None:
