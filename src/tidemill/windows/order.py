@@ -86,7 +86,7 @@ def batches(runs: Iterable[Run], schema: pa.Schema, step: int) -> Iterator[pa.Re
     at = 0
     for run in runs:
         steps = times(run.table)[run.rows] // step
-        weights = _text_bytes(run.table)[run.rows]
+        weights = _text_bytes(run)
         ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
         start = 0
         for end in ends:
@@ -132,10 +132,11 @@ class _Held:
         return pa.RecordBatch.from_arrays([one(column) for column in tables[0].columns], schema=self._schema)
 
 
-def _text_bytes(table: pa.Table) -> Ints:
+def _text_bytes(run: Run) -> Ints:
     """Per row, the bytes of its texts."""
-    total = np.zeros(table.num_rows, np.int64)
-    for column in table.columns:
-        if pa.types.is_string(column.type) and table.num_rows:
-            total += np.diff(string_buffers(one(column))[0])
+    total = np.zeros(run.rows.size, np.int64)
+    for column in run.table.columns:
+        if pa.types.is_string(column.type) and run.rows.size:
+            ends, _ = string_buffers(one(column))
+            total += ends[run.rows + 1] - ends[run.rows]
     return total
