@@ -33,8 +33,10 @@ from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
 from tidemill.model.slices import SliceStatus
 from tidemill.testing import REQUESTS, Oracle
 
-LANDING = [point for point in POINTS if point.startswith("landing.")]
-ON_SPARK = [point for point in POINTS if point not in LANDING]
+ELSEWHERE = ("windows.", "dataset.", "events.", "retract.")  # those have walks of their own
+HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
+LANDING = [point for point in HERE if point.startswith("landing.")]
+ON_SPARK = [point for point in HERE if point not in LANDING]
 
 
 def told(plant: Plant) -> dict[str, list[dict[str, object]]]:
@@ -71,7 +73,7 @@ def test_the_undisturbed_story_is_what_the_oracle_says(story: Story) -> None:
 
 
 def test_every_fail_point_was_passed(story: Story) -> None:
-    assert sorted(story.at) == sorted(POINTS)
+    assert sorted(story.at) == sorted(HERE)
 
 
 @pytest.mark.parametrize("point", ON_SPARK)
