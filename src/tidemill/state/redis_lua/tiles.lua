@@ -53,12 +53,26 @@ local function mark_stale(stream, start)
   end
 end
 
-local function want(stream, start, row)
-  local name, short = key('tile', stream, start), short_name(row)
-  local flag = call('HGET', name, short)
-  if not flag or string.sub(flag, 1, 1) == '0' then
-    call('HSET', name, short, '1' .. (flag and string.sub(flag, 2) or '0'))
-    call('HSET', key('tiled'), row.seq, (call('HGET', key('tiled'), row.seq) or '') .. start .. ',')
+-- Puts slices into the desired sets of tiles: {start, which of `entries`}.
+local function want(stream, tiles, entries)
+  local tiled = {} -- place -> starts
+  for _, tile in ipairs(tiles) do
+    local start = tile[1]
+    local name = key('tile', stream, start)
+    for _, nth in ipairs(tile[2]) do
+      local row = entries[nth]
+      local short = short_name(row)
+      local flag = call('HGET', name, short) or '00'
+      if string.sub(flag, 1, 1) == '0' then
+        call('HSET', name, short, '1' .. string.sub(flag, 2))
+        tiled[row.seq] = tiled[row.seq] or { call('HGET', key('tiled'), row.seq) or nil }
+        table.insert(tiled[row.seq], start .. ',')
+      end
+    end
+    mark_stale(stream, start)
+  end
+  for place, starts in pairs(tiled) do
+    call('HSET', key('tiled'), place, table.concat(starts))
   end
 end
 
@@ -132,12 +146,11 @@ function act.apply_batch(ask)
     advance(stream, clock)
   end
   many('RPUSH', key('runs', stream), ask.runs)
-  for _, tile in ipairs(ask.tiles) do
-    for _, nth in ipairs(tile[2]) do
-      want(stream, tile[1], known[ask.ids[nth]])
-    end
-    mark_stale(stream, tile[1])
+  local entries = {}
+  for i, id in ipairs(ask.ids) do
+    entries[i] = known[id]
   end
+  want(stream, ask.tiles, entries)
   return { 'ok', 1 }
 end
 

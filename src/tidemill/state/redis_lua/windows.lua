@@ -302,6 +302,7 @@ function act.lay(ask)
   for _, slice in ipairs(ask.slices) do
     local entry = known[slice[1]]
     if entry.status == 'accepted' then -- else it was retracted or sent back meanwhile
+      local laid = { call('HGET', key('laid', stream), entry.seq) or nil }
       for _, start in ipairs(slice[2]) do
         local name = key('members', stream, start)
         local member, built = string.match(call('HGET', name, entry.seq) or '0,0,,,', '^(%d),%d,(%d*),')
@@ -314,9 +315,11 @@ function act.lay(ask)
           row.due, row.version = '1', version
           put_window(row, before)
           call('HSET', name, entry.seq, '1,0,' .. built .. ',' .. entry.judgement .. ',')
-          local laid = call('HGET', key('laid', stream), entry.seq) or ''
-          call('HSET', key('laid', stream), entry.seq, laid .. start .. ',')
+          laid[#laid + 1] = start .. ','
         end
+      end
+      if #laid > 0 then
+        call('HSET', key('laid', stream), entry.seq, table.concat(laid))
       end
       call('ZREM', key('unlaid', stream), entry.seq)
     end
