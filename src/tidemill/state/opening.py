@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Protocol
 
-from tidemill.model.errors import ConfigError
+from tidemill.model.errors import ConfigError, StorageError
 from tidemill.state.protocol import State
 from tidemill.state.schema import storage_errors, sync_folder
 from tidemill.state.sqlite import open_state
@@ -73,10 +73,12 @@ def open_fresh(where: Where, warehouse: Path) -> State:
 def replace_with_fresh(where: Where, warehouse: Path) -> None:
     """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
     if where.kind == "sqlite":
-        target = warehouse / STATE_FILE
+        target, fresh = warehouse / STATE_FILE, warehouse / FRESH_FILE
         with storage_errors(target):
+            if not fresh.exists():
+                raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")
             _remove(target)  # with its write-ahead log, which the new file must not meet
-            (warehouse / FRESH_FILE).replace(target)
+            fresh.replace(target)
             sync_folder(warehouse)
         return
     from tidemill.state.redis_open import promote_fresh_redis
