@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WALK = [point for point in POINTS if point.startswith("retract.")]
+AFTERWARDS = ["accept.after_gate", "quarantine.after_commit", "raw.after_commit", "rollups.after_commit"]
 
 
 @pytest.fixture(scope="module")
@@ -445,14 +446,14 @@ def retract_the_third(plant: Plant) -> None:
 
 @pytest.fixture(scope="module")
 def walk(new_plant: NewPlant, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plant]:
-    """The warehouse before a retraction, at each of its fail points, and after it."""
+    """The warehouse before a retraction, at each of its fail points, while slices are judged again, after."""
     plant = new_plant()
     folder = tmp_path_factory.mktemp("walk")
     feed(plant, [slice_of(number) for number in range(6)], per_batch=2)
     found = {"before": plant.copy(folder / "before")}
 
     def keep(point: str) -> None:
-        if point in WALK:
+        if point in WALK or point in AFTERWARDS:
             found[point] = plant.copy(folder / point)
 
     with observed(keep):
@@ -461,7 +462,7 @@ def walk(new_plant: NewPlant, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def test_the_undisturbed_retraction_is_what_the_oracle_says(walk: dict[str, Plant]) -> None:
-    assert set(walk) == {"before", "after", *WALK}
+    assert set(walk) == {"before", "after", *WALK, *AFTERWARDS}
     oracle = Oracle(REQUESTS)
     with walk["after"].open() as mill:
         entries = mill.state.slices("requests")
@@ -473,7 +474,7 @@ def test_the_undisturbed_retraction_is_what_the_oracle_says(walk: dict[str, Plan
     assert walk["after"].leftovers() == []
 
 
-@pytest.mark.parametrize("point", WALK)
+@pytest.mark.parametrize("point", [*WALK, *AFTERWARDS])
 def test_death_while_taking_back_leaves_nothing_to_repair(
     walk: dict[str, Plant], point: str, tmp_path: Path
 ) -> None:
@@ -486,7 +487,7 @@ def test_death_while_taking_back_leaves_nothing_to_repair(
     assert_same(plant, walk["after"])
 
 
-@pytest.mark.parametrize("point", ["before", *WALK, "after"])
+@pytest.mark.parametrize("point", ["before", *WALK, *AFTERWARDS, "after"])
 def test_the_state_is_recovered_wherever_it_was_lost(
     walk: dict[str, Plant], point: str, tmp_path: Path
 ) -> None:
