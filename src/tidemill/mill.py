@@ -235,7 +235,7 @@ class Mill:
                 except TidemillError as error:  # the other streams do not wait for it
                     log.error("%s", error, extra={"stream": stream.name})
                     troubles.append(error)
-            builds = self._yard.build(clock, BUILDS_PER_ROUND)
+            builds = self.yard.build(clock, BUILDS_PER_ROUND)
             delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
         if troubles:
             raise troubles[0]
@@ -278,7 +278,7 @@ class Mill:
         done = self._accept_and_roll(stream, now) if self._has_work(stream) else StreamTick(stream.name)
         if stream.aggregation_span is None:
             return done
-        return replace(done, windows=self._yard.coordinate(stream, now))
+        return replace(done, windows=self.yard.coordinate(stream, now))
 
     def _accept_and_roll(self, stream: Stream, now: int) -> StreamTick:
         from tidemill.accept.catchup import catch_up, merge_runs
@@ -369,7 +369,8 @@ class Mill:
         return Desk(self.project.warehouse, self.project.streams, self.state, self.clock)
 
     @cached_property
-    def _yard(self) -> WindowYard:
+    def yard(self) -> WindowYard:
+        """Where windows are looked after and built."""
         from tidemill.windowing import WindowYard
 
         return WindowYard(self.project, self.state, lambda: self.engine, self.progress)
@@ -385,15 +386,15 @@ class Mill:
     ) -> None:
         """A builder beside the daemon, in this or another process: takes from the queue until `stop` is set,
         or with `once` until it is empty. It needs no lock: leases keep builders apart."""
-        self._yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
+        self.yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
 
     def rebuild(self, steps: Sequence[RebuildStep]) -> list[Outcome]:
         """Do what a plan of `windows.plan_rebuild` says."""
         keys = set(self.windows.rebuild(steps))
         with self._working():
             for name in sorted({key.stream for key in keys}):
-                self._yard.coordinate(self.project.stream(name), self.clock())
-            return [outcome for outcome in self._yard.build(self.clock, None) if outcome.key in keys]
+                self.yard.coordinate(self.project.stream(name), self.clock())
+            return [outcome for outcome in self.yard.build(self.clock, None) if outcome.key in keys]
 
     def export(
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
@@ -482,13 +483,18 @@ class Mill:
             totals=dict(self.state.totals(stream)),
             clocks=self.state.clocks(stream),
             watermark=self.watermark(stream),
-            stale_tiles=len(self.state.stale_tiles(stream)),
+            stale_tiles=len(self.state.stale_tiles(stream)) if self.project.stream(stream).metrics else 0,
             raw_parts=len(raw.snapshot().parts) if raw else 0,
             raw_rows=raw.snapshot().rows if raw else 0,
             quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
             tiles=dict(self.state.tile_counts(stream)),
-            windows={phase.value: count for phase, count in self.state.window_counts(stream).items()},
+            windows=self._window_counts(stream),
         )
+
+    def _window_counts(self, stream: str) -> dict[str, int]:
+        if self.project.stream(stream).aggregation_span is None:
+            return {}
+        return {phase.value: count for phase, count in self.state.window_counts(stream).items()}
 
     def watermark(self, stream: str) -> int | None:
         """Of the stream: the least of its sources'."""
@@ -558,12 +564,17 @@ class Mill:
 
 
 def recover(
-    path: str | Path = ".", *, spark: SparkSession | None = None, progress: Progress | None = None
+    path: str | Path = ".",
+    *,
+    spark: SparkSession | None = None,
+    clock: Callable[[], int] = wall_clock,
+    progress: Progress | None = None,
 ) -> Recovered:
     """Rebuild the state of the project at `path` from its warehouse."""
     from tidemill.recovery import recover_state
 
-    return recover_state(load_project(Path(path), eventtime.registered()), spark=spark, progress=progress)
+    project = load_project(Path(path), eventtime.registered())
+    return recover_state(project, spark=spark, clock=clock, progress=progress)
 
 
 def _bounds(stream: Stream, start: str | int | None, end: str | int | None) -> Interval | None:

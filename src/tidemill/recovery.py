@@ -18,10 +18,11 @@ from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.log import scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
+from tidemill.lake.parts import read_footer
 from tidemill.lake.sync import sync_folder
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
-from tidemill.mill import STATE_FILE, Mill
+from tidemill.mill import STATE_FILE, Mill, wall_clock
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.rollups.recall import tile_builds
 from tidemill.state.protocol import BatchRecord
@@ -36,6 +37,7 @@ class Recovered:
     slices: int
     batches: int
     tiles: int
+    datasets: int
     state: Path
 
 
@@ -43,13 +45,14 @@ def recover_state(
     project: Project,
     *,
     spark: SparkSession | None = None,
+    clock: Callable[[], int] = wall_clock,
     progress: Callable[[str, str, float], None] | None = None,
 ) -> Recovered:
     warehouse = project.warehouse
     target, fresh = warehouse / STATE_FILE, warehouse / f"{STATE_FILE}.new"
     with exclusive(warehouse / ".tick.lock", "recover"):
         _remove(fresh)
-        with Mill(project, open_state(fresh), spark=spark, progress=progress) as mill:
+        with Mill(project, open_state(fresh), spark=spark, clock=clock, progress=progress) as mill:
             result = _fill(mill, target)
         _remove(target)
         fresh.replace(target)
@@ -79,7 +82,8 @@ def _fill(mill: Mill, target: Path) -> Recovered:
         builds = tile_builds(roller.table, roller.table.snapshot().parts)
         mill.state.apply_tiles(stream, roller.table.version, builds)
         tiles += len(builds)
-    return Recovered(len(entries), len(records), tiles, target)
+    datasets = mill.yard.recall(mill.clock())
+    return Recovered(len(entries), len(records), tiles, datasets, target)
 
 
 def _finish(warehouse: Path, line: RetractionLine) -> None:
@@ -105,6 +109,11 @@ def _records(mill: Mill, stream: str) -> list[BatchRecord]:
     mill.progress(stream, "recover", 0.0)
     facts = mill.engine.run(part_facts, raw.snapshot().paths(), "recover raw")
     mill.progress(stream, "recover", 1.0)
+    if quarantine is not None:
+        # It is committed before raw: what a crash left of a batch that raw does not have goes again.
+        told = {str(read_footer(path)["batch"]) for path in quarantine.snapshot().paths()}
+        lost = told - {str(fact.footer["batch"]) for fact in facts}
+        remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, mill.clock())
     version = quarantine.version if quarantine is not None else 0
     return list(records_of(stream, facts, raw.version, version).values())
 

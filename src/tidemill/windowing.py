@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +23,9 @@ from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
 from tidemill.windows.coordinator import Coordinated, Coordinator
-from tidemill.windows.dataset import find_datasets
+from tidemill.windows.dataset import clean_temporaries, find_datasets
 from tidemill.windows.export import export_datasets
-from tidemill.windows.rules import rules_of
+from tidemill.windows.rules import rules_of, seal_of
 
 if TYPE_CHECKING:
     from tidemill.engine import Engine
@@ -75,11 +76,20 @@ class WindowYard:
                 if dataset.key.span == stream.aggregation_span
             ]
             datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
-            newest = {dataset.key: dataset for dataset in datasets}
+            newest = {dataset.key: self._with_seal(stream, dataset) for dataset in datasets}
             self._state.observe(list(newest.values()), list(self._events(stream, datasets, now)))
             self.coordinate(stream, now)
             found += len(newest)
         return found
+
+    def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
+        """A file says that its window is sealed; at which place of the ledger, its slices say."""
+        found, rules = self._state.window(dataset.key), rules_of(stream)
+        if dataset.sealed is None or found is None or rules is None:
+            return dataset
+        used = [member for member in found[1] if member.name in dataset.slices]
+        sealed = seal_of(dataset.key.interval, used, rules) if used else None
+        return replace(dataset, sealed=sealed)
 
     def _events(self, stream: Stream, datasets: Sequence[Dataset], now: int) -> Iterator[OutboxEvent]:
         metadata: dict[str, str | None] = {}
@@ -102,6 +112,8 @@ class WindowYard:
         """Build what is queued."""
         if not self._declared:
             return ()
+        for name in self._declared:
+            clean_temporaries(self._project.warehouse, name)
         total, done = max(1, self._state.queue_length()), 0
 
         def told(outcome: Outcome) -> None:
@@ -168,9 +180,8 @@ def export(
     stories = [mill.windows.window(stream, at) for at in windows]
     chosen = [_revision(story, revision) for story in stories]
     warehouse = mill.project.warehouse
-    if not target.is_dir() and not str(target).endswith("/"):
+    if not target.is_dir():
         return [export_datasets([warehouse / one.file for one in chosen], target, to).target]
-    target.mkdir(parents=True, exist_ok=True)
     return [
         export_datasets([warehouse / one.file], target / f"{export_name(one)}.{to}", to).target
         for one in chosen

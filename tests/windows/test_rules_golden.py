@@ -451,6 +451,17 @@ def test_a_sealed_window_keeps_what_it_was_built_of_and_ignores_the_rest() -> No
     assert (told.used, told.ignored, told.ready, told.seal) == ({"a", "b"}, {"c": "late"}, True, 2)
 
 
+@pytest.mark.parametrize("sealed", [2, 9])
+def test_a_seal_does_not_move(sealed: int) -> None:
+    """Not down to what is there: a slice may have its place in the ledger and not yet be a member. Not up to
+    what came in time after it: the late ones between were ignored."""
+    slices = [
+        member("a", "10:00-11:00", 1, arrival=at("20:00")),
+        member("b", "10:00-10:10", 5, arrival=at("11:00")),
+    ]
+    assert judge(window("10:00", sealed=sealed), slices, STRICT, FAR).seal == sealed
+
+
 def test_a_window_that_was_served_is_never_sealed() -> None:
     told = judged("10:00", members("10:00-11:00"))
     assert (told.ready, told.seal) == (True, None)

@@ -54,6 +54,7 @@ def cases(draw: st.DrawFn) -> Case:
     window = Interval(start := draw(st.integers(-2, 2)) * rules.span, start + rules.span)
     moments = st.integers(window.start - 3, window.end + 3)
     pairs = st.tuples(moments, moments).map(lambda pair: Interval(min(pair), max(pair)))
+    points = moments.map(lambda moment: Interval(moment, moment))
     last = window.end + rules.stc + rules.max_lateness
     seqs = draw(st.lists(st.integers(1, 9), unique=True, max_size=5))
     members = [
@@ -62,7 +63,7 @@ def cases(draw: st.DrawFn) -> Case:
             seq=seq,
             name=f"s{seq}",
             arrival=draw(st.integers(window.start, last + 3)),
-            bounds=draw(st.one_of(pairs, pairs, pairs, st.none())),
+            bounds=draw(st.one_of(pairs, pairs, pairs, points, st.none())),
         )
         for seq in seqs
     ]
@@ -110,7 +111,11 @@ def test_used_and_ignored_are_the_members_each_in_one_of_them(case: Case) -> Non
     assert [one.seq for one in used] == sorted(one.seq for one in used)
     assert set(ignored.values()) <= {"late"}
     last = case.window.end + case.rules.stc + case.rules.max_lateness
-    assert all(one.arrival > last for one in case.members if one.name in ignored)
+    late = {one.name for one in case.members if one.arrival > last}
+    assert set(ignored) <= late
+    if case.sealed is not None:
+        assert set(ignored) == late - {one.name for one in case.members if one.seq <= case.sealed}
+        assert judge(case.kept, case.members, case.rules, case.now).seal == case.sealed
 
 
 @quick

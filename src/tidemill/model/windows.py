@@ -147,7 +147,7 @@ class Dataset:
     rows: int
     bytes: int
     file: str  # relative to the warehouse
-    sealed: int | None = None
+    sealed: int | None = None  # see `Window.sealed`; a file says only that it is, which is read as 0
 
 
 @dataclass(frozen=True, slots=True)

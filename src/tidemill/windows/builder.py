@@ -145,7 +145,14 @@ class Builders:
         for build in builds:
             by_stream.setdefault(build.key.stream, []).append(build)
         built: dict[WindowKey, BuiltWindow] = {}
-        for name, group in by_stream.items():
+        for build in builds:
+            if build.attempt > self.yard.settings.attempts:  # whoever tried so far did not live to say why
+                text = f"its builder died, {build.attempt - 1} times"
+                built[build.key] = BuiltWindow(build.key, None, text, 0.0, False)
+        for name, everything in by_stream.items():
+            group = [build for build in everything if build.key not in built]
+            if not group:
+                continue
             unit, size = self._unit(name, group)
             try:
                 for result in self.yard.engine.run(build_windows, [unit], "build windows", size):

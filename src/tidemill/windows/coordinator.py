@@ -122,10 +122,10 @@ class Coordinator:
         for path in snapshot.paths(snapshot.select(None, ranges)):
             table = pq.read_table(path, partitioning=None, columns=["slice", "event_time"])
             mine = table.filter(pc.equal(table.column("slice").cast(pa.string()), entry.id))
-            times = mine.column("event_time").cast(pa.int64()).to_numpy()
+            at = mine.column("event_time").cast(pa.int64()).to_numpy()
             if outside is not None:
-                times = times[(times < outside.start) | (times >= outside.end)]
-            found.update((np.unique(times // self.rules.span) * self.rules.span).tolist())
+                at = at[(at < outside.start) | (at >= outside.end)]
+            found.update((np.unique(at // self.rules.span) * self.rules.span).tolist())
         return found
 
 

@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -111,7 +111,7 @@ class Content:
             "hash": self.build.desired,
             "slices": sorted(member.name for member in self.build.members),
             "rows": self.rows,
-            "sealed": self.build.seal,
+            "sealed": self.build.seal is not None,  # the place itself depends on the order of arrival
             "misfits": dict(self.misfits),
             "schema": {
                 name: declared.type if declared.scale is None else f"{declared.type}({declared.scale})"
@@ -164,13 +164,13 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     assert isinstance(revision, int), path
     assert isinstance(rows, int), path
     assert isinstance(slices, list), path
-    assert sealed is None or isinstance(sealed, int), path
+    assert isinstance(sealed, bool), path
     key = WindowKey(str(said["stream"]), start, span)
     if file != dataset_file(key, revision) or set_hash(slices) != said["hash"]:
         raise _foreign(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
-    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, sealed)
+    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, 0 if sealed else None)
 
 
 # -- finding them
@@ -222,8 +222,9 @@ def published(warehouse: Path, stream: Stream, build: Build) -> tuple[int, Datas
     while (warehouse / (file := dataset_file(build.key, revision))).exists():
         schema = read_schema(warehouse / file)
         found = _dataset(warehouse, file, schema)
-        if (found.hash, found.sealed) == (build.desired, build.seal) and schema.equals(wanted):
-            return revision, found
+        same = found.hash == build.desired and (found.sealed is None) == (build.seal is None)
+        if same and schema.equals(wanted):
+            return revision, replace(found, sealed=build.seal)
         revision += 1
     return revision, None
 

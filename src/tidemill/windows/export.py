@@ -44,9 +44,7 @@ def export_datasets(files: Sequence[Path], target: Path, to: str, *, overwrite: 
     if writer is None:
         raise InputError(f"datasets can not be exported as {to!r}", hint=f"formats: {', '.join(FORMATS)}")
     if not files:
-        raise InputError(
-            "there is no dataset to export", hint="`tidemill datasets` lists what there is"
-        )
+        raise InputError("there is no dataset to export", hint="`tidemill datasets` lists what there is")
     if target.is_dir():
         raise InputError("the target is a folder", where=str(target), hint="name a file in it")
     if target.exists() and not overwrite:

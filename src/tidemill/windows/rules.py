@@ -152,7 +152,8 @@ def judge(window: Window, members: Sequence[Member], rules: WindowRules, now: in
     names = frozenset(member.name for member in used)
     state = readiness(interval, used, rules, now)
     served = serves(interval, [m for m in used if m.arrival <= last_arrival(interval, rules)], rules)
-    backfilled = not served and window.sealed is None and is_complete(interval, used, rules.gap_tolerance)
+    covered = not served and state.ready and is_complete(interval, used, rules.gap_tolerance)
+    sealed = bool(used) and (covered or window.sealed is not None)
     return Judged(
         key=window.key,
         version=window.version,
@@ -164,9 +165,15 @@ def judge(window: Window, members: Sequence[Member], rules: WindowRules, now: in
         detail=state.detail,
         check_at=state.check_at,
         trigger=_trigger(window, names, members),
-        seal=max(member.seq for member in used) if backfilled and state.ready else window.sealed,
+        seal=seal_of(interval, used, rules) if sealed else None,
         withdraw=not state.ready and _lost(window, members),
     )
+
+
+def seal_of(window: Interval, used: Sequence[Member], rules: WindowRules) -> int:
+    """The place in the ledger up to which late slices count, when these and no others do."""
+    late = [member.seq for member in used if member.arrival > last_arrival(window, rules)]
+    return max(late, default=0)
 
 
 def last_arrival(window: Interval, rules: WindowRules) -> int:
@@ -188,7 +195,7 @@ def _trigger(window: Window, used: frozenset[str], members: Sequence[Member]) ->
     if window.revision == 0:
         return CUTOFF if window.reason == CUTOFF else "complete"
     if window.observed is None:
-        return window.trigger or "rebuild"
+        return window.trigger or "slices"
     if _lost(window, members):
         return "retraction"
     observed = {member.name for member in members if member.observed}
@@ -197,8 +204,8 @@ def _trigger(window: Window, used: frozenset[str], members: Sequence[Member]) ->
 
 def _lost(window: Window, members: Sequence[Member]) -> bool:
     """Whether what was built holds a slice that is no longer a member: it was retracted, or judged anew."""
-    if window.observed is None:
-        return False
+    if window.observed is None:  # nothing stands, or it was asked to be made again and may not be any more
+        return window.file is not None
     return set_hash(member.name for member in members if member.observed) != window.observed
 
 
