@@ -24,6 +24,7 @@ from tidemill.windows.order import KEYS, Run, arranged, parted, whole
 MOST_BUCKETS: Final = 256  # of one file: each is written in pieces of buffer / buckets bytes
 _PARTS: Final = 16  # into which a bucket that is too large is parted
 _SAMPLE: Final = 1024  # keys looked at to find where
+_PIECES: Final = 16  # that a full buffer is written in at least: what is parted again is read piece by piece
 _SLACK: Final = 3  # a bucket may be as many times larger than it was meant to be
 
 
@@ -72,9 +73,10 @@ class Spill:
         table = table.take(pa.array(order))
         buckets = buckets[order]
         starts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), buckets.size]
+        most = max(1, self._buffer_bytes // _PIECES * buckets.size // max(1, table.nbytes))  # rows of a piece
         with storage_errors("spill to", self._folder):
             for start, end in pairwise(starts):
-                for batch in table.slice(start, end - start).to_batches():
+                for batch in table.slice(start, end - start).to_batches(most):
                     bucket = int(buckets[start])
                     self._writer.write_batch(batch)
                     self._pieces[bucket].append(self._written)
@@ -108,14 +110,18 @@ class Spill:
     def _parted(self, bucket: int, bucket_bytes: int) -> Iterator[Run]:
         cuts = self._cuts(bucket, min(_PARTS, -(-int(self.sizes[bucket]) // bucket_bytes)))
         with Spill(self._folder, self._schema, cuts.num_rows + 1, self._buffer_bytes) as finer:
-            for table in self.pieces(bucket):
-                finer.add(table, parted(table, cuts))
-            finer.finish()
+            self._pass_on(bucket, cuts, finer)
             for part in range(cuts.num_rows + 1):
                 if finer.rows[part] == self.rows[bucket]:  # rows that nothing tells apart
                     yield arranged(whole(finer.pieces(part), self._schema))
                 else:
                     yield from finer.runs([part], bucket_bytes)
+
+    def _pass_on(self, bucket: int, cuts: pa.Table, finer: Spill) -> None:
+        """A method of its own, so that nothing of it is held while the finer parts are taken up."""
+        for table in self.pieces(bucket):
+            finer.add(table, parted(table, cuts))
+        finer.finish()
 
     def _cuts(self, bucket: int, parts: int) -> pa.Table:
         """Keys that part a bucket about evenly, from a sample of it."""
