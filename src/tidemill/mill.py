@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tidemill import eventtime
 from tidemill.config import Project, Stream, load_project
-from tidemill.ingest.adopt import adopt, needs_recover
+from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
-from tidemill.ingest.retractions import NAME as RETRACTIONS
+from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.ingest.sources import expand
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
@@ -31,8 +31,8 @@ from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.model.time import DAY, Interval, parse_instant
 from tidemill.reports import StreamStatus, StreamTick, TickReport
+from tidemill.state.opening import open_store, store_exists, store_name
 from tidemill.state.protocol import State
-from tidemill.state.sqlite import open_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATE_FILE: Final = "state.db"
 TIDY_EVERY: Final = 20  # versions of a table
 KEEP_LOG: Final = DAY
 BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
@@ -105,13 +104,13 @@ class Mill:
         warehouse = project.warehouse
         with storage_errors("create the warehouse", warehouse):
             warehouse.mkdir(parents=True, exist_ok=True)
-        if needs_recover(warehouse, warehouse / STATE_FILE):
+        if has_landings(warehouse) and not store_exists(project.state, warehouse):
             raise StorageError(
-                "the warehouse has slices but no state.db",
+                f"the warehouse has slices, but there is no state in {store_name(project.state, warehouse)}",
                 where=str(warehouse),
                 hint="run `tidemill recover`: it rebuilds the state from the warehouse",
             )
-        return cls(project, open_state(warehouse / STATE_FILE), spark=spark, clock=clock, progress=progress)
+        return cls(project, open_store(project.state, warehouse), spark=spark, clock=clock, progress=progress)
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +241,7 @@ class Mill:
         return TickReport(now, done, time.perf_counter() - began, builds, delivered)
 
     def _finish_retractions(self) -> None:
-        if (self.project.warehouse / "slices" / RETRACTIONS).exists():
+        if RetractionLog(self.project.warehouse).unfinished(self.state) is not None:
             from tidemill.retraction import finish_retractions
 
             finish_retractions(self)
@@ -290,6 +289,11 @@ class Mill:
         roller.catch_up()
         finish_replays(self.project.warehouse, stream.name, self.state, now)
         batch = acceptor.accept()
+        if is_judging_again(
+            self.state, stream.name
+        ):  # tiles wait until all that a retraction sent back is there
+            acceptor.finish()
+            return StreamTick(stream.name, batch)
         fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
         self.progress(stream.name, "tiles", 0.0)
         tiles = roller.refresh(fresh)

@@ -19,14 +19,13 @@ from tidemill.ingest.adopt import adopt
 from tidemill.ingest.log import scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
 from tidemill.lake.parts import read_footer
-from tidemill.lake.sync import sync_folder
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
-from tidemill.mill import STATE_FILE, Mill, wall_clock
+from tidemill.mill import Mill, wall_clock
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.rollups.recall import tile_builds
+from tidemill.state.opening import open_fresh, replace_with_fresh, store_name
 from tidemill.state.protocol import BatchRecord
-from tidemill.state.sqlite import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +37,7 @@ class Recovered:
     batches: int
     tiles: int
     datasets: int
-    state: Path
+    state: str  # what it is called: a file, or a server
 
 
 def recover_state(
@@ -49,18 +48,15 @@ def recover_state(
     progress: Callable[[str, str, float], None] | None = None,
 ) -> Recovered:
     warehouse = project.warehouse
-    target, fresh = warehouse / STATE_FILE, warehouse / f"{STATE_FILE}.new"
     with exclusive(warehouse / ".tick.lock", "recover"):
-        _remove(fresh)
-        with Mill(project, open_state(fresh), spark=spark, clock=clock, progress=progress) as mill:
-            result = _fill(mill, target)
-        _remove(target)
-        fresh.replace(target)
-        sync_folder(warehouse)
+        fresh = open_fresh(project.state, warehouse)
+        with Mill(project, fresh, spark=spark, clock=clock, progress=progress) as mill:
+            result = _fill(mill, store_name(project.state, warehouse))
+        replace_with_fresh(project.state, warehouse)
     return result
 
 
-def _fill(mill: Mill, target: Path) -> Recovered:
+def _fill(mill: Mill, target: str) -> Recovered:
     warehouse = mill.project.warehouse
     lines = list(RetractionLog(warehouse).lines())
     if lines:
@@ -116,8 +112,3 @@ def _records(mill: Mill, stream: str) -> list[BatchRecord]:
         remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, mill.clock())
     version = quarantine.version if quarantine is not None else 0
     return list(records_of(stream, facts, raw.version, version).values())
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -145,7 +145,6 @@ def as_read(dataset: Dataset) -> Dataset:
     return replace(dataset, sealed=None if dataset.sealed is None else 0)
 
 
-
 def test_a_window_holds_the_rows_of_its_slices_and_its_span_and_no_others(tmp_path: Path) -> None:
     rows = [
         row(1, TEN, A),

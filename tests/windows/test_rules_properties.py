@@ -115,7 +115,16 @@ def test_used_and_ignored_are_the_members_each_in_one_of_them(case: Case) -> Non
     assert set(ignored) <= late
     if case.sealed is not None:
         assert set(ignored) == late - {one.name for one in case.members if one.seq <= case.sealed}
-        assert judge(case.kept, case.members, case.rules, case.now).seal == case.sealed
+
+
+@quick
+@given(cases())
+def test_what_is_built_and_sealed_is_judged_the_same_again(case: Case) -> None:
+    told = judge(case.kept, case.members, case.rules, case.now)
+    again = judge(replace(case.kept, sealed=told.seal), case.members, case.rules, case.now)
+    if told.ready:
+        assert (again.used, again.ignored, again.desired) == (told.used, told.ignored, told.desired)
+        assert again.seal == told.seal
 
 
 @quick

@@ -32,9 +32,9 @@ class Adopted:
     set_aside: tuple[str, ...]  # slices nobody knows: never acknowledged, kept under slices/_orphans
 
 
-def needs_recover(warehouse: Path, state_path: Path) -> bool:
-    """The state is gone but slices have landed: ask before a new, empty state is made."""
-    return not state_path.exists() and (warehouse / "slices" / NAME).exists()
+def has_landings(warehouse: Path) -> bool:
+    """Slices have landed: if there is no state, it is gone, and a new, empty one must not be made."""
+    return (warehouse / "slices" / NAME).exists()
 
 
 def adopt(warehouse: Path, state: State, *, thorough: bool = False) -> Adopted:
