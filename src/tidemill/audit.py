@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +19,13 @@ from tidemill.accept.recall import PartFacts, part_facts
 from tidemill.accept.runs import hash_keys
 from tidemill.accept.undo import quarantined_rows
 from tidemill.ingest.landing import content_digest
+from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
 from tidemill.records.arrow import one
 from tidemill.retraction import finish_retractions
 from tidemill.rollups.verify import verify_tiles
+from tidemill.windows.rules import rules_of
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -33,7 +36,7 @@ class Finding:
     """Something that is not as it should be."""
 
     stream: str
-    what: str  # slice | raw | quarantine | ids | tile
+    what: str  # slice | raw | quarantine | ids | tile | window | dataset
     where: str
     difference: str
 
@@ -45,6 +48,7 @@ class StreamAudit:
     raw_rows: int
     tiles: int
     pending: int
+    datasets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     rows = acceptor.raw.snapshot().rows
     if len(facts) < len(read):  # nothing that is made of raw can be held against a raw with holes
         findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
-        return StreamAudit(stream, len(entries), rows, 0, pending), findings
+        return StreamAudit(stream, len(entries), rows, 0, pending, 0), findings
     if acceptor.plan.gated and paths:
         twice = mill.engine.run(repeated_ids, [paths], "verify ids")
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
@@ -108,7 +112,33 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
         )
         shutil.rmtree(folder, ignore_errors=True)
         findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
-    return StreamAudit(stream, len(entries), rows, tiles, pending), findings
+    datasets, wrong = _check_datasets(mill, stream, entries, acceptor.raw.snapshot())
+    findings += wrong
+    return StreamAudit(stream, len(entries), rows, tiles, pending, datasets), findings
+
+
+def _check_datasets(
+    mill: Mill, stream: str, entries: Sequence[SliceEntry], raw: Snapshot
+) -> tuple[int, list[Finding]]:
+    """Datasets of the stream, built again beside the warehouse."""
+    declared = mill.project.stream(stream)
+    rules = rules_of(declared)
+    if rules is None:
+        return 0, []
+    from tidemill.windows.verify import verify_datasets, verify_sets
+
+    findings = [
+        Finding(stream, "window", place, what)
+        for place, what in verify_sets(mill.state, rules, stream, entries)
+    ]
+    windows = [w for w in mill.state.windows(stream) if w.key.span == declared.aggregation_span]
+    warehouse = mill.project.warehouse
+    with TemporaryDirectory(prefix=".verify-", dir=warehouse) as scratch:
+        count, differences = verify_datasets(
+            mill.engine, declared, warehouse, windows, entries, raw, Path(scratch)
+        )
+    findings += [Finding(stream, "dataset", place, what) for place, what in differences]
+    return count, findings
 
 
 @dataclass(frozen=True, slots=True)

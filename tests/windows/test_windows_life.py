@@ -308,3 +308,23 @@ def test_windows_wait_while_slices_go_through_the_gate_again(new_stations: NewSt
     with stations.open() as mill:
         kinds = [event["type"] for _, event in mill.events()]
     assert kinds.count("tidemill.dataset.withdrawn") == 1
+
+
+def test_verify_proves_every_dataset(new_stations: NewStations) -> None:
+    stations = lived(new_stations(now="09:00"))
+    with stations.open() as mill:
+        audit = mill.verify()
+        assert (audit.ok, audit.streams[0].datasets) == (True, 3)
+    file = stations.root / "warehouse" / str(stations.window("10:00")[0].file)
+    good = file.read_bytes()
+    at = good.index(b"e2")
+    file.write_bytes(good[:at] + b"eX" + good[at + 2 :])
+    with stations.open() as mill:
+        (finding,) = mill.verify().findings
+        assert finding.what == "dataset"
+        assert "raw gives something else" in finding.difference
+    file.unlink()
+    with stations.open() as mill:
+        (finding,) = mill.verify().findings
+        assert "can not be read" in finding.difference
+    assert not list((stations.root / "warehouse").glob(".verify-*"))

@@ -260,6 +260,7 @@ def audit(of: Audit) -> Plain:
                 "pending": one.pending,
                 "raw_rows": one.raw_rows,
                 "tiles": one.tiles,
+                "datasets": one.datasets,
             }
             for one in of.streams
         ],

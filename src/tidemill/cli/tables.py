@@ -255,10 +255,11 @@ def audit_lines(audit: Audit) -> Iterator[list[Piece]]:
         found = sum(1 for finding in audit.findings if finding.stream == one.stream)
         verdict = (many(found, "difference"), "bold red") if found else ("equal", "bold green")
         pending = f" ({one.pending:,} pending)" if one.pending else ""
+        datasets = f" and {many(one.datasets, 'dataset')}" if one.datasets else ""
         yield [
             (one.stream, "bold"),
             f": {many(one.slices, 'slice')}{pending}, {many(one.raw_rows, 'raw row')}",
-            f", {many(one.tiles, 'tile')} recomputed: ",
+            f", {many(one.tiles, 'tile')}{datasets} recomputed: ",
             verdict,
         ]
 

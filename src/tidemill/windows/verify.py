@@ -1,0 +1,178 @@
+"""Proves datasets: each one that is current is built again from raw, beside the warehouse, and compared.
+
+It changes nothing. The same set of slices gives the same bytes, so the comparison is of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.config import Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.lake.snapshot import Snapshot
+from tidemill.model.errors import StorageError
+from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
+from tidemill.model.windows import Build, Dataset, Member, Window, WindowKey
+from tidemill.state.protocol import State
+from tidemill.windows.coordinator import SPARSE, days_of
+from tidemill.windows.dataset import dataset_schema, read_dataset, read_schema
+from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
+from tidemill.windows.rules import WindowRules, admit, windows_of
+
+Difference = tuple[str, str]  # the window, and what is wrong with its dataset
+_GROUP = 256  # windows that one unit builds again
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    unit: BuildUnit
+    files: Sequence[str]  # of the datasets, as they stand
+
+
+def verify_datasets(
+    engine: Engine,
+    stream: Stream,
+    warehouse: Path,
+    windows: Sequence[Window],
+    entries: Sequence[SliceEntry],
+    raw: Snapshot,
+    scratch: Path,
+) -> tuple[int, list[Difference]]:
+    """How many datasets were looked at, and what is wrong with them."""
+    known = {entry.id: entry for entry in entries}
+    differences: list[Difference] = []
+    good: list[tuple[Window, Dataset]] = []
+    looked = 0
+    for window in windows:
+        if window.file is None or window.observed is None:
+            continue
+        looked += 1
+        wrong = list(_look(warehouse, window, known))
+        differences += [(str(window.key.interval), text) for text in wrong]
+        current = not wrong and window.desired == window.observed  # another set is on its way otherwise
+        if current and read_schema(warehouse / window.file).equals(dataset_schema(stream)):
+            good.append((window, read_dataset(warehouse, window.file)))
+    groups = spread([1] * len(good), max(2 * engine.parallelism, -(-len(good) // _GROUP)))
+    proofs = [
+        _Proof(
+            BuildUnit(
+                stream,
+                str(scratch),
+                [WindowUnit(_again(good[i][1], known), _parts(raw, good[i][0])) for i in group],
+            ),
+            [str(warehouse / good[i][1].file) for i in group],
+        )
+        for group in groups
+    ]
+    read = {path for proof in proofs for window in proof.unit.windows for path in window.raw}
+    size = sum(Path(path).stat().st_size for path in read)
+    differences += engine.run(_prove, proofs, "verify datasets", size)
+    return looked, differences
+
+
+def verify_sets(
+    state: State, rules: WindowRules, stream: str, entries: Sequence[SliceEntry]
+) -> Iterator[Difference]:
+    """Holds what every window is made of against the ledger: its members, and which of them count."""
+    waiting = {entry.id for entry in state.unlaid(stream, len(entries) + 1)}
+    touching: dict[int, set[str]] = {}
+    for entry in entries:
+        settled = entry.status is SliceStatus.ACCEPTED and entry.id not in waiting
+        if settled and entry.bounds is not None and (entry.slice.declared or not _is_sparse(entry, rules)):
+            for start in windows_of(entry.bounds, rules.span):
+                touching.setdefault(start, set()).add(entry.id)
+    for window in state.windows(stream):
+        if window.key.span != rules.span:
+            continue
+        found = state.window(window.key)
+        members = found[1] if found is not None else []
+        missing = touching.pop(window.key.start, set()) - {member.slice for member in members}
+        for slice_id in sorted(missing):
+            yield str(window.key.interval), f"slice {slice_id} touches it and is not known to"
+        used, _ = admit(window.key.interval, members, rules, window.sealed)
+        counting = {member.name for member in members if member.desired}
+        judged = window.desired is not None and not waiting
+        if judged and set_hash(counting) == window.desired and counting != {m.name for m in used}:
+            yield str(window.key.interval), "the slices that count are not those that the rules name"
+    for start, slices in sorted(touching.items()):
+        key = WindowKey(stream, start, rules.span)
+        yield str(key.interval), f"{len(slices)} slices touch it and there is no such window"
+
+
+def _is_sparse(entry: SliceEntry, rules: WindowRules) -> bool:
+    return entry.bounds is not None and len(windows_of(entry.bounds, rules.span)) > SPARSE
+
+
+def _look(warehouse: Path, window: Window, known: Mapping[str, SliceEntry]) -> Iterator[str]:
+    """What can be seen without building anything."""
+    assert window.file is not None
+    try:
+        dataset = read_dataset(warehouse, window.file)
+    except StorageError as error:
+        yield f"its dataset can not be read: {window.file}: {error.message}"
+        return
+    if (dataset.key, dataset.revision, dataset.hash) != (window.key, window.revision, window.observed):
+        yield f"{window.file} is not the dataset that the state knows"
+    if (dataset.rows, dataset.bytes) != (window.rows, window.bytes):
+        told, found = f"{window.rows} rows, {window.bytes} bytes", f"{dataset.rows} and {dataset.bytes}"
+        yield f"the state says {told}; {window.file} has {found}"
+    for name in dataset.slices:
+        slice_id, judgement = contribution_of(name)
+        entry = known.get(slice_id)
+        if entry is None:
+            yield f"{window.file} is made of a slice that the ledger does not know: {slice_id}"
+        elif entry.status is SliceStatus.ACCEPTED and entry.judgement == judgement:
+            continue
+        elif window.desired == window.observed:
+            yield f"{window.file} is made of a slice that does not count any more: {slice_id}"
+
+
+def _again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
+    members = []
+    for name in dataset.slices:
+        entry = known[contribution_of(name)[0]]
+        members.append(Member(entry.id, entry.seq, name, entry.slice.arrival, entry.bounds, desired=True))
+    return Build(
+        key=dataset.key,
+        owner="verify",
+        lease_until=0,
+        attempt=1,
+        revision=dataset.revision,
+        supersedes=None,
+        desired=dataset.hash,
+        members=sorted(members, key=lambda member: member.seq),
+        trigger="verify",
+        seal=dataset.sealed,
+    )
+
+
+def _parts(raw: Snapshot, window: Window) -> list[str]:
+    span = window.key.interval
+    return raw.paths(raw.select({"day": days_of(span)}, {"event_time": (span.start, span.end - 1)}))
+
+
+def _prove(proof: _Proof) -> Iterator[Difference]:
+    """A kernel: builds the datasets of a unit again and compares them, each thrown away at once."""
+    scratch = Path(proof.unit.warehouse)
+    for file, built in zip(proof.files, build_windows(proof.unit), strict=True):
+        place = str(built.key.interval)
+        if built.dataset is None:
+            yield place, f"it can not be built again: {built.error}"
+            continue
+        fresh = scratch / built.dataset.file
+        if not _same(Path(file), fresh):
+            yield place, f"raw gives something else than {file}"
+        fresh.unlink()
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.stat().st_size != other.stat().st_size:
+        return False
+    with one.open("rb") as left, other.open("rb") as right:
+        while piece := left.read(1 << 20):
+            if piece != right.read(1 << 20):
+                return False
+    return True
