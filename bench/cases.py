@@ -1,6 +1,6 @@
 """The cases of the benchmark: what is measured, against what, and what we promised.
 
-Contenders take turns within one run; the best of the repetitions counts; every result is checked.
+Each gives one result or more and prints nothing; what one of them measured, the next may use.
 """
 
 from __future__ import annotations
@@ -8,181 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from bench import work
-from bench.check import Outputs, as_json, differences, folder_outputs
-from bench.contract import Ours, Store
-from bench.measure import PeakMemory, Timing, run_peer
-
-OUT = work.WORK / "out"
-GB = 1e9
-PEERS = ("duckdb", "polars", "pyspark")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much work; `--quick` is small and proves only that everything runs and agrees."""
-
-    events: int = 2_000_000
-    late: int = 10_000
-    batches: int = 10
-    tenants: int = 5_000
-    repeats: int = 3
-    queries: int = 21
-
-
-QUICK = Plan(events=200_000, late=1_000, batches=3, repeats=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """`ratio` is peer / ours where more is better (sense >=), ours / peer where less is (sense <=)."""
-
-    case: str
-    ours: float
-    peer: float | None
-    ratio: float | None
-    target: float | None
-    ok: bool
-    unit: str
-    sense: Literal[">=", "<=", ""] = ""
-    note: str = ""
-
-
-def faster(case: str, ours: float, peer: Timing, target: float | None, note: str = "") -> Result:
-    """Ours against a peer by the stricter clock: the peer's start is not counted against it."""
-    ratio = peer.work / ours
-    said = f"{peer.process:.2f} s with its start, {peer.peak / GB:.2f} GB{note}"
-    sense: Literal[">=", ""] = "" if target is None else ">="
-    return Result(case, ours, peer.work, ratio, target, target is None or ratio >= target, "s", sense, said)
-
-
-def within(case: str, ours: float, peer: float | None, target: float, unit: str, note: str = "") -> Result:
-    """Ours against a limit: a share of `peer`, or the limit itself when there is none."""
-    ratio = ours / peer if peer else None
-    reached = ours if ratio is None else ratio
-    return Result(case, ours, peer, ratio, target, reached <= target, unit, "<=", note)
-
-
-@dataclass
-class Bench:
-    """One run: the session, what has been measured so far, and the plan."""
-
-    plan: Plan
-    ours: Ours | None
-    say: Callable[[str], None]
-    cold_start: float = 0.0
-    peaks: list[int] = field(default_factory=list)  # of ours, whole job
-    parts: int = 0  # of ours, after the whole job
-    wholes: dict[str, list[Timing]] = field(default_factory=dict)
-    lates: dict[str, list[Timing]] = field(default_factory=dict)
-    digests: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    flat: tuple[list[float], list[float]] | None = None
-
-    def warm_up(self) -> None:
-        """Start the session and run a small job of the same kind: nothing is compiled on the clock."""
-        if self.ours is None:
-            return
-        self.cold_start = self.ours.start()
-        small = work.batch(200_000)
-        store = self.fresh("warm")
-        store.load(small.slices)
-        store.load(work.late(1_000, 200_000).slices)
-        store.query()
-        store.close()
-
-    def fresh(self, name: str) -> Store:
-        assert self.ours is not None
-        folder = OUT / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return self.ours.open(folder)
-
-    def check(self, who: str, stage: str, outputs: Outputs, truth: Sequence[Mapping[str, int]]) -> None:
-        """Against the feed's own truth, and against whoever was first to finish this stage."""
-        path = OUT / "outputs.json"
-        path.write_text(as_json(outputs))
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.check", str(path)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"{who}: the results of {stage} can not be read:\n{done.stderr}")
-        found: dict[str, object] = json.loads(done.stdout)
-        if found["layout"]:
-            raise RuntimeError(f"{who}, {stage}: {found['layout']}")
-        if found["outcomes"] != [dict(each) for each in truth]:
-            raise RuntimeError(f"{who}, {stage}: the outcomes are not those of the feed")
-        wrong = differences(self.digests.setdefault(stage, found), found)
-        if wrong:
-            raise RuntimeError(f"{who}, {stage}: {', '.join(wrong)} differ from the other results")
-
-    def compare(self, peers: Sequence[str]) -> None:
-        """Whole job, then late slice, by ours and the peers in turn; runs only what has not run yet."""
-        whole, late = work.batch(self.plan.events), work.late(self.plan.late, self.plan.events)
-        new = [name for name in peers if name not in self.wholes]
-        with_ours = self.ours is not None and "ours" not in self.wholes
-        for turn in range(self.plan.repeats):
-            if with_ours:
-                self.one_of_ours(whole, late)
-            for name in new:
-                self.say(f"{name}, {turn + 1} of {self.plan.repeats}")
-                self.one_of_peers(name, whole, late)
-
-    def one_of_ours(self, whole: work.Work, late: work.Work) -> None:
-        self.say("tidemill")
-        store = self.fresh("ours")
-        with PeakMemory() as memory:
-            took = store.load(whole.slices)
-        self.peaks.append(memory.peak)
-        self.parts = store.parts()
-        self.wholes.setdefault("ours", []).append(Timing(took, took, memory.peak))
-        self.check("tidemill", "whole job", store.outputs(), whole.truth)
-        took = store.load(late.slices)
-        self.lates.setdefault("ours", []).append(Timing(took, took, 0))
-        self.check("tidemill", "late slice", store.outputs(), late.truth)
-        store.close()
-
-    def one_of_peers(self, name: str, whole: work.Work, late: work.Work) -> None:
-        out = OUT / name
-        shutil.rmtree(out, ignore_errors=True)
-        for stage, mode, part, kept in (
-            ("whole job", "whole", whole, self.wholes),
-            ("late slice", "late", late, self.lates),
-        ):
-            kept.setdefault(name, []).append(run_peer(name, part.job(mode), out))
-            outcomes = json.loads((out / "outcomes.json").read_text())
-            self.check(name, stage, folder_outputs(out, outcomes), part.truth)
-
-    def grow(self) -> tuple[list[float], list[float]]:
-        """Seconds of each batch into one warehouse, and of late slices into the first day after them all."""
-        if self.flat is None:
-            store = self.fresh("flat")
-            loads = []
-            for number in range(self.plan.batches):
-                batch = work.batch(self.plan.events, number=number)
-                loads.append(store.load(batch.slices))
-                self.say(f"batch {number + 1} of {self.plan.batches}: {loads[-1]:.2f} s")
-                if number:
-                    batch.discard()
-            lates = [
-                store.load(work.late(self.plan.late, self.plan.events, number).slices)
-                for number in range(self.plan.repeats)
-            ]
-            store.close()
-            shutil.rmtree(OUT / "flat")
-            self.flat = loads, lates
-        return self.flat
-
-
-def best(timings: Sequence[Timing]) -> Timing:
-    return min(timings, key=lambda timing: timing.work)
+from bench.running import GB, OUT, PEERS, Bench, Result, best, faster, within
+from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
 
 
 def whole_job(bench: Bench) -> list[Result]:
@@ -278,6 +110,10 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "many_tenants": many_tenants,
     "flat_cost": flat_cost,
     "late_after_20m": late_after_20m,
+    "windows_whole": windows_whole,
+    "windows_late": windows_late,
+    "windows_tick": windows_tick,
+    "windows_memory": windows_memory,
 }
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pyspark.sql import SparkSession
+
 from bench.check import Outputs
 from bench.work import Slice
 
@@ -42,6 +44,10 @@ class Ours(Protocol):
 
     def open(self, folder: Path) -> Store:
         """A new warehouse in an empty folder."""
+        ...
+
+    def session(self) -> SparkSession:
+        """The one that was started."""
         ...
 
     def stop(self) -> None: ...

@@ -17,29 +17,35 @@ import psutil
 
 PEERS = Path(__file__).resolve().parent / "peers"
 EVERY = 0.05  # seconds between two samples
+WORKER = "pyspark.daemon"  # what a Python worker of Spark was started as
 
 
-def resident(root: psutil.Process) -> int:
-    """Resident bytes of a process and all its descendants; pages they share count for each."""
-    total = 0
+def resident(root: psutil.Process) -> tuple[int, int]:
+    """Resident bytes of a process and all its descendants (pages they share count for each), and of the
+    largest Python worker of Spark among them."""
+    total = largest = 0
     try:
         tree = [root, *root.children(recursive=True)]
     except psutil.Error:
-        return 0
+        return 0, 0
     for process in tree:
         try:
-            total += process.memory_info().rss
+            size = process.memory_info().rss
+            total += size
+            if size > largest and WORKER in process.cmdline():
+                largest = size
         except psutil.Error:
             continue  # it ended between the two calls
-    return total
+    return total, largest
 
 
 @dataclass
 class PeakMemory:
-    """Samples from another thread while the block runs; `peak` is in bytes."""
+    """Samples from another thread while the block runs; bytes of all processes, and of one Python worker."""
 
     pid: int = field(default_factory=os.getpid)
     peak: int = 0
+    worker: int = 0
 
     def __enter__(self) -> Self:
         self._done = threading.Event()
@@ -56,7 +62,8 @@ class PeakMemory:
     def _sample(self) -> None:
         root = psutil.Process(self.pid)
         while True:
-            self.peak = max(self.peak, resident(root))
+            total, worker = resident(root)
+            self.peak, self.worker = max(self.peak, total), max(self.worker, worker)
             if self._done.wait(EVERY):
                 return
 

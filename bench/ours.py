@@ -128,6 +128,10 @@ class Tidemill:
         self.spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long").toArrow()
         return time.perf_counter() - began
 
+    def session(self) -> SparkSession:
+        assert self.spark is not None
+        return self.spark
+
     def open(self, folder: Path) -> Warehouse:
         assert self.spark is not None
         # Spark ends workers that have been idle for a minute, as they are while others are measured.

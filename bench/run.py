@@ -16,8 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES, QUICK, Bench, Plan, Result, clean, peers_only, save
+from bench.cases import CASES, clean, peers_only, save
 from bench.contract import Ours
+from bench.running import QUICK, Bench, Plan, Result
 
 RESULTS = Path(__file__).resolve().parent / "results.json"
 

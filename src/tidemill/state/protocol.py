@@ -187,9 +187,10 @@ class State(Protocol):
         stream, even where that goes back; versions never do.
 
         All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
-        nothing left is forgotten), and the members of windows, which are then due and no longer `sealed`. A
-        window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
-        ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
+        nothing left is forgotten), and the members of windows, which are then due, and no longer
+        `sealed` where the retracted slice itself counted. A window that a *desired* member left is as if it
+        had not been judged: WAITING without a reason, not ready, desired None, and a lease on it is broken,
+        so that what is being built from it is not recorded.
         What was built keeps its marks: a slice that comes back under the name it was built with is observed.
         """
         ...

@@ -371,11 +371,11 @@ def retract(
         rows, laid, windows = store.look("leaving", stream=act.stream, ids=ids)
         seen = windows_heard(windows, rows)
         changes = Changes(seen)
+        gone = next((entry.seq for entry in entries_heard(rows) if entry.id == act.slice), None)
         for found in seen:
             key = found.kept.window.key
-            changes.save(
-                phases.bereft(found.kept, desired=any(mark.desired for mark in found.marks.values()))
-            )
+            desired = {place for place, mark in found.marks.items() if mark.desired}
+            changes.save(phases.bereft(found.kept, desired=bool(desired), counted=gone in desired))
             for place, mark in found.marks.items():
                 changes.mark(key, place, replace(mark, member=False, desired=False, ignored=None))
         after = [fates.after_retraction(entry, act) for entry in entries_heard(rows)]

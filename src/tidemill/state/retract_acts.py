@@ -56,7 +56,7 @@ def apply(
     saw_version(db, act.stream, "quarantine", quarantine_version)
     seqs = json.dumps([entry.seq for entry in slices])
     _leave_tiles(db, act.stream, seqs)
-    window_acts.leave(db, act.stream, seqs)
+    window_acts.leave(db, act.stream, seqs, slices[0].seq)
     return True
 
 

@@ -161,13 +161,18 @@ class WindowOracle:
             self.gate.land(act.slice, act.records, act.at, act.source)
 
     def retract(self, gone: str) -> None:
-        """From now on the slice never arrived. The windows it was a member of are no longer sealed."""
+        """From now on the slice never arrived. The windows it counted in are no longer sealed."""
         if gone not in self._ledger:
             raise InputError(f"slice {gone!r} never landed", hint=f"landed: {', '.join(self._ledger)}")
+        for start in self._touched.get(gone, set()):
+            members = self.members(start)
+            if gone in {
+                member.slice for member in self._used(Interval(start, start + self.rules.span), members)
+            }:
+                self._sealed.pop(start, None)
+        self._touched.pop(gone, None)
         self._retracted.add(gone)
         self.gate = self.gate.rebuilt(without={gone})
-        for start in self._touched.pop(gone, set()):
-            self._sealed.pop(start, None)
 
     def tick(self, now: int) -> Round:
         """Judge every window; build what is ready and not current; withdraw what may no longer stand."""
