@@ -61,12 +61,15 @@ def _window_words(done: StreamTick, builds: Sequence[Outcome]) -> str:
     if done.windows is not None:
         counts = {"queued": done.windows.queued, **counts, "withdrawn": done.windows.withdrawn}
     told = [(count, word) for word, count in counts.items() if count]
-    if done.windows is not None and done.windows.laid and not told:
+    if done.windows is not None and done.windows.waiting and not told:
         told = [(done.windows.waiting.total(), "waiting")]
-    if not told:
-        return ""
-    (first, word), *rest = told
-    return ", ".join([f"{many(first, 'window')} {word}", *(f"{count:,} {other}" for count, other in rest)])
+    words = []
+    if told:
+        (first, word), *rest = told
+        words = [f"{many(first, 'window')} {word}", *(f"{count:,} {other}" for count, other in rest)]
+    if done.windows is not None and done.windows.ignored:
+        words.append(f"too late for {many(done.windows.ignored, 'window')}")
+    return ", ".join(words)
 
 
 def build_line(of: Outcome) -> Iterator[Piece]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def about(us: int) -> str:
     """A duration for people: nobody reads the seconds of an age in days, nor its microseconds."""
-    unit = SECOND if us < HOUR else MINUTE if us < DAY else HOUR
+    unit = 1 if us < SECOND else SECOND if us < HOUR else MINUTE if us < DAY else HOUR
     return format_duration(us - us % unit)
 
 
@@ -135,12 +135,12 @@ def member_words(member: Member, last_arrival: int) -> tuple[str, str]:
     """Whether a slice counts for a window, and why."""
     after = member.arrival - last_arrival
     if member.ignored is not None:
-        came = f": it came {format_duration(after)} after the cutoff" if after > 0 else ""
+        came = f": it came {about(after)} after the cutoff" if after > 0 else ""
         return "ignored", shown(member.ignored) + came
     if not member.desired:
         return "open", "not judged yet; the next round does"
     if after > 0:
-        return "used", f"came {format_duration(after)} after the cutoff, but was needed or let in"
+        return "used", f"came {about(after)} after the cutoff, but the window was still open for it"
     return "used", "came by the cutoff"
 
 
