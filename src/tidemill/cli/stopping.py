@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+WAKE_UP: Final = 0.1  # seconds
 
 
 def until_stopped(work: Callable[[threading.Event], None]) -> None:
@@ -35,7 +36,9 @@ def until_stopped(work: Callable[[threading.Event], None]) -> None:
     try:
         thread = threading.Thread(target=body, name="tidemill-run", daemon=True)
         thread.start()
-        thread.join()
+        while thread.is_alive():
+            # The system may give the signal to any thread; Python's handler runs when this one wakes up.
+            thread.join(WAKE_UP)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
