@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.windows.conftest import NewStations, coordinate
+from tests.windows.conftest import NewStations, Stations, coordinate
 
 from tidemill.model.time import HOUR, SECOND
 from tidemill.model.windows import Phase
@@ -30,10 +30,34 @@ with Mill.open(sys.argv[1]) as mill:
 """
 
 
-def start(root: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", BUILDER, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def start(root: Path, count: int) -> list[subprocess.Popen[str]]:
+    """So many builder processes, which all begin at the same moment."""
+    crowd = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILDER, str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(count)
+    ]
+    for process in crowd:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in crowd:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return crowd
+
+
+def finish(stations: Stations) -> None:
+    """Who is left found the queue empty and ended; what a dead one held comes back when its lease runs out."""
+    with stations.open() as mill:
+        held = mill.state.windows(phase=Phase.BUILDING)
+        stations.clock.set(max([stations.clock(), *((w.lease_until or 0) + SECOND for w in held)]))
+        while mill.tick().builds:
+            pass
 
 
 def test_three_builder_processes_and_one_is_killed(new_stations: NewStations) -> None:
@@ -41,29 +65,15 @@ def test_three_builder_processes_and_one_is_killed(new_stations: NewStations) ->
     hours = [f"2024-01-{1 + h // 24:02d}T{h % 24:02d}:00:00Z" for h in range(WINDOWS + 1)]
     for number in range(WINDOWS):
         stations.land(f"h{number}", hours[number], hours[number + 1])
-    stations.clock.set(stations.clock())
     coordinate(stations)
-    crowd = [start(stations.root) for _ in range(3)]
-    for process in crowd:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in crowd:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    crowd = start(stations.root, 3)
     victim = random.choice(crowd)
     assert victim.stdout is not None
     victim.stdout.readline()  # it is in the middle of it now
     os.kill(victim.pid, signal.SIGKILL)
     for process in crowd:
         process.communicate(timeout=120)
-    # Who is left finds the queue empty and ends; what the dead one held comes back when its lease runs out.
-    with stations.open() as mill:
-        held = mill.state.windows(phase=Phase.BUILDING)
-        stations.clock.set(max([stations.clock(), *((w.lease_until or 0) + SECOND for w in held)]))
-        while mill.tick().builds:
-            pass
+    finish(stations)
     windows = stations.windows()
     assert len(windows) == WINDOWS
     assert {(w.phase, w.revision) for w in windows} == {(Phase.BUILT, 1)}

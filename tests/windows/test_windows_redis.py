@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,11 @@ from pathlib import Path
 import pytest
 from tests.state.redis_server import RedisServer
 from tests.windows.conftest import NewStations, Stations, coordinate, instant
-from tests.windows.test_windows_crowd import start
+from tests.windows.test_windows_crowd import finish, start
 from tests.windows.test_windows_life import bytes_of, lived, story
 
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import StorageError
-from tidemill.model.time import SECOND
 from tidemill.model.windows import Phase
 
 
@@ -80,14 +78,7 @@ def test_builders_wait_for_a_server_that_went_away_and_go_on(
     for number in range(30):
         stations.land(f"h{number}", hours[number], hours[number + 1])
     coordinate(stations)
-    crowd: list[subprocess.Popen[str]] = [start(stations.root) for _ in range(2)]
-    for process in crowd:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in crowd:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    crowd = start(stations.root, 2)
     assert crowd[0].stdout is not None
     crowd[0].stdout.readline()  # the first window is built
     server.kill()
@@ -95,11 +86,7 @@ def test_builders_wait_for_a_server_that_went_away_and_go_on(
     for process in crowd:
         _, _ = process.communicate(timeout=120)
         assert process.returncode == 0
-    with stations.open() as mill:
-        held = mill.state.windows(phase=Phase.BUILDING)
-        stations.clock.set(max([stations.clock(), *((w.lease_until or 0) + SECOND for w in held)]))
-        while mill.tick().builds:
-            pass
+    finish(stations)
     windows = stations.windows()
     assert {(w.phase, w.revision) for w in windows} == {(Phase.BUILT, 1)}
     assert len(windows) == len(stations.files()) == 30

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
-from tidemill.model.slices import Counts, SliceEntry, SliceStatus
+from tidemill.model.slices import SliceEntry
 from tidemill.state import window_acts
 from tidemill.state.acts import entry_of, rehash, rewrite, saw_version
+from tidemill.state.fates import after_retraction
 from tidemill.state.protocol import ClockState, Retraction
 
 
@@ -45,7 +45,7 @@ def apply(
     slices = [entry_of(db, act.stream, act.slice)]
     slices += [entry_of(db, act.stream, slice_id) for slice_id in act.again if slice_id != act.slice]
     for before in slices:
-        rewrite(db, before, _retracted(before, act) if before.id == act.slice else _sent_back(before, act))
+        rewrite(db, before, after_retraction(before, act))
     _forget_batches(db, act.stream, slices)
     db.execute("DELETE FROM clocks WHERE stream = ?", (act.stream,))
     db.executemany(
@@ -58,38 +58,6 @@ def apply(
     _leave_tiles(db, act.stream, seqs)
     window_acts.leave(db, act.stream, seqs, slices[0].seq)
     return True
-
-
-def _retracted(entry: SliceEntry, act: Retraction) -> SliceEntry:
-    if entry.status is SliceStatus.RETRACTED:
-        return entry  # the first act is the story
-    return replace(
-        entry,
-        status=SliceStatus.RETRACTED,
-        batch=None,
-        accepted_before=None,
-        retracted_at=act.at,
-        retract_reason=act.reason,
-    )
-
-
-def _sent_back(entry: SliceEntry, act: Retraction) -> SliceEntry:
-    if entry.status is SliceStatus.RETRACTED:
-        raise StorageError(
-            f"slice {entry.id} can not go back to the gate: it was retracted",
-            hint="run `tidemill recover` to rebuild the state from the warehouse",
-        )
-    return replace(
-        entry,
-        status=SliceStatus.PENDING,
-        counts=Counts(),
-        observed=None,
-        watermark=None,
-        batch=None,
-        error=None,
-        attempt=entry.attempt + 1,
-        accepted_before=act.again[entry.id],
-    )
 
 
 def _forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
