@@ -52,7 +52,7 @@ def start(root: Path, count: int) -> list[subprocess.Popen[str]]:
 
 
 def finish(stations: Stations) -> None:
-    """Who is left found the queue empty and ended; what a dead one held comes back when its lease runs out."""
+    """Who is left found the queue empty and ended; what a dead one held comes back after its lease."""
     with stations.open() as mill:
         held = mill.state.windows(phase=Phase.BUILDING)
         stations.clock.set(max([stations.clock(), *((w.lease_until or 0) + SECOND for w in held)]))
