@@ -30,10 +30,12 @@ from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.coordinator import days_of
 from tidemill.windows.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
+from tidemill.windows.raw import Recent
 
 log = logging.getLogger(__name__)
 
 RUN: Final = 64  # windows that a builder takes at once from a long queue
+RECENT: Final = 64 << 20  # bytes of raw that builders of this process keep while they work
 RENEWALS: Final = 3  # a lease is renewed as often before it would run out
 
 
@@ -71,6 +73,7 @@ class Builders:
         self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._held: dict[str, list[WindowKey]] = {}
         self._guard = threading.Lock()
+        self._recent: Recent | None = None
 
     def build(
         self,
@@ -101,9 +104,13 @@ class Builders:
                 if left:  # an error on the way: others need not wait for the lease to run out
                     self.yard.state.release(owner)
 
-        with self._renewing(clock), ThreadPoolExecutor(self.concurrency, "builder") as pool:
-            for _ in pool.map(work, range(self.concurrency)):
-                pass
+        self._recent = Recent(RECENT)
+        try:
+            with self._renewing(clock), ThreadPoolExecutor(self.concurrency, "builder") as pool:
+                for _ in pool.map(work, range(self.concurrency)):
+                    pass
+        finally:
+            self._recent = None
         return outcomes
 
     def anything_to_take(self) -> bool:
@@ -181,7 +188,8 @@ class Builders:
             read.update({part.path: part.size for part in parts})
             paths = snapshot.paths(parts) if snapshot is not None else []
             windows.append(WindowUnit(build, paths))
-        unit = BuildUnit(self.yard.streams[name], str(self.yard.warehouse), windows)
+        stream, warehouse = self.yard.streams[name], str(self.yard.warehouse)
+        unit = BuildUnit(stream, warehouse, windows, recent=self._recent)
         return unit, sum(read.values())
 
     # -- committing

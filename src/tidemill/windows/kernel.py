@@ -31,7 +31,7 @@ from tidemill.windows.dataset import (
     write_dataset,
 )
 from tidemill.windows.order import STEP, Run, arranged, batches, times, whole
-from tidemill.windows.raw import Parts, Piece, Reader, wanted
+from tidemill.windows.raw import Parts, Piece, Reader, Recent, wanted
 from tidemill.windows.spill import MOST_BUCKETS, Spill
 
 _CELLS: Final = 1 << 16  # of the histogram by which the rows of a group are parted
@@ -64,6 +64,7 @@ class BuildUnit:
     windows: Sequence[WindowUnit]
     step: int = STEP
     sizes: Sizes = field(default_factory=Sizes)
+    recent: Recent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ class _Rows:
 
     def __init__(self, unit: BuildUnit, group: Sequence[_Task], stack: ExitStack) -> None:
         self._sizes = unit.sizes
-        self.reader = Reader(unit.stream, wanted([task.build for task in group]), unit.sizes.batch)
+        wants = wanted([task.build for task in group])
+        self.reader = Reader(unit.stream, wants, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
         warehouse = Path(unit.warehouse)
         make_folders(warehouse, unit.stream.name, [task.build.key for task in group])

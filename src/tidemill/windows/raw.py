@@ -5,8 +5,10 @@ Only row groups that can hold a wanted row are read, and only the payloads of wa
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -41,6 +43,44 @@ class Piece:
     size: int  # bytes of what is read of it, unpacked
     first: int  # event times lie in between, both included
     last: int
+
+
+class Recent:
+    """Row groups that were read lately: windows that are built one by one are neighbours as often as not, and
+    lie in the same ones. Builders of one process share it; in another process it keeps nothing."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit  # bytes
+        self._kept: dict[Piece, Future[pa.Table]] = {}
+        self._guard = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
+        return Recent, (0,)
+
+    def table(self, piece: Piece) -> pa.Table | None:
+        """The row group; None when it is too large to be kept. Who asks while it is being read waits."""
+        if piece.size > self._limit:
+            return None
+        with self._guard:
+            reading = self._kept.get(piece)
+            if reading is not None:
+                mine = False
+            else:
+                mine, reading = True, Future()
+                while sum(kept.size for kept in self._kept) + piece.size > self._limit:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[piece] = reading
+        if mine:
+            try:
+                with _part(piece.path) as file:
+                    columns = list(_WIDE)
+                    reading.set_result(file.read_row_group(piece.group, columns, use_threads=False))
+            except BaseException as error:
+                with self._guard:
+                    self._kept.pop(piece, None)
+                reading.set_exception(error)
+                raise
+        return reading.result()
 
 
 class Parts:
@@ -133,6 +173,7 @@ class Reader:
     stream: Stream
     wanted: Wanted
     batch_bytes: int
+    recent: Recent | None = None
     columns: Columns = field(init=False)
     schema: pa.Schema = field(init=False)
     counts: Ints = field(init=False)
@@ -154,10 +195,17 @@ class Reader:
         """Wanted rows as typed columns, and the window of each."""
         for piece in pieces:
             at_once = self.batch_bytes * piece.rows // max(1, piece.size)
-            for _, batch in self._batches([piece], _WIDE, max(_LEAST_ROWS, min(_MOST_ROWS, at_once))):
+            for batch in self._whole(piece, max(_LEAST_ROWS, min(_MOST_ROWS, at_once))):
                 rows, window, rank = self.wanted.rows(batch)
                 if rows.size:
                     yield self._typed(batch, rows, window, rank), window
+
+    def _whole(self, piece: Piece, rows: int) -> Iterator[pa.RecordBatch]:
+        kept = self.recent.table(piece) if self.recent is not None else None
+        if kept is not None:
+            yield from kept.to_batches(rows)
+        else:
+            yield from (batch for _, batch in self._batches([piece], _WIDE, rows))
 
     def _batches(
         self, pieces: Sequence[Piece], columns: Sequence[str], rows: int
