@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -58,6 +58,7 @@ IDLE = 6 * HOUR  # after the end of a window its slices are complete, and it is 
 class Built:
     seconds: float
     windows: tuple[int, ...]  # starts of those that were built
+    rows: int  # in them
 
 
 class WindowStore:
@@ -113,7 +114,7 @@ class WindowStore:
         self.land(mill, slices)
         landed = time.perf_counter() - began
         built = ticked(mill)
-        return Built(landed + built.seconds, built.windows)
+        return replace(built, seconds=landed + built.seconds)
 
     def raw_files(self) -> list[str]:
         table = Table.existing(self.folder / "warehouse" / "raw" / STREAM)
@@ -159,16 +160,17 @@ class WindowStore:
 
 def ticked(mill: Mill) -> Built:
     """Ticks until one finds nothing to do, which is not counted."""
-    seconds = 0.0
+    seconds, rows = 0.0, 0
     starts: list[int] = []
     while True:
         began = time.perf_counter()
         report = mill.tick()
         if report.idle:
-            return Built(seconds, tuple(starts))
+            return Built(seconds, tuple(starts), rows)
         seconds += time.perf_counter() - began
         for outcome in report.builds:
-            assert outcome.error is None, outcome
+            assert outcome.dataset is not None, outcome
+            rows += outcome.dataset.rows
             starts.append(outcome.key.start)
 
 
@@ -177,7 +179,7 @@ def main() -> None:
     store.clock.set(int(sys.argv[2]))
     built = ticked(store.mill(windows=True))
     store.close()
-    print(json.dumps({"seconds": built.seconds, "windows": len(built.windows)}))
+    print(json.dumps({"seconds": built.seconds, "windows": len(built.windows), "rows": built.rows}))
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def windows_memory(bench: Bench) -> list[Result]:
         store.accept(slices)
         store.close()
         readings.discard(slices)
-        peaks[rows] = _built_alone(store, slices[-1].arrival + IDLE)
+        peaks[rows] = _built_alone(store, slices[-1].arrival + IDLE, rows)
     shutil.rmtree(OUT / "windows-memory")
     small, large = peaks.values()
     note = f"{bench.plan.large_window} rows ({large['seconds']:.1f} s) against a tenth of them, RSS"
@@ -188,7 +188,7 @@ def windows_memory(bench: Bench) -> list[Result]:
     ]
 
 
-def _built_alone(store: WindowStore, now: int) -> Mapping[str, float]:
+def _built_alone(store: WindowStore, now: int, rows: int) -> Mapping[str, float]:
     command = [sys.executable, "-m", "bench.ours_windows", str(store.folder), str(now), store.settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with PeakMemory(process.pid) as memory:
@@ -196,5 +196,5 @@ def _built_alone(store: WindowStore, now: int) -> Mapping[str, float]:
     if process.returncode:
         raise RuntimeError(f"the window was not built:\n{complaint}")
     told = json.loads(printed.splitlines()[-1])
-    assert told["windows"] == 1, told
+    assert (told["windows"], told["rows"]) == (1, rows), told
     return {"tree": memory.peak / GB, "worker": memory.worker / GB, "seconds": told["seconds"]}
