@@ -62,10 +62,10 @@ def different_rows(png: bytes) -> int:
 
 def test_the_dom_holds_the_charts_and_the_numbers(demo: DemoResult, tmp_path: Path) -> None:
     dom = browse(tmp_path / "profile", demo.report, "--dump-dom")
-    assert dom.count("<svg") == dom.count("</svg>") == 8
+    assert dom.count("<svg") == dom.count("</svg>") == 9
     assert f"<b>{demo.facts.total.records:,}</b>" in dom
     assert "Everything equals its recomputation." in dom
-    assert dom.count("<table>") == 7
+    assert dom.count("<table>") == 9
 
 
 def test_the_page_is_drawn_in_light_and_in_dark(demo: DemoResult, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tidemill.demo import run_demo
 from tidemill.demo.project import TIME_TYPE, start_afresh, tidemill_command
 from tidemill.demo.telling import Teller, errors_to
 from tidemill.model.errors import ConfigError, InputError, StorageError
+from tidemill.model.time import HOUR
 from tidemill.testing import REQUESTS
 
 
@@ -24,6 +25,7 @@ def test_the_project_declares_the_stream_of_the_feed(tmp_path: Path) -> None:
     assert set(stream.fields) == set(REQUESTS.fields)
     metric = stream.metrics["requests"]
     assert (tuple(metric.dimensions), tuple(metric.measures)) == REQUESTS.metrics["requests"]
+    assert stream.aggregation_span == HOUR
 
 
 def test_a_second_demo_starts_afresh_and_leaves_other_files_alone(tmp_path: Path) -> None:

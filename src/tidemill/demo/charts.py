@@ -224,3 +224,29 @@ def tile_map(facts: Facts) -> str:
         chart.bar(x, (place + 0.12, place + 0.88), "late" if change else "idle", tip, gap=1.5)
     chart.legend([("late", "rebuilt"), ("idle", "left alone")])
     return chart.svg()
+
+
+def dataset_rows(facts: Facts) -> str:
+    """The dataset of each hour with its rows; what a second revision added stands out."""
+    found = facts.datasets
+    again = {one.after.hour: one for one in found.again}
+    marks = ticks(max((edition.rows for edition in found.after.newest.values()), default=0))
+    chart = Chart(
+        "datasets",
+        "Rows of the dataset of each hour",
+        f"{len(found.after.newest)} bars over the day; {len(again)} of them grew when they came out again.",
+        x=(facts.span.start, facts.span.end),
+        y=(0, marks[-1][0]),
+        box=Box(height=240),
+    )
+    chart.y_axis(marks, "rows")
+    chart.x_axis(hour_ticks(facts.span, 3 * HOUR), "window, UTC")
+    for at, edition in sorted(found.after.newest.items()):
+        one = again.get(at)
+        first = edition.rows if one is None else one.before.rows if one.before else 0
+        x = (at + 0.1 * HOUR, at + 0.9 * HOUR)
+        name = f"{clock(at)} r{edition.revision}: {edition.rows:,} rows"
+        chart.bar(x, (0, first), "accepted", name if one is None else f"{clock(at)}: {first:,} rows before")
+        chart.bar(x, (first, edition.rows), "late", f"{name}, {edition.rows - first:,} more")
+    chart.legend([("accepted", "before the late slice"), ("late", "added by the next revision")])
+    return chart.svg()

@@ -11,6 +11,7 @@ from decimal import Decimal
 
 import duckdb
 
+from tidemill.demo.datasets import Datasets
 from tidemill.demo.project import STREAM
 from tidemill.mill import Mill
 from tidemill.model.levels import LEVELS
@@ -104,6 +105,7 @@ class Proof:
     slices: int
     raw_rows: int
     tiles: int
+    datasets: int
     findings: Sequence[str]
 
     @property
@@ -127,6 +129,7 @@ class Facts:
         int, tuple[int, int]
     ]  # whole hours behind the watermark -> events of the feed, of the late slice
     every_5s: Mapping[int, int]
+    datasets: Datasets
     proof: Proof
 
     @property
@@ -156,10 +159,20 @@ class Facts:
         return self.after.same(self.before)
 
     @property
+    def all_in_datasets(self) -> bool:
+        """Whether every accepted record is in a dataset, each in the one of its hour, before and after."""
+        found, accepted = self.datasets, self.total.accepted
+        rows = (found.before.rows, found.after.rows)
+        return rows == (accepted - self.late.counts.accepted, accepted) and (
+            found.before_true and found.after_true
+        )
+
+    @property
     def ok(self) -> bool:
         untouched = self.left_alone == len(self.after.tiles) - len(self.changes)
         truths = all(judged.ok for judged in self.judged) and self.before_true and self.after_true
-        return truths and untouched and self.proof.ok
+        datasets = self.all_in_datasets and self.datasets.ok
+        return truths and untouched and datasets and self.proof.ok
 
 
 def judge(mill: Mill, truth: Manifest) -> list[Judged]:
@@ -226,7 +239,7 @@ def prove(mill: Mill) -> Proof:
     audit = mill.verify(STREAM)
     done = audit.streams[0]
     found = [f"{finding.what} {finding.where}: {finding.difference}" for finding in audit.findings]
-    return Proof(done.slices, done.raw_rows, done.tiles, found)
+    return Proof(done.slices, done.raw_rows, done.tiles, done.datasets, found)
 
 
 def _between(span: Interval) -> str:

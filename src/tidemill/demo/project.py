@@ -54,6 +54,12 @@ streams:
     # Counted and summed exactly at 5s, 1m, 1h, 1d and 7d.
     metrics:
       {STREAM}: {{kind: counter, dimensions: [api, region, status], measures: [latency_ms]}}
+
+    # One dataset for each hour, once slices cover it and it has been over for a day: files come that much out
+    # of order. What comes later makes it come out again, for a week.
+    aggregation_span: 1h
+    subject_to_change_window: 1d
+    late_slices: {{policy: reemit, max_lateness: 7d}}
 """
 
 

@@ -37,7 +37,7 @@ p { margin: .35rem 0 .9rem; max-width: 46rem; }
 .lead { color: var(--soft); font-size: 1.05rem; }
 section { background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: 1.35rem
   1.5rem; margin-top: 1.25rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(12rem, 1fr)); gap: .75rem;
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem;
   margin-top: 1.5rem; }
 .card { background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: .8rem 1rem; }
 .card b { display: block; font-size: 1.45rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
@@ -91,6 +91,7 @@ def render(facts: Facts, *, warehouse: str, commands: Sequence[str]) -> str:
             _lateness(facts),
             _late_slice(facts),
             _tiles(facts),
+            _datasets(facts),
             _proof(facts),
         )
     )
@@ -111,7 +112,7 @@ def _style() -> str:
 
 
 def _head(facts: Facts) -> str:
-    total = facts.total
+    total, again = facts.total, facts.datasets.again
     verdict = (
         '<span class="good">equal</span>' if facts.proof.ok else '<span class="bad">differences found</span>'
     )
@@ -122,7 +123,8 @@ def _head(facts: Facts) -> str:
         (f"{total.duplicate:,}", "duplicates, without effect"),
         (f"{total.conflict:,}", "conflicts, in quarantine"),
         (f"{total.rejected:,}", "rejected, in quarantine"),
-        (f"{len(facts.changes)} of {len(facts.after.tiles)}", "tiles rebuilt by the late slice"),
+        (f"{len(facts.changes)} of {len(facts.after.tiles)}", "tiles were rebuilt"),
+        (f"{len(again)} of {len(facts.datasets.after.newest)}", "datasets came out again"),
     ]
     shown = "".join(
         f'<div class="card"><b>{text(n)}</b><span>{text(words)}</span></div>' for n, words in cards
@@ -226,8 +228,8 @@ def _late_slice(facts: Facts) -> str:
     return _section(
         "Before and after the late slice",
         f"A gateway was cut off from {clock(facts.late_span.start)} to {clock(facts.late_span.end)} and "
-        f"delivered its {facts.late.counts.records:,} events the next day. The same query gave the grey line "
-        "before and the orange line after.",
+        f"delivered its {facts.late.counts.records:,} events two days later. The same query gave the grey "
+        "line before and the orange line after.",
         _chart(charts.before_after(facts)),
         _table("From the 1h level; sums are exact decimals", head, rows, words=1),
         _verdict(
@@ -262,12 +264,69 @@ def _tiles(facts: Facts) -> str:
     )
 
 
+def _datasets(facts: Facts) -> str:
+    found = facts.datasets
+    names = {one.entry.id: one.name for one in facts.judged}
+    reissued = {one.after.hour for one in found.again}
+    rows = [
+        (
+            clock(one.after.hour), f"r{one.after.revision}",
+            ", ".join(sorted(names.get(each, each[:12]) for each in one.added)),
+            f"{one.before.rows if one.before else 0:,}", f"{one.after.rows:,}",
+        )
+        for one in found.again
+    ]  # fmt: skip
+    every = [
+        (
+            clock(at), f"r{edition.revision}", "came out again" if at in reissued else "as it was",
+            found.after.files.get(edition.file, "none")[:12], f"{len(edition.slices)}", f"{edition.rows:,}",
+        )
+        for at, edition in sorted(found.after.newest.items())
+    ]  # fmt: skip
+    return _section(
+        "Which datasets came out again",
+        "Each hour is handed on as an Arrow file, once slices cover it and it has been over for a day. "
+        "What comes later makes the hours it has events of come out again, beside what was handed on before: "
+        "no file is ever changed.",
+        _chart(charts.dataset_rows(facts)),
+        _table(
+            "Came out again", ("window from", "revision", "because of", "rows before", "rows after"), rows,
+            words=3,
+        ),
+        _verdict(
+            found.only_the_late,
+            f"These are the hours of the late slice: {len(rows)} of {len(every)}.",
+            "These are not the hours of the late slice.",
+        ),
+        _verdict(
+            found.files_kept,
+            f"All {len(found.before.files)} files that stood before it have the same sha256 as then.",
+            f"{found.untouched} of the {len(found.before.files)} files that stood before it are as they "
+            f"were; {len(found.new_files)} are new.",
+        ),
+        _verdict(
+            facts.all_in_datasets,
+            f"The {found.after.rows:,} rows of the datasets are the accepted records, each in its hour. "
+            "Their sums of latency_ms equal the feed's truth, to the last digit.",
+            "The rows of the datasets are not the accepted records.",
+        ),
+        _details(
+            "Every dataset",
+            _table(
+                "The newest of each hour",
+                ("window from", "revision", "now", "sha256", "slices", "rows"), every, words=4,
+            ),
+        ),
+    )  # fmt: skip
+
+
 def _proof(facts: Facts) -> str:
     proof = facts.proof
     rows = [
         ("slices, hashed again", f"{proof.slices:,}"),
         ("raw rows, counted again", f"{proof.raw_rows:,}"),
         ("tiles, built again from raw", f"{proof.tiles:,}"),
+        ("datasets, built again from raw", f"{proof.datasets:,}"),
         ("differences", f"{len(proof.findings):,}"),
     ]
     found = "".join(f"<li>{text(finding)}</li>" for finding in proof.findings[:100])
@@ -284,7 +343,9 @@ def _proof(facts: Facts) -> str:
 
 
 def _next(warehouse: str, commands: Sequence[str]) -> str:
-    words = f"The warehouse is in {warehouse}: Delta tables that any Delta reader opens."
+    words = (
+        f"The warehouse is in {warehouse}: Delta tables and Arrow files that other tools open as they are."
+    )
     return _section("Try next", words, "<pre>" + text("\n".join(commands)) + "</pre>")
 
 

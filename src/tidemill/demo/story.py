@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from tidemill.demo import facts
+from tidemill.demo import datasets, facts
+from tidemill.demo.datasets import Datasets, Shelf
 from tidemill.demo.facts import Facts, Judged, View
 from tidemill.demo.project import STREAM, Place, disk_errors, shown, start_afresh, tidemill_command
 from tidemill.demo.report import write_report
@@ -22,7 +23,7 @@ from tidemill.demo.telling import Teller, errors_to
 from tidemill.mill import Mill
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Reject
-from tidemill.model.time import HOUR, Interval, format_instant
+from tidemill.model.time import DAY, HOUR, Interval, format_instant
 from tidemill.testing import FakeClock
 from tidemill.testing.feed import Manifest, RequestFeed, SliceTruth
 
@@ -101,13 +102,16 @@ class _Story:
             "gate": "Spark decides which are new",
             "write": "Spark sorts and writes raw",
             "commit": "one commit, then the rollups" if share == 1.0 else "one commit",
+            "windows": "builders write datasets",
             "verify": "Spark recomputes everything from raw",
         }
         self.teller.reach(share, doing.get(step))
 
     def tell(self, mill: Mill, *, started: bool) -> Facts:
         tell = self.teller
-        tell.title("Tidemill: feeds that arrive late, twice and out of order in, exact rollups out.")
+        tell.title(
+            "Tidemill: feeds that arrive late, twice and out of order in, exact rollups and datasets out."
+        )
         tell.say(
             "One idea carries it. Every input is an immutable slice. Every output is a pure function of a "
             "set of slices. The hash of that set says whether the output is current."
@@ -118,7 +122,8 @@ class _Story:
         self._land_all(mill, truth)
         self._show_outcomes(facts.judge(mill, truth), mill)
         before = self._show_rollups(mill, truth)
-        return self._late_slice(mill, truth, before)
+        shelf = self._build_datasets(mill, truth)
+        return self._late_slice(mill, truth, before, shelf)
 
     def _write_feed(self) -> Manifest:
         tell, feed = self.teller, self.feed
@@ -147,9 +152,9 @@ class _Story:
         tell.chapter(2, "Slices land, the gate decides")
         tell.say(
             "A file becomes a slice: it is synced to disk and entered in the ledger, then acknowledged. Its "
-            "id is a sha256 over its stream and its bytes. The gate then gives every record one outcome, "
-            "once: accepted, duplicate, conflict or rejected. A replay changes nothing; what is refused is "
-            "kept."
+            "id is a sha256 over its stream, the hour it declares and its bytes. The gate then gives every "
+            "record one outcome, once: accepted, duplicate, conflict or rejected. A replay changes nothing; "
+            "what is refused is kept."
         )
         size = -(-len(truth.slices) // ROUNDS)
         rounds = [truth.slices[i : i + size] for i in range(0, len(truth.slices), size)]
@@ -167,12 +172,21 @@ class _Story:
         )
 
     def _land(self, mill: Mill, truth: SliceTruth) -> str:
-        """Land a file of the feed at the time of its story; the id of its slice."""
+        """Land a file of the feed at its time, with the hours that it is about; the id of its slice."""
         self.clock.set(max(truth.arrival, self.clock()))
-        done = mill.ingest(STREAM, [self.place.feed / truth.file])
+        about = self._about(truth)
+        done = mill.ingest(STREAM, [self.place.feed / truth.file], start=about.start, end=about.end)
         for refused in done.refused:
             raise refused.error
         return done.landed[0].entry.id
+
+    def _about(self, truth: SliceTruth) -> Interval:
+        """What its sender declares: slice-00007 is the eighth part of the day."""
+        kind, _, number = truth.file.removesuffix(".ndjson").partition("-")
+        if kind == "late":
+            return self.late_span
+        first, end = (self.feed.start + self.feed.span * i // SLICES for i in (int(number), int(number) + 1))
+        return Interval(first, end)
 
     def _show_outcomes(self, judged: Sequence[Judged], mill: Mill) -> None:
         tell = self.teller
@@ -215,12 +229,28 @@ class _Story:
         tell.fact(_hours_verdict(len(view.hours), right), good=right)
         return view
 
-    def _late_slice(self, mill: Mill, truth: Manifest, before: View) -> Facts:
+    def _build_datasets(self, mill: Mill, truth: Manifest) -> Shelf:
+        tell = self.teller
+        tell.chapter(4, "Datasets, an hour each")
+        tell.say(
+            "Each hour is handed on as an Arrow file, once slices cover it and it has been over for a day: "
+            "that is what the stream declares. So it is a day later now."
+        )
+        self.clock.set(max(self.clock(), self.span.end + DAY))
+        with tell.work("building datasets", "the windows that are ready were built"):
+            mill.run_until_idle()
+        shelf = datasets.look_up(mill)
+        right = shelf.equals(truth)
+        found = f"{len(shelf.newest)} datasets, {shelf.rows:,} rows"
+        tell.fact(f"{found}: {_rows_verdict(right)}", good=right)
+        return shelf
+
+    def _late_slice(self, mill: Mill, truth: Manifest, before: View, shelf: Shelf) -> Facts:
         tell = self.teller
         first, last = _clock(self.late_span.start), _clock(self.late_span.end)
-        tell.chapter(4, "A late slice")
+        tell.chapter(5, "A late slice")
         tell.say(
-            f"A gateway was cut off from {first} to {last}. The next day it delivers what it kept. The set "
+            f"A gateway was cut off from {first} to {last}. Two days later it delivers what it kept. The set "
             "of slices behind some tiles is now another one, so their hashes no longer fit: those are "
             "rebuilt, and nothing else."
         )
@@ -264,17 +294,22 @@ class _Story:
         )  # fmt: skip
         right = after.equals(truth_after)
         tell.fact(_hours_verdict(len(after.hours), right), good=right)
+        handed = datasets.compare(shelf, datasets.look_up(mill), truth, truth_after, judged[-1].entry.id)
+        self._show_datasets(handed, judged)
 
-        tell.chapter(5, "The proof")
+        tell.chapter(6, "The proof")
         tell.say(
             "verify believes nothing that was derived. It hashes the slices again, counts raw again, builds "
-            "every tile again from raw on Spark, and compares bit for bit."
+            "every tile and every dataset again from raw on Spark, and compares bit for bit."
         )
         with tell.work("verifying", "verified"):
             proof = facts.prove(mill)
         for finding in proof.findings[:10]:
             tell.fact(finding, good=False)
-        checked = f"{proof.slices} slices, {proof.raw_rows:,} raw rows, {proof.tiles} tiles"
+        checked = (
+            f"{proof.slices} slices, {proof.raw_rows:,} raw rows, {proof.tiles} tiles, "
+            f"{proof.datasets} datasets"
+        )
         verdict = "all equal" if proof.ok else f"{len(proof.findings)} differences"
         tell.fact(f"{checked}: {verdict}", good=proof.ok)
         return Facts(
@@ -288,14 +323,47 @@ class _Story:
             changes=changes,
             lateness=facts.lateness(mill, judged[-1].entry.id),
             every_5s=facts.count_5s(mill, self.span),
+            datasets=handed,
             proof=proof,
         )
 
+    def _show_datasets(self, found: Datasets, judged: Sequence[Judged]) -> None:
+        tell = self.teller
+        names = {one.entry.id: one.name for one in judged}
+        tell.say("Datasets are made of slices, too: those of its hours come out again, as the next revision.")
+        tell.table(
+            ("window", "revision", "why", "rows before", "rows after"),
+            [
+                (
+                    f"{_clock(one.after.hour)}-{_clock(one.after.hour + HOUR)}", f"r{one.after.revision}",
+                    "+ " + ", ".join(sorted(names.get(each, each[:12]) for each in one.added)),
+                    f"{one.before.rows if one.before else 0:,}", f"{one.after.rows:,}",
+                )
+                for one in found.again
+            ],
+            left=3,
+        )  # fmt: skip
+        count = f"{len(found.again)} of {len(found.after.newest)} datasets came out again"
+        if found.only_the_late:
+            tell.fact(f"{count}: the hours of the late slice, because of it", good=True)
+        else:
+            tell.fact(f"{count}, which are not the hours of the late slice", good=False)
+        if found.files_kept:
+            tell.fact(
+                f"all {found.untouched} files that stood before are untouched, byte for byte", good=True
+            )
+        else:
+            stood = (
+                f"{found.untouched} of the {len(found.before.files)} files that stood before are untouched"
+            )
+            tell.fact(f"{stood}, {len(found.new_files)} are new", good=False)
+        tell.fact(f"{found.after.rows:,} rows: {_rows_verdict(found.after_true)}", good=found.after_true)
+
     def end(self, found: Facts, commands: Sequence[str], seconds: float) -> None:
         tell = self.teller
-        tell.chapter(6, "Yours")
+        tell.chapter(7, "Yours")
         tell.fact(f"report     {shown(self.place.report)}")
-        tell.fact(f"warehouse  {shown(self.place.warehouse)} (Delta tables: any Delta reader opens them)")
+        tell.fact(f"warehouse  {shown(self.place.warehouse)} (Delta tables and Arrow files)")
         tell.say("Try next:")
         for command in commands:
             tell.code(command)
@@ -322,12 +390,18 @@ def _hours_verdict(hours: int, right: bool) -> str:
     return "the hours differ from the feed's truth"
 
 
+def _rows_verdict(right: bool) -> str:
+    if right:
+        return "every accepted record, in the dataset of its hour"
+    return "the datasets differ from the feed's truth"
+
+
 def _clock(at: int) -> str:
     return format_instant(at)[11:16]
 
 
 def _commands(folder: Path, late: Interval) -> list[str]:
-    """Three that work as they are, from the folder that the demo was started in."""
+    """Some that work as they are, from the folder that the demo was started in."""
     mill = f"{tidemill_command()} -p {shlex.quote(shown(folder))}"
     query = (
         f"SELECT count, avg(latency_ms) FROM {STREAM} BETWEEN {format_instant(late.start)} "
@@ -337,4 +411,6 @@ def _commands(folder: Path, late: Interval) -> list[str]:
         f"{mill} status",
         f"{mill} query {shlex.quote(query)}",
         f"{mill} quarantine {STREAM} --reason skew",
+        f"{mill} windows {STREAM}",
+        f"{mill} window {STREAM} {format_instant(late.start)}",
     ]
