@@ -113,7 +113,7 @@ def _built(window: Window) -> str:
 def _members(of: WindowStory) -> Table:
     table = listing("#", "slice", "arrived", "covers", "counts", "why", "built in", right=("#",))
     for member in of.members:
-        word, why = member_words(member, of.cutoff)
+        word, why = member_words(member, plain_windows.cutoff(of))
         table.add_row(
             str(member.seq),
             Text(short_name(member), style="bold"),
@@ -131,9 +131,9 @@ def short_name(member: Member) -> str:
     return member.slice[:ID_LETTERS] + member.name.removeprefix(member.slice)
 
 
-def member_words(member: Member, last_arrival: int) -> tuple[str, str]:
+def member_words(member: Member, cutoff: int) -> tuple[str, str]:
     """Whether a slice counts for a window, and why."""
-    after = member.arrival - last_arrival
+    after = member.arrival - cutoff
     if member.ignored is not None:
         came = f": it came {about(after)} after the cutoff" if after > 0 else ""
         return "ignored", shown(member.ignored) + came

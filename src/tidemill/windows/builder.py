@@ -122,7 +122,7 @@ class Builders:
         """Take a few windows and build them one after another; None when there are none to take."""
         yard = self.yard
         waiting = yard.state.queue_length()
-        wanted = budget.grant(max(1, min(RUN, waiting // (4 * self.concurrency))))
+        wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
         if wanted == 0:
             return None
         now = clock()
