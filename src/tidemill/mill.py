@@ -89,6 +89,7 @@ class Mill:
         self._landing = Landing(project.warehouse, state)
         self._acceptors: dict[str, Acceptor] = {}
         self._rollers: dict[str, Roller] = {}
+        self._tables: dict[tuple[str, str], Table] = {}  # to look at; acceptors and rollers have their own
 
     @classmethod
     def open(
@@ -457,7 +458,15 @@ class Mill:
     # -- looking
 
     def _existing(self, kind: str, stream: str) -> Table | None:
-        return Table.existing(self.project.warehouse / kind / stream)
+        """A table as it is now; None before anybody wrote to it."""
+        known = self._tables.get((kind, stream))
+        if known is not None:
+            known.refresh()
+            return known
+        found = Table.existing(self.project.warehouse / kind / stream)
+        if found is not None:
+            self._tables[kind, stream] = found
+        return found
 
     def ledger(
         self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None
@@ -530,16 +539,9 @@ class Mill:
         from tidemill.query import NoRollups, Querier, SnapshotSource
         from tidemill.query.source import Source
 
-        tables: dict[str, Table] = {}
-
         def source_for(stream: str) -> Source:
-            if stream not in tables:
-                table = self._existing("rollups", stream)
-                if table is None:
-                    return NoRollups()
-                tables[stream] = table
-            tables[stream].refresh()
-            return SnapshotSource(tables[stream].snapshot())
+            table = self._existing("rollups", stream)
+            return SnapshotSource(table.snapshot()) if table is not None else NoRollups()
 
         return Querier(self.project.streams, source_for)
 
