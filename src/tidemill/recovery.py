@@ -77,6 +77,9 @@ def _fill(mill: Mill, target: str) -> Recovered:
         mill.state.replace_runs(stream, [], rebuild_runs(acceptor))
         builds = tile_builds(roller.table, roller.table.snapshot().parts)
         mill.state.apply_tiles(stream, roller.table.version, builds)
+        # Where all batches were undone none of them says it, and the log must not be read from its start.
+        seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
+        mill.state.saw(stream, seen)
         tiles += len(builds)
     datasets = mill.yard.recall(mill.clock())
     return Recovered(len(entries), len(records), tiles, datasets, target)

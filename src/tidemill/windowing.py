@@ -17,8 +17,8 @@ from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.table import Table
 from tidemill.model.errors import BusyError, NotFoundError, Retry, TidemillError
-from tidemill.model.slices import contribution_of
-from tidemill.model.windows import Dataset, OutboxEvent, WindowKey
+from tidemill.model.slices import SliceStatus, contribution_of
+from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
@@ -83,13 +83,17 @@ class WindowYard:
         return found
 
     def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
-        """A file says that its window is sealed; at which place of the ledger, its slices say."""
-        found, rules = self._state.window(dataset.key), rules_of(stream)
-        if dataset.sealed is None or found is None or rules is None:
+        """A file says that its window is sealed; at which place of the ledger, its slices say, those too that
+        wait to be judged again. When one of them was taken back, so was the seal."""
+        rules = rules_of(stream)
+        if dataset.sealed is None or rules is None:
             return dataset
-        used = [member for member in found[1] if member.name in dataset.slices]
-        sealed = seal_of(dataset.key.interval, used, rules) if used else None
-        return replace(dataset, sealed=sealed)
+        found = (self._state.slice(contribution_of(name)[0]) for name in dataset.slices)
+        entries = [entry for entry in found if entry is not None]
+        if not entries or any(entry.status is SliceStatus.RETRACTED for entry in entries):
+            return replace(dataset, sealed=None)
+        used = [Member(e.id, e.seq, e.name, e.slice.arrival, e.bounds) for e in entries]
+        return replace(dataset, sealed=seal_of(dataset.key.interval, used, rules))
 
     def _events(self, stream: Stream, datasets: Sequence[Dataset], now: int) -> Iterator[OutboxEvent]:
         metadata: dict[str, str | None] = {}

@@ -168,6 +168,10 @@ class State(Protocol):
         """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
         ...
 
+    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
+        """It has seen these versions, by table: all that they say is entered. They never go back."""
+        ...
+
     # -- retractions
 
     def retractions(self) -> int:
@@ -188,9 +192,9 @@ class State(Protocol):
 
         All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
         nothing left is forgotten), and the members of windows, which are then due, and no longer
-        `sealed` where the retracted slice itself counted. A window that a *desired* member left is as if it
-        had not been judged: WAITING without a reason, not ready, desired None, and a lease on it is broken,
-        so that what is being built from it is not recorded.
+        `sealed` where they were built with the retracted slice itself, be it that it was sent back before. A
+        window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
+        ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
         What was built keeps its marks: a slice that comes back under the name it was built with is observed.
         """
         ...

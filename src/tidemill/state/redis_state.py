@@ -139,6 +139,10 @@ class RedisState:
         found = pairs(self._store.look("table_versions", stream=stream)[0])
         return {table: int(version) for table, version in found.items()}
 
+    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
+        said = {table: str(version) for table, version in versions.items()}
+        self._store.act("saw", stream=stream, versions=said)
+
     # -- retractions
 
     def retractions(self) -> int:

@@ -156,6 +156,11 @@ class SqliteState:
             rows = db.execute("SELECT part_of, version FROM versions WHERE stream = ?", (stream,)).fetchall()
         return dict(rows)
 
+    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
+        with self._write() as db:
+            for table, version in versions.items():
+                acts.saw_version(db, stream, table, version)
+
     def stale_tiles(self, stream: str) -> list[BaseTile]:
         with self._read() as db:
             rows = db.execute(

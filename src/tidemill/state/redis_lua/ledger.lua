@@ -167,6 +167,14 @@ local function saw_version(stream, name, version)
   end
 end
 
+function act.saw(ask)
+  call('SADD', key('streams'), ask.stream)
+  for name, version in pairs(ask.versions) do
+    saw_version(ask.stream, name, version)
+  end
+  return { 'ok' }
+end
+
 -- Neither of the two ever goes back.
 local function advance(stream, clock)
   local source, max_seen, watermark = clock[1], clock[2], clock[3]
