@@ -273,6 +273,18 @@ def test_a_window_is_no_longer_sealed_when_a_slice_that_counted_is_retracted(
     assert [found.key for found, _ in state.due("requests", 0, 10)] == [key_of(10)]
 
 
+def test_a_window_is_no_longer_sealed_when_a_slice_that_was_sent_back_is_retracted(state: State) -> None:
+    accept(state, 1, 2)
+    lay(state, {1: [10], 2: [11]})
+    found = state.due("requests", 0, 10)
+    assert state.judge([replace(verdict_of(w, m, [m[0].seq]), seal=m[0].seq) for w, m in found]) == []
+    build_all(state)
+    assert retract(state, 1, {2: 1})
+    assert [window_at(state, hour).sealed for hour in (10, 11)] == [None, 2]
+    assert retract(state, 2, n=2)
+    assert [window_at(state, hour).sealed for hour in (10, 11)] == [None, None]
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_window_that_lost_a_slice_is_not_in_the_queue_before_it_is_judged(
     state: State, failed: bool

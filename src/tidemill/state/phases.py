@@ -47,10 +47,10 @@ def judged(kept: Kept, verdict: Judged) -> Kept:
     return Kept(replace(_fresh(after, Phase.QUEUED), trigger=trigger), due=False)
 
 
-def bereft(kept: Kept, *, desired: bool, counted: bool) -> Kept:
-    """After slices left it; `desired`: one of those was to be used; `counted`: the retracted one itself was,
-    so what the window was sealed for is gone."""
-    window = replace(kept.window, sealed=None if counted else kept.window.sealed, seal=None)
+def bereft(kept: Kept, *, desired: bool, built: bool) -> Kept:
+    """After slices left it; `desired`: one of those was to be used; `built`: it was built with the retracted
+    one itself, so what the window was sealed for is gone."""
+    window = replace(kept.window, sealed=None if built else kept.window.sealed, seal=None)
     if not desired:
         return replace(kept, window=window, due=True)
     window = replace(window, reason=None, detail=None, check_at=None, ready=False, desired=None)

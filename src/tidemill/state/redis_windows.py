@@ -374,8 +374,9 @@ def retract(
         gone = next((entry.seq for entry in entries_heard(rows) if entry.id == act.slice), None)
         for found in seen:
             key = found.kept.window.key
-            desired = {place for place, mark in found.marks.items() if mark.desired}
-            changes.save(phases.bereft(found.kept, desired=bool(desired), counted=gone in desired))
+            desired = any(mark.desired for mark in found.marks.values())
+            built = any(mark.observed is not None for place, mark in found.marks.items() if place == gone)
+            changes.save(phases.bereft(found.kept, desired=desired, built=built))
             for place, mark in found.marks.items():
                 changes.mark(key, place, replace(mark, member=False, desired=False, ignored=None))
         after = [fates.after_retraction(entry, act) for entry in entries_heard(rows)]

@@ -242,12 +242,13 @@ def observe(db: sqlite3.Connection, datasets: Sequence[Dataset], events: Sequenc
 
 
 def leave(db: sqlite3.Connection, stream: str, seqs: str, retracted: int) -> None:
-    """Slices (a JSON list of places) are members of nothing any more; one of them was retracted."""
+    """Slices (a JSON list of places) are members of nothing any more; one of them was retracted, and may have
+    left windows before that were built with it."""
     of_them = "stream = ? AND slice IN (SELECT value FROM json_each(?))"
     rows = db.execute(
-        "SELECT start, max(desired), max(desired != 0 AND slice = ?) FROM window_slices"
-        f" WHERE member = 1 AND {of_them} GROUP BY start",
-        (retracted, stream, seqs),
+        "SELECT start, max(desired), max(observed != 0 AND slice = ?) FROM window_slices"
+        f" WHERE (member = 1 OR slice = ?) AND {of_them} GROUP BY start",
+        (retracted, retracted, stream, seqs),
     ).fetchall()
     db.execute(
         f"UPDATE window_slices SET member = 0, desired = 0, ignored = NULL WHERE {of_them}", (stream, seqs)
@@ -256,11 +257,11 @@ def leave(db: sqlite3.Connection, stream: str, seqs: str, retracted: int) -> Non
     db.execute(f"DELETE FROM unlaid WHERE {of_them}", (stream, seqs))
     width = span(db, stream)
     version = stamp(db)
-    for start, desired, counted in rows:
+    for start, desired, built in rows:
         assert width is not None, stream
         kept = load(db, WindowKey(stream, start, width))
         assert kept is not None, (stream, start)
-        save(db, phases.bereft(kept, desired=bool(desired), counted=bool(counted)), version)
+        save(db, phases.bereft(kept, desired=bool(desired), built=bool(built)), version)
 
 
 # -- looking

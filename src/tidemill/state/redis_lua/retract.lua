@@ -5,10 +5,11 @@ function look.retractions()
   return { 'ok', call('GET', key('retractions')) or '0' }
 end
 
--- The entries with these ids, the windows they are members of, and how they are marked there.
+-- The entries with these ids, the windows they are members of, or were built with the first of them, which is
+-- retracted, and how they are marked there.
 function look.leaving(ask)
   local list, laid, starts, places = {}, {}, {}, {}
-  for _, id in ipairs(ask.ids) do
+  for i, id in ipairs(ask.ids) do
     local place = place_of(id)
     local row = place and call('HGET', key('slices'), place)
     if not row or cjson.decode(row).stream ~= ask.stream then
@@ -17,9 +18,11 @@ function look.leaving(ask)
     places[#places + 1] = place
     list[#list + 1] = row
     laid[#laid + 1] = call('HGET', key('laid', ask.stream), place) or ''
-    for _, start in ipairs(starts_of(ask.stream, place)) do
-      starts[start] = starts[start] or {}
-      table.insert(starts[start], place)
+    for _, list in ipairs({ starts_of(ask.stream, place), i == 1 and left_by(ask.stream, place) or {} }) do
+      for _, start in ipairs(list) do
+        starts[start] = starts[start] or {}
+        table.insert(starts[start], place)
+      end
     end
   end
   local windows = {}

@@ -3,6 +3,7 @@
 --   windows:STREAM           hash   start -> row; `stamp` goes up whenever anything of it changes
 --   members:STREAM:START     hash   place -> "member,desired,observed,judgement,ignored"
 --   laid:STREAM              hash   place -> starts of the windows it is a member of, each followed by ","
+--   left:STREAM              zset   "place start" where it is none, but the window was built with it, by text
 --   unlaid:STREAM            zset   places
 --   spans                    hash   stream -> span
 --   phase:STREAM:PHASE       zset   starts, by text
@@ -98,6 +99,11 @@ local function keep(ask)
         call('HDEL', name, place)
       else
         call('HSET', name, place, flag)
+      end
+      if string.sub(flag, 1, 1) == '0' then
+        call('ZADD', key('left', row.stream), 0, place .. ' ' .. row.start)
+      else
+        call('ZREM', key('left', row.stream), place .. ' ' .. row.start)
       end
     end
     call('SADD', key('streams'), row.stream)
@@ -248,6 +254,14 @@ local function starts_of(stream, place)
   return list
 end
 
+local function left_by(stream, place)
+  local list = {}
+  for i, found in ipairs(call('ZRANGEBYLEX', key('left', stream), '[' .. place .. ' ', '(' .. place .. '!')) do
+    list[i] = string.sub(found, #place + 2)
+  end
+  return list
+end
+
 function look.windows_of(ask)
   local place = place_of(ask.id)
   local row = place and slice_at(place)
@@ -280,7 +294,7 @@ function act.lay_out(ask)
   for _, phase in ipairs(PHASES) do
     call('DEL', key('phase', stream, phase))
   end
-  for _, name in ipairs({ 'windows', 'laid', 'changed', 'check', 'queue', 'delayed', 'leases' }) do
+  for _, name in ipairs({ 'windows', 'laid', 'left', 'changed', 'check', 'queue', 'delayed', 'leases' }) do
     call('DEL', key(name, stream))
   end
   call('ZUNIONSTORE', key('unlaid', stream), 1, key('ledger', stream, 'accepted'))
@@ -315,6 +329,7 @@ function act.lay(ask)
           row.due, row.version = '1', version
           put_window(row, before)
           call('HSET', name, entry.seq, '1,0,' .. built .. ',' .. entry.judgement .. ',')
+          call('ZREM', key('left', stream), entry.seq .. ' ' .. start)
           laid[#laid + 1] = start .. ','
         end
       end
