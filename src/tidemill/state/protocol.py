@@ -35,6 +35,18 @@ class ClockState:
     source: str
     max_seen: int
     watermark: int
+    arrival: int = 0  # of its last slice with an accepted record: from then on it may fall idle
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Event-time progress of a stream as its last accepted slice left it: of all its sources together."""
+
+    watermark: int | None = None  # never goes back, but by a retraction
+    emitted: int = 0  # how often it moved
+    buffered_rows: int = 0  # accepted, and after the watermark: not released yet
+    buffered_bytes: int = 0  # of their payloads
+    released_early: int = 0  # rows that the bound of the buffer let go before their time
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class BatchRecord:
     clocks: Sequence[ClockState]
     tiles: Mapping[int, frozenset[str]]  # 5s tile start -> ids of the slices that added rows to it
     runs: Sequence[str] = ()  # the id runs this batch added
+    progress: Progress = Progress()  # of the stream, after the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,21 @@ class State(Protocol):
 
     def clocks(self, stream: str) -> list[ClockState]: ...
 
+    def progress(self, stream: str) -> Progress:
+        """As the newest batch left it: with a batch it becomes the batch's, but its watermark and counts (not what is
+        buffered) never go back. `Progress()` before the first."""
+        ...
+
+    # -- streaming windows
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        """Per streaming window (by name) how far its results have come, as its keeper wrote it."""
+        ...
+
+    def set_mark(self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()) -> None:
+        """Replace the mark of a window (None: forget it), and enter the events in the outbox, at once."""
+        ...
+
     def runs(self, stream: str) -> list[str]:
         """Names of the id runs that make up the gate's index, oldest first."""
         ...
@@ -179,7 +207,12 @@ class State(Protocol):
         ...
 
     def apply_retraction(
-        self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+        self,
+        act: Retraction,
+        clocks: Sequence[ClockState],
+        raw_version: int,
+        quarantine_version: int,
+        progress: Progress = Progress(),
     ) -> bool:
         """Make it as if the slice had never arrived, once: False when act `n` was applied before. Acts are
         applied in their order (StorageError when one is left out, or a slice is not in the stream's ledger).
@@ -188,7 +221,7 @@ class State(Protocol):
         the counts leave the totals and it is of no batch), those of `again` become PENDING with their counts
         and outcome reset, `attempt` one higher, `accepted_before` as given, the judgement as it was. Their
         batches are forgotten when none of their slices is left in them. `clocks` become all clocks of the
-        stream, even where that goes back; versions never do.
+        stream and `progress` its progress, even where that goes back; versions never do.
 
         All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
         nothing left is forgotten), and the members of windows, which are then due, and no longer

@@ -1,0 +1,192 @@
+"""Streaming windows as declared, flat and picklable, and what a row has to do with them: pure rules.
+
+A row is late when its event time is at or before the watermark of its stream that it met. That is on record with
+the row, so what becomes of it is a function of the row and the declaration, never of when one looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from tidemill.model.predicates import Predicate
+from tidemill.model.time import Interval
+
+
+class WindowKind(StrEnum):
+    TUMBLING = "tumbling"
+    SLIDING = "sliding"
+    SESSION = "session"
+    COUNT = "count"
+    STATE = "state"
+
+    @property
+    def by_time(self) -> bool:
+        """Whether its windows lie on a grid; those of the others follow from the rows, one after another."""
+        return self in (WindowKind.TUMBLING, WindowKind.SLIDING)
+
+
+class Close(StrEnum):
+    """When a window comes out."""
+
+    WATERMARK = "watermark"  # the watermark of the stream has reached its end
+    COMPLETE = "complete"  # every aggregation window of the stream that it lies in is built
+
+
+class LatePolicy(StrEnum):
+    """What becomes of a late row."""
+
+    DISCARD = "discard"
+    NEXT_WINDOW = "next_window"  # it counts as if it had happened at the watermark it met
+    REEMIT = "reemit"  # it counts where it belongs, and a window that was out comes out again
+
+
+class Function(StrEnum):
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    FIRST = "first"
+    LAST = "last"
+    STDDEV = "stddev"
+    PERCENTILE = "percentile"
+
+
+class Trigger(StrEnum):
+    """Why a result came out."""
+
+    WATERMARK = "watermark"
+    COMPLETE = "complete"
+    COUNT = "count"
+    STATE = "state"
+    LATE = "late"  # rows that came late changed a window that was out
+    RETRACTION = "retraction"
+    STOP = "stop"  # a graceful stop: the window was still open
+
+
+class Fate(StrEnum):
+    """What a window does with a row."""
+
+    ON_TIME = "on_time"
+    DISCARDED = "discarded"
+    TOO_LATE = "too_late"  # later than max_lateness
+    NEXT_WINDOW = "next_window"
+    REEMITTED = "reemitted"
+
+    @property
+    def used(self) -> bool:
+        return self not in (Fate.DISCARDED, Fate.TOO_LATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One column of a result. `type` and `scale` are those of the field it is made of (count(*): none)."""
+
+    name: str
+    function: Function
+    column: str | None = None
+    type: str | None = None
+    scale: int = 0
+    percent: str | None = None  # of a percentile: `99.9`
+
+    @property
+    def quantile(self) -> Fraction:
+        assert self.percent is not None
+        return Fraction(self.percent) / 100
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """A declared streaming window. Durations are microseconds."""
+
+    stream: str
+    name: str
+    kind: WindowKind
+    size: int = 0  # of tumbling and sliding windows
+    step: int = 0  # of sliding windows; of tumbling ones it is the size
+    gap: int = 0  # of sessions: a row this long after the last one, or longer, begins the next
+    count: int = 0
+    open: Predicate | None = None  # of state windows
+    emit: Predicate | None = None
+    key: tuple[str, ...] = ()  # each value has its own sessions, counts, states
+    group_by: tuple[str, ...] = ()  # within a window each value has its own result
+    aggregates: tuple[Aggregate, ...] = ()
+    close: Close = Close.WATERMARK
+    late: LatePolicy = LatePolicy.DISCARD
+    max_lateness: int = 0
+
+    @property
+    def grouped_by(self) -> tuple[str, ...]:
+        """What tells the results of one instant apart, beside the tenant."""
+        return tuple(dict.fromkeys((*self.key, *self.group_by)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every field that is read, each once."""
+        used = [*self.key, *self.group_by, *(a.column for a in self.aggregates if a.column is not None)]
+        for predicate in (self.open, self.emit):
+            used.extend(predicate.columns if predicate is not None else ())
+        return tuple(dict.fromkeys(used))
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one when results would be others: everything but the stream's and the window's name."""
+        told = asdict(self) | {"stream": "", "name": ""}
+        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def fate(self, event_time: int, met: int | None) -> Fate:
+        """What becomes of a row that met this watermark. A window that closes when it is complete asks its slices
+        instead, and has no late rows."""
+        if self.close is Close.COMPLETE or met is None or event_time > met:
+            return Fate.ON_TIME
+        match self.late:
+            case LatePolicy.NEXT_WINDOW:
+                return Fate.NEXT_WINDOW
+            case LatePolicy.REEMIT:
+                return Fate.REEMITTED if met - event_time <= self.max_lateness else Fate.TOO_LATE
+            case _:
+                return Fate.DISCARDED
+
+    def counts_at(self, event_time: int, met: int | None) -> int:
+        """The instant that a used row counts at."""
+        return met if self.fate(event_time, met) is Fate.NEXT_WINDOW and met is not None else event_time
+
+    def windows_at(self, instant: int) -> list[Interval]:
+        """Windows of the grid that hold an instant, oldest first."""
+        assert self.kind.by_time, self.kind
+        newest = instant - instant % self.step
+        starts = range(newest, instant - self.size, -self.step)
+        return [Interval(start, start + self.size) for start in reversed(starts)]
+
+
+Value = str | int | bool | float | None
+"""Of a key or an aggregate: decimals are integers times ten to their scale, as the field declares it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowResult:
+    """One result: what one group of one window came to. Plain Python; tables hold the same as columns."""
+
+    tenant: str
+    group: tuple[Value, ...]  # values of `WindowSpec.grouped_by`
+    start: int
+    end: int
+    rows: int
+    late_rows: int
+    first_time: int  # least and greatest event time of its rows
+    last_time: int
+    bytes: int  # of the payloads of its rows
+    slices: frozenset[str]  # names of the slices its rows came from
+    values: Mapping[str, Value]  # by the name of the aggregate
+
+
+def window_id(spec: WindowSpec, tenant: str, key: tuple[Value, ...], start: int, ordinal: int) -> str:
+    """The same for the same window, whoever says it: `ordinal` numbers windows of one key (values of `spec.key`) that
+    begin at the same instant, which only count and state windows can."""
+    told = json.dumps([spec.stream, spec.name, tenant, list(key), start, ordinal], ensure_ascii=False)
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:24]
