@@ -32,6 +32,7 @@ from tidemill.cli.app import EXIT_CODES
 from tidemill.cli.main import app, main
 from tidemill.config import TEMPLATE, parse_project
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
+from tidemill.config.messages import Messages
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.schema import Field
 from tidemill.config.stream import (
@@ -332,6 +333,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.schema.COLUMN": (Field, {"type": "string"}),
     "streams.NAME.event_type": (EventType, {"column": "c", "allowed": ["a"]}),
     "streams.NAME.event_time": (EventTime, {}),
+    "streams.NAME.messages": (Messages, {"column": "c"}),
     "streams.NAME.tenant": (Tenant, {"column": "c"}),
     "streams.NAME.skew": (Skew, {}),
     "streams.NAME.metrics.NAME": (Counter, {"kind": "counter"}),

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, StrictBool, model_validator
 
+from tidemill.config.messages import Messages
 from tidemill.config.quantities import Duration, PositiveDuration, wrong
 from tidemill.config.schema import SECTION, ColumnName, Field
 from tidemill.model.levels import NAMES as LEVEL_NAMES
@@ -209,6 +210,7 @@ class Stream(pydantic.BaseModel):
     fields: Annotated[Mapping[ColumnName, Field], pydantic.Field(alias="schema")]
     event_type: EventType | None = None
     event_time: EventTime = EventTime(mode="processing")
+    messages: Messages | None = None  # None: a record is one event, and holds no others
     identity: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
     tenant: Tenant = Tenant(value="default")
     skew: Skew = Skew()
@@ -233,6 +235,11 @@ class Stream(pydantic.BaseModel):
     def time_column(self) -> str | None:
         """The column that event time is read from; None when the arrival is used."""
         return self.event_time.column if self.event_time.mode == "event" else None
+
+    @property
+    def in_event_time(self) -> bool:
+        """Whether records say when they happened, themselves or by a message that they hold."""
+        return self.time_column is not None or self.messages is not None
 
     @property
     def dimension_columns(self) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ streams:
       region: string
       status: integer
       latency_ms: {type: decimal, scale: 3}
+      # messages: array
 
     # Only these types of events are accepted.
     event_type: {column: event_type, allowed: [request]}
@@ -76,6 +77,10 @@ streams:
     # more than late_tolerance behind the newest one of its source. `mode: processing` would use the
     # arrival instead.
     event_time: {column: ts, type: unixtimestamp_ms, late_tolerance: 2s}
+
+    # Records that hold several messages of declared streams: the first one whose stream has an event time
+    # tells the record's.
+    # messages: {column: messages, stream: stream, body: data}
 
     # What makes it one event: a column or a list of columns. The same identity with the same content
     # is a duplicate, with other content a conflict. `gate: none` accepts every record.
