@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidemill.model.slices import Counts, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
@@ -49,6 +49,9 @@ class Progress:
     released_early: int = 0  # rows that the bound of the buffer let go before their time
 
 
+NO_PROGRESS: Final = Progress()  # of a stream that nothing was accepted of
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """Everything that one accept batch changes, applied as one transaction."""
@@ -61,7 +64,7 @@ class BatchRecord:
     clocks: Sequence[ClockState]
     tiles: Mapping[int, frozenset[str]]  # 5s tile start -> ids of the slices that added rows to it
     runs: Sequence[str] = ()  # the id runs this batch added
-    progress: Progress = Progress()  # of the stream, after the batch
+    progress: Progress = NO_PROGRESS  # of the stream, after the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +153,8 @@ class State(Protocol):
     def clocks(self, stream: str) -> list[ClockState]: ...
 
     def progress(self, stream: str) -> Progress:
-        """As the newest batch left it: with a batch it becomes the batch's, but its watermark and counts (not what is
-        buffered) never go back. `Progress()` before the first."""
+        """As the newest batch left it: with a batch it becomes the batch's, but its watermark and counts (not
+        what is buffered) never go back. `NO_PROGRESS` before the first."""
         ...
 
     # -- streaming windows
@@ -160,7 +163,9 @@ class State(Protocol):
         """Per streaming window (by name) how far its results have come, as its keeper wrote it."""
         ...
 
-    def set_mark(self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()) -> None:
+    def set_mark(
+        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
+    ) -> None:
         """Replace the mark of a window (None: forget it), and enter the events in the outbox, at once."""
         ...
 
@@ -212,7 +217,7 @@ class State(Protocol):
         clocks: Sequence[ClockState],
         raw_version: int,
         quarantine_version: int,
-        progress: Progress = Progress(),
+        progress: Progress = NO_PROGRESS,
     ) -> bool:
         """Make it as if the slice had never arrived, once: False when act `n` was applied before. Acts are
         applied in their order (StorageError when one is left out, or a slice is not in the stream's ledger).
@@ -394,7 +399,7 @@ class State(Protocol):
         """Every table as plain rows in a defined order: what `recover` must reproduce. So without what only
         the state knows: outcomes of retracted slices, versions, `built_at`, triggers, leases, attempts (a
         window that is being built or was set aside is shown as queued), `seq` and time of events, what was
-        delivered."""
+        delivered, marks of streaming windows."""
         ...
 
     def close(self) -> None: ...
