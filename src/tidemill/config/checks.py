@@ -43,6 +43,7 @@ def check_stream(
     yield from _csv(stream)
     if ("event_time",) not in broken:
         yield from _event_time(stream, columns, time_types, broken)
+    yield from _messages(stream, columns)
     yield from _gate(stream, broken)
     for path, column in _listed(("identity",), stream.identity):
         yield from columns.check(path, column, IDENTITY_TYPES, f"an identity is {_or(IDENTITY_TYPES)}")
@@ -166,7 +167,11 @@ def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Findi
     if stream.aggregation_span is None:
         return
     sources = {
-        "event_time": ("event_time", stream.time_column, "set event_time: {column: event_time}"),
+        "event_time": (
+            ("messages", None, "leave messages out")
+            if stream.messages
+            else ("event_time", stream.time_column, "set event_time: {column: event_time}")
+        ),
         "tenant": ("tenant", stream.tenant.column, "set tenant: {column: tenant}"),
         "event_id": ("identity", _only_identity(stream), "set identity: event_id"),
     }
@@ -214,7 +219,8 @@ def _event_time(
     stream: Stream, columns: _Columns, time_types: Collection[str], broken: Collection[Path]
 ) -> Iterator[Finding]:
     declared, path = stream.event_time, ("event_time",)
-    if declared.mode == "event":
+    of_messages = stream.messages is not None and declared.column is None and declared.type is None
+    if declared.mode == "event" and not of_messages:
         otherwise = "or set mode: processing to use the arrival"
         if declared.column is None and (*path, "column") not in broken:
             yield Finding(path, "column is missing", f"name a column of the schema, {otherwise}")
@@ -232,6 +238,18 @@ def _event_time(
             (*path, "type"),
             f"iso8601 reads text, and column {declared.column!r} is of type {field.type}",
             "declare the column as string, or use one of the unixtimestamp types",
+        )
+
+
+def _messages(stream: Stream, columns: _Columns) -> Iterator[Finding]:
+    if stream.messages is None:
+        return
+    yield from columns.check(
+        ("messages", "column"), stream.messages.column, ("array",), "messages stand in an array"
+    )
+    if stream.format == "csv":
+        yield Finding(
+            ("messages",), "a cell of a CSV file is never an array", "use another format: ndjson, …"
         )
 
 

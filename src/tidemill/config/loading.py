@@ -14,6 +14,7 @@ from typing import Final
 
 from tidemill.config.checks import check_sizes, check_stream
 from tidemill.config.document import parse_document
+from tidemill.config.messages import MessageTime
 from tidemill.config.overrides import apply_overrides
 from tidemill.config.problems import Document, Path, config_error
 from tidemill.config.project import FILE_NAME, Project, Settings
@@ -100,6 +101,7 @@ def _streams(document: Document, time_types: Collection[str]) -> dict[str, Strea
     if not isinstance(declared, dict):
         return {}  # reported with the settings
     streams: dict[str, Stream] = {}
+    problems = len(document.problems)
     for name, data in declared.items():
         path: Path = ("streams", name)
         if not is_safe_name(name):
@@ -109,7 +111,29 @@ def _streams(document: Document, time_types: Collection[str]) -> dict[str, Strea
             document.report(path, "should be a section of keys and values", "it has at least a schema")
         elif stream := _stream(document, path, name, data, time_types):
             streams[name] = stream
-    return streams
+    # What streams say of each other is looked at once each of them is sound.
+    return _with_message_times(document, streams) if len(document.problems) == problems else streams
+
+
+def _with_message_times(document: Document, streams: Mapping[str, Stream]) -> dict[str, Stream]:
+    """Those that hold messages of others, told of the event times of all."""
+    times = {
+        name: MessageTime(stream.time_column, stream.event_time.type or "")
+        for name, stream in streams.items()
+        if stream.time_column is not None
+    }
+    found = dict(streams)
+    for name, stream in streams.items():
+        if stream.messages is None:
+            continue
+        if not times:
+            document.report(
+                ("streams", name, "messages"),
+                "no stream of the project has an event time in use, so no message can tell one",
+                "declare event_time: {column: …, type: …} on the streams that the messages are of",
+            )
+        found[name] = stream.model_copy(update={"messages": stream.messages.among(times)})
+    return found
 
 
 def _stream(
