@@ -25,6 +25,10 @@ def safe_name(name: str, what: str) -> str:
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
 DATASET_COLUMNS: Final = ("event_time", "tenant", "event_id")  # the first ones of every dataset
+RESULT_COLUMNS: Final = (  # of the results of a streaming window, beside its group and its aggregates
+    "window_id", "start", "end", "tenant", "revision", "rows", "late_rows", "first_time", "last_time",
+    "bytes", "trigger", "watermark", "hash", "slices", "supersedes", "superseded_by", "withdrawn", "batch",
+)  # fmt: skip
 
 
 def column_name(field: str) -> str:
