@@ -1,6 +1,6 @@
 """Event time: how a value becomes an instant, and how far a source has come. Pure; no Spark, no I/O."""
 
 from tidemill.eventtime.clock import Clock
-from tidemill.eventtime.registry import Parser, register, registered, resolve
+from tidemill.eventtime.registry import Origin, Parser, origin, register, registered, resolve
 
-__all__ = ["Clock", "Parser", "register", "registered", "resolve"]
+__all__ = ["Clock", "Origin", "Parser", "origin", "register", "registered", "resolve"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Final, Literal
 
 from tidemill.model.errors import InputError
 from tidemill.model.time import INSTANT_HINT, MAX_INSTANT, MIN_INSTANT, parse_instant
@@ -87,6 +88,7 @@ _parsers: Final[dict[str, Parser]] = {
     "unixtimestamp_ns": _unix(-3),
     "iso8601": _iso8601,
 }
+_BUILT_IN: Final = frozenset(_parsers)
 
 
 def register(name: str, parser: Parser) -> None:
@@ -122,6 +124,30 @@ def resolve(name: str) -> Parser:
 def registered() -> tuple[str, ...]:
     """Every type that `resolve` knows, those of installed packages included, by name."""
     return tuple(sorted({*_parsers, *(point.name for point in entry_points(group=ENTRY_POINTS))}))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a type comes from."""
+
+    kind: Literal["built_in", "entry_point", "registered"]
+    provided_by: str | None = None  # of an entry point: the function, and the package that brings it
+
+
+def origin(name: str) -> Origin:
+    """Of a registered type; nothing is loaded to tell it. InputError for one that `resolve` does not know."""
+    if name in _BUILT_IN:
+        return Origin("built_in")
+    found = sorted({_told(point) for point in entry_points(group=ENTRY_POINTS) if point.name == name})
+    if found:
+        return Origin("entry_point", ", ".join(found))
+    resolve(name)
+    return Origin("registered")
+
+
+def _told(point: EntryPoint) -> str:
+    package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    return f"{point.value}{package}"
 
 
 def _load(point: EntryPoint) -> Parser:

@@ -78,6 +78,12 @@ def _new_note(notes: Path) -> tuple[Path, int]:
         os.close(descriptor)  # a sweep took it for a dead one before it was locked
 
 
+def is_landing(warehouse: Path) -> bool:
+    """Whether a landing is under way, or was when its process died: what it lands may have arrived before
+    what is in the ledger already."""
+    return any((warehouse / "slices" / _FOLDER).glob("*.note"))
+
+
 @contextmanager
 def notes_of(warehouse: Path) -> Iterator[list[Note]]:
     """All notes there are. Dead ones stay locked inside, so that two sweeps do not do the same."""
