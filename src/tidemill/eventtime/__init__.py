@@ -1,6 +1,20 @@
-"""Event time: how a value becomes an instant, and how far a source has come. Pure; no Spark, no I/O."""
+"""Event time: how a value becomes an instant, how far sources and streams have come, and rows in its order.
+Pure; no Spark, no I/O."""
 
 from tidemill.eventtime.clock import Clock
-from tidemill.eventtime.registry import Origin, Parser, origin, register, registered, resolve
+from tidemill.eventtime.ordering import Ordering, Timed, Watermark
+from tidemill.eventtime.progress import SourceClock, StreamClock
+from tidemill.eventtime.registry import Parser, register, registered, resolve
 
-__all__ = ["Clock", "Origin", "Parser", "origin", "register", "registered", "resolve"]
+__all__ = [
+    "Clock",
+    "Ordering",
+    "Parser",
+    "SourceClock",
+    "StreamClock",
+    "Timed",
+    "Watermark",
+    "register",
+    "registered",
+    "resolve",
+]

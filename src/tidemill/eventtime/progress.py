@@ -1,12 +1,13 @@
 """The watermark of a stream: the least of its sources' that are not idle, which never goes back.
 
-A value, and a pure function of the slices that came by: idleness is told by their arrivals, never by a wall clock.
+A value, and a pure function of the slices that came by: idleness is told by their arrivals, never by a wall
+clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemill.eventtime.clock import Clock
 
@@ -29,16 +30,38 @@ class StreamClock:
     watermark: int | None = None
     emitted: int = 0  # how often the watermark moved
 
+    def __post_init__(self) -> None:
+        assert self.idle_timeout is None or self.idle_timeout >= 0, self.idle_timeout
+
     def at(self, instant: int) -> StreamClock:
-        """As it stands at an arrival (or now): sources that fell silent for `idle_timeout` by then have left. When all
-        of them have, those that were heard of last still hold it."""
-        raise NotImplementedError
+        """As it stands at an arrival (or now): sources that fell silent for `idle_timeout` by then have left.
+        When all of them have, those that were heard of last still hold it."""
+        marks = [s.clock.watermark for s in self._active(instant) if s.clock.watermark is not None]
+        return self._moved(min(marks)) if marks else self
 
     def see(self, source: str, newest: int, arrival: int) -> StreamClock:
-        """After a slice of the source was accepted whose newest record is of `newest`. What the slice itself met is
-        `at(arrival).watermark`."""
-        raise NotImplementedError
+        """After a slice of the source was accepted whose newest record is of `newest`. What the slice itself
+        met is `at(arrival).watermark`."""
+        met = self.at(arrival)
+        known = self.sources.get(source, SourceClock(Clock(self.tolerance), arrival))
+        # A tolerance that was declared since holds from here on; a clock never goes back by it.
+        clock = replace(known.clock, tolerance=self.tolerance).advance(newest)
+        heard = SourceClock(clock, max(known.arrival, arrival))
+        return replace(met, sources={**self.sources, source: heard}).at(arrival)
 
     def forced(self, watermark: int) -> StreamClock:
         """The buffer let go of everything up to `watermark`."""
-        raise NotImplementedError
+        return self._moved(watermark)
+
+    def _active(self, instant: int) -> list[SourceClock]:
+        sources = list(self.sources.values())
+        if self.idle_timeout is None or not sources:
+            return sources
+        active = [s for s in sources if instant < s.arrival + self.idle_timeout]
+        last = max(s.arrival for s in sources)
+        return active or [s for s in sources if s.arrival == last]
+
+    def _moved(self, watermark: int) -> StreamClock:
+        if self.watermark is not None and watermark <= self.watermark:
+            return self
+        return replace(self, watermark=watermark, emitted=self.emitted + 1)
