@@ -20,6 +20,7 @@ from tidemill.model.slices import (
     set_hash,
 )
 from tidemill.model.tiles import BaseTile, TileKey, TileState
+from tidemill.state import progress_acts
 from tidemill.state.protocol import BatchRecord, SliceResult, TileBuild
 from tidemill.state.rows import (
     SLICE_COLUMNS,
@@ -120,12 +121,7 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
     saw_version(db, stream, "quarantine", record.quarantine_version)
     for result in record.results:
         _decide(db, stream, record.batch, result)
-    db.executemany(
-        "INSERT INTO clocks (stream, source, max_seen, watermark) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (stream, source) DO UPDATE SET max_seen = max(max_seen, excluded.max_seen),"
-        " watermark = max(watermark, excluded.watermark)",  # neither ever goes back
-        [(stream, clock.source, clock.max_seen, clock.watermark) for clock in record.clocks],
-    )
+    progress_acts.advance(db, stream, record.clocks, record.progress)
     last = db.execute("SELECT coalesce(max(place), -1) FROM runs WHERE stream = ?", (stream,))
     append_runs(db, stream, last.fetchone()[0] + 1, record.runs)
     ids = {slice_id for ids in record.tiles.values() for slice_id in ids}

@@ -192,4 +192,32 @@ CREATE TABLE deliveries (
 ) WITHOUT ROWID;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND)
+# Before, a source was never idle and the stream's watermark was the least of its sources'.
+_THIRD: Final = """
+ALTER TABLE clocks ADD COLUMN arrival INTEGER NOT NULL DEFAULT 0;
+UPDATE clocks SET arrival = coalesce((
+    SELECT s.arrival FROM slices s
+    WHERE s.stream = clocks.stream AND s.status = 'accepted' AND s.source = clocks.source AND s.accepted > 0
+    ORDER BY s.seq DESC LIMIT 1
+), 0);
+
+CREATE TABLE progress (
+    stream         TEXT NOT NULL PRIMARY KEY,
+    watermark      INTEGER,
+    emitted        INTEGER NOT NULL,
+    buffered_rows  INTEGER NOT NULL,
+    buffered_bytes INTEGER NOT NULL,
+    released_early INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO progress (stream, watermark, emitted, buffered_rows, buffered_bytes, released_early)
+SELECT stream, min(watermark), 0, 0, 0, 0 FROM clocks GROUP BY stream;
+
+CREATE TABLE marks (
+    stream TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    mark   TEXT NOT NULL,
+    PRIMARY KEY (stream, name)
+) WITHOUT ROWID;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD)

@@ -1,7 +1,8 @@
 """Every table of the SQLite state as plain rows, in a defined order: what `recover` must reproduce.
 
 So nothing that only the state knows is in it: who builds what and how often it was tried, when and why it was
-built, what became of the records of a slice that is retracted, in which order events were told and to whom.
+built, what became of the records of a slice that is retracted, in which order events were told and to whom,
+how far the results of streaming windows are.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _TABLES: Final = {
     "batches": "SELECT * FROM batches ORDER BY stream, batch",
     "versions": "SELECT * FROM versions ORDER BY stream, part_of",
     "clocks": "SELECT * FROM clocks ORDER BY stream, source",
+    "progress": "SELECT * FROM progress WHERE (watermark, emitted, buffered_rows, buffered_bytes,"
+    " released_early) IS NOT (NULL, 0, 0, 0, 0) ORDER BY stream",  # none is as good as that
     "runs": "SELECT * FROM runs ORDER BY stream, place",
     "tiles": "SELECT * FROM tiles ORDER BY stream, level, start",
     "tile_slices": "SELECT t.stream, t.start, s.id AS slice, t.desired, t.observed"

@@ -6,11 +6,13 @@ Only reads an answer of the script; what is left out, and why, is said in `dump`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Final
 
 from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceStatus, contribution_name, set_hash
 from tidemill.model.windows import Phase
+from tidemill.state.protocol import NO_PROGRESS
 from tidemill.state.redis_link import Reply
 from tidemill.state.redis_rows import (
     Mark,
@@ -23,6 +25,7 @@ from tidemill.state.redis_rows import (
     kept_heard,
     number,
     pairs,
+    progress_heard,
     text,
     texts,
     tile_heard,
@@ -54,6 +57,7 @@ def dump_heard(reply: Reply) -> dict[str, list[Row]]:
         "batches": _sorted(_listed(parts.get("batches", []), "batch"), "stream", "batch"),
         "versions": _sorted(_named(parts.get("versions", []), "part_of", "version"), "stream", "part_of"),
         "clocks": _sorted(_clocks(parts.get("clocks", [])), "stream", "source"),
+        "progress": _sorted(_progress(parts.get("progress", [])), "stream"),
         "runs": _sorted(_runs(parts.get("runs", [])), "stream", "place"),
         "tiles": _sorted(_tiles(parts.get("tiles", []), base), "stream", "level", "start"),
         "tile_slices": _sorted(base, "stream", "start", "slice"),
@@ -106,7 +110,15 @@ def _clocks(parts: list[Part]) -> Iterator[Row]:
                 "source": clock.source,
                 "max_seen": clock.max_seen,
                 "watermark": clock.watermark,
+                "arrival": clock.arrival,
             }
+
+
+def _progress(parts: list[Part]) -> Iterator[Row]:
+    for stream, _, content in parts:
+        progress = progress_heard(content)
+        if progress != NO_PROGRESS:  # none is as good as that
+            yield {"stream": stream, **asdict(progress)}
 
 
 def _runs(parts: list[Part]) -> Iterator[Row]:

@@ -38,7 +38,7 @@ from redis.retry import Retry
 
 from tidemill.model.errors import ConfigError, StorageError, TidemillError
 
-FORMAT: Final = 1  # of the keys; one written by a newer Tidemill is refused, never touched
+FORMAT: Final = 2  # of the keys; one written by a newer Tidemill is refused, never touched
 PATIENCE: Final = 60.0  # seconds that an act waits for a server that is away
 OPENING: Final = 5.0  # … and that opening does, where the address may simply be wrong
 FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0

@@ -16,7 +16,7 @@ from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Member, OutboxEvent
 from tidemill.state.phases import Kept
-from tidemill.state.protocol import BatchRecord, ClockState, SliceResult, TileBuild
+from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult, TileBuild
 from tidemill.state.redis_link import Reply
 from tidemill.state.rows import SLICE_COLUMNS, Value, from_row, rejects_text, to_row
 from tidemill.state.window_rows import WINDOW_COLUMNS, event_from, event_row, kept_from, kept_row
@@ -36,6 +36,7 @@ DECIDES: Final = (
     "status", "records", "accepted", "duplicate", "conflict", "rejected", "late", "rejects",
     "observed_start", "observed_end", "watermark", "batch", "error", "judgement", "accepted_before",
 )  # fmt: skip
+PROGRESS_COUNTS: Final = ("emitted", "buffered_rows", "buffered_bytes", "released_early")
 EVENT_COLUMNS: Final = ("id", "type", "stream", "time", "data")
 
 
@@ -128,6 +129,7 @@ def batch_said(record: BatchRecord) -> dict[str, object]:
         "decides": DECIDES,
         "results": [{"id": result.slice, "row": _decided(record.batch, result)} for result in record.results],
         "clocks": clocks_said(record.clocks),
+        "progress": progress_said(record.progress),
         "runs": list(record.runs),
         "ids": list(ids),
         "tiles": [[ordered(start), [ids[each] for each in those]] for start, those in record.tiles.items()],
@@ -148,12 +150,28 @@ def _decided(batch: str, result: SliceResult) -> Row:
 
 
 def clocks_said(clocks: Iterable[ClockState]) -> list[list[str]]:
-    return [[clock.source, ordered(clock.max_seen), ordered(clock.watermark)] for clock in clocks]
+    return [
+        [clock.source, ordered(clock.max_seen), ordered(clock.watermark), ordered(clock.arrival)]
+        for clock in clocks
+    ]
 
 
 def clocks_heard(reply: Reply) -> list[ClockState]:
-    found = [(source, *value.split(" ")) for source, value in pairs(reply).items()]
-    return [ClockState(source, instant(seen), instant(mark)) for source, seen, mark in sorted(found)]
+    found = sorted(pairs(reply).items())
+    return [ClockState(source, *map(instant, value.split(" "))) for source, value in found]
+
+
+def progress_said(progress: Progress) -> Row:
+    row = {name: str(getattr(progress, name)) for name in PROGRESS_COUNTS}
+    return row if progress.watermark is None else row | {"watermark": ordered(progress.watermark)}
+
+
+def progress_heard(reply: Reply) -> Progress:
+    row = pairs(reply)
+    if not row:
+        return NO_PROGRESS
+    watermark = instant(row["watermark"]) if "watermark" in row else None
+    return Progress(watermark, *(int(row[name]) for name in PROGRESS_COUNTS))
 
 
 # -- tiles

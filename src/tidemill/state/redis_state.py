@@ -16,7 +16,7 @@ from tidemill.model.tiles import BaseTile, TileState
 from tidemill.model.time import Interval
 from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
 from tidemill.state import phases, redis_windows
-from tidemill.state.protocol import BatchRecord, ClockState, Retraction, TileBuild
+from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, Retraction, TileBuild
 from tidemill.state.redis_dump import dump_heard
 from tidemill.state.redis_link import Link, Store
 from tidemill.state.redis_rows import (
@@ -27,12 +27,14 @@ from tidemill.state.redis_rows import (
     entry_heard,
     entry_said,
     event_heard,
+    event_said,
     items,
     json_row,
     kept_heard,
     number,
     ordered,
     pairs,
+    progress_heard,
     text,
     texts,
     tile_heard,
@@ -104,6 +106,20 @@ class RedisState:
     def clocks(self, stream: str) -> list[ClockState]:
         return clocks_heard(self._store.look("clocks", stream=stream)[0])
 
+    def progress(self, stream: str) -> Progress:
+        return progress_heard(self._store.look("progress", stream=stream)[0])
+
+    # -- streaming windows
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        return pairs(self._store.look("marks", stream=stream)[0])
+
+    def set_mark(
+        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
+    ) -> None:
+        said = [event_said(event) for event in events]
+        self._store.act("set_mark", stream=stream, window=window, **_given(mark=mark), events=said)
+
     def runs(self, stream: str) -> list[str]:
         return texts(self._store.look("runs", stream=stream)[0])
 
@@ -149,9 +165,14 @@ class RedisState:
         return number(self._store.look("retractions")[0])
 
     def apply_retraction(
-        self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+        self,
+        act: Retraction,
+        clocks: Sequence[ClockState],
+        raw_version: int,
+        quarantine_version: int,
+        progress: Progress = NO_PROGRESS,
     ) -> bool:
-        return redis_windows.retract(self._store, act, clocks, raw_version, quarantine_version)
+        return redis_windows.retract(self._store, act, clocks, raw_version, quarantine_version, progress)
 
     # -- windows
 

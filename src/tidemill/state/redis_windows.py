@@ -15,7 +15,7 @@ from tidemill.model.time import SECOND
 from tidemill.model.windows import Build, Dataset, Judged, OutboxEvent, Phase, Window, WindowKey
 from tidemill.state import fates, phases
 from tidemill.state.phases import Kept
-from tidemill.state.protocol import ClockState, Retraction
+from tidemill.state.protocol import ClockState, Progress, Retraction
 from tidemill.state.redis_link import Reply, Store
 from tidemill.state.redis_rows import (
     Mark,
@@ -28,6 +28,7 @@ from tidemill.state.redis_rows import (
     kept_said,
     number,
     ordered,
+    progress_said,
     text,
     texts,
     windows_heard,
@@ -355,7 +356,12 @@ def settle(store: Store, act: str, ask: Mapping[str, object], become: Callable[[
 
 
 def retract(
-    store: Store, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+    store: Store,
+    act: Retraction,
+    clocks: Sequence[ClockState],
+    raw_version: int,
+    quarantine_version: int,
+    progress: Progress,
 ) -> bool:
     ids = list(dict.fromkeys([act.slice, *act.again]))
 
@@ -390,6 +396,7 @@ def retract(
                 for before, starts, entry in zip(texts(rows), texts(laid), after, strict=True)
             ],
             clocks=clocks_said(clocks),
+            progress=progress_said(progress),
             versions={"raw": str(raw_version), "quarantine": str(quarantine_version)},
             **changes.said(),
         )

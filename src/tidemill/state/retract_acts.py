@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceEntry
-from tidemill.state import window_acts
+from tidemill.state import progress_acts, window_acts
 from tidemill.state.acts import entry_of, rehash, rewrite, saw_version
 from tidemill.state.fates import after_retraction
-from tidemill.state.protocol import ClockState, Retraction
+from tidemill.state.protocol import ClockState, Progress, Retraction
 
 
 def applied(db: sqlite3.Connection) -> int:
@@ -32,6 +32,7 @@ def apply(
     clocks: Sequence[ClockState],
     raw_version: int,
     quarantine_version: int,
+    progress: Progress,
 ) -> bool:
     known = applied(db)
     if act.n <= known:
@@ -47,11 +48,7 @@ def apply(
     for before in slices:
         rewrite(db, before, after_retraction(before, act))
     _forget_batches(db, act.stream, slices)
-    db.execute("DELETE FROM clocks WHERE stream = ?", (act.stream,))
-    db.executemany(
-        "INSERT INTO clocks (stream, source, max_seen, watermark) VALUES (?, ?, ?, ?)",
-        [(act.stream, clock.source, clock.max_seen, clock.watermark) for clock in clocks],
-    )
+    progress_acts.replace(db, act.stream, clocks, progress)
     saw_version(db, act.stream, "raw", raw_version)
     saw_version(db, act.stream, "quarantine", quarantine_version)
     seqs = json.dumps([entry.seq for entry in slices])

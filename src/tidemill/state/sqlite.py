@@ -19,10 +19,18 @@ from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileState
 from tidemill.model.time import Interval
 from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
-from tidemill.state import acts, outbox_acts, queue_acts, retract_acts, window_acts
+from tidemill.state import acts, outbox_acts, progress_acts, queue_acts, retract_acts, window_acts
 from tidemill.state.acts import ENTRY, TILE
 from tidemill.state.dump import dump
-from tidemill.state.protocol import BatchRecord, ClockState, Retraction, State, TileBuild
+from tidemill.state.protocol import (
+    NO_PROGRESS,
+    BatchRecord,
+    ClockState,
+    Progress,
+    Retraction,
+    State,
+    TileBuild,
+)
 from tidemill.state.rows import TOTALS, from_row
 from tidemill.state.schema import connect, storage_errors
 
@@ -130,10 +138,24 @@ class SqliteState:
 
     def clocks(self, stream: str) -> list[ClockState]:
         with self._read() as db:
-            rows = db.execute(
-                "SELECT source, max_seen, watermark FROM clocks WHERE stream = ? ORDER BY source", (stream,)
-            ).fetchall()
-        return [ClockState(*row) for row in rows]
+            return progress_acts.clocks(db, stream)
+
+    def progress(self, stream: str) -> Progress:
+        with self._read() as db:
+            return progress_acts.progress(db, stream)
+
+    # -- streaming windows
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        with self._read() as db:
+            return progress_acts.marks(db, stream)
+
+    def set_mark(
+        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
+    ) -> None:
+        with self._write() as db:
+            progress_acts.set_mark(db, stream, window, mark)
+            outbox_acts.enter(db, events)
 
     def runs(self, stream: str) -> list[str]:
         with self._read() as db:
@@ -210,10 +232,15 @@ class SqliteState:
             return retract_acts.applied(db)
 
     def apply_retraction(
-        self, act: Retraction, clocks: Sequence[ClockState], raw_version: int, quarantine_version: int
+        self,
+        act: Retraction,
+        clocks: Sequence[ClockState],
+        raw_version: int,
+        quarantine_version: int,
+        progress: Progress = NO_PROGRESS,
     ) -> bool:
         with self._write() as db:
-            return retract_acts.apply(db, act, clocks, raw_version, quarantine_version)
+            return retract_acts.apply(db, act, clocks, raw_version, quarantine_version, progress)
 
     # -- windows
 

@@ -2,7 +2,8 @@
 --   slices              hash   place -> row
 --   ids                 zset   "id:place", by text: exact ids and prefixes
 --   ledger:STREAM:STATUS zset  places
---   totals:STREAM, versions:STREAM, clocks:STREAM   hashes;   runs:STREAM   list
+--   totals:STREAM, versions:STREAM   hashes;   runs:STREAM   list
+--   clocks:STREAM       hash   source -> "max_seen watermark arrival";   progress:STREAM   hash
 --   batches:STREAM      set;   batch_slices:STREAM  hash   batch -> how many slices it decided last
 
 local STATUSES = { 'pending', 'accepted', 'failed', 'retracted' }
@@ -152,6 +153,10 @@ function look.clocks(ask)
   return { 'ok', call('HGETALL', key('clocks', ask.stream)) }
 end
 
+function look.progress(ask)
+  return { 'ok', call('HGETALL', key('progress', ask.stream)) }
+end
+
 function look.runs(ask)
   return { 'ok', call('LRANGE', key('runs', ask.stream), 0, -1) }
 end
@@ -175,16 +180,39 @@ function act.saw(ask)
   return { 'ok' }
 end
 
--- Neither of the two ever goes back.
-local function advance(stream, clock)
-  local source, max_seen, watermark = clock[1], clock[2], clock[3]
+local function later(a, b)
+  return a > b and a or b
+end
+
+-- None of the three ever goes back.
+local function advance_clock(stream, clock)
+  local source, max_seen, watermark, arrival = clock[1], clock[2], clock[3], clock[4]
   local known = call('HGET', key('clocks', stream), source)
   if known then
-    local seen, mark = string.match(known, '(%d+) (%d+)')
-    max_seen = seen > max_seen and seen or max_seen
-    watermark = mark > watermark and mark or watermark
+    local seen, mark, heard = string.match(known, '(%d+) (%d+) (%d+)')
+    max_seen, watermark, arrival = later(seen, max_seen), later(mark, watermark), later(heard, arrival)
   end
-  call('HSET', key('clocks', stream), source, max_seen .. ' ' .. watermark)
+  call('HSET', key('clocks', stream), source, max_seen .. ' ' .. watermark .. ' ' .. arrival)
+end
+
+-- What a batch says of clocks and progress: nothing but the size of the buffer ever goes back.
+local function advance(stream, clocks, progress)
+  for _, clock in ipairs(clocks) do
+    advance_clock(stream, clock)
+  end
+  local name = key('progress', stream)
+  local mark, emitted, early = unpack(call('HMGET', name, 'watermark', 'emitted', 'released_early'))
+  local watermark = progress.watermark or mark
+  if watermark then
+    call('HSET', name, 'watermark', later(mark or watermark, watermark))
+  end
+  if tonumber(emitted or 0) <= tonumber(progress.emitted) then
+    call('HSET', name, 'emitted', progress.emitted)
+  end
+  if tonumber(early or 0) <= tonumber(progress.released_early) then
+    call('HSET', name, 'released_early', progress.released_early)
+  end
+  call('HSET', name, 'buffered_rows', progress.buffered_rows, 'buffered_bytes', progress.buffered_bytes)
 end
 
 function act.replace_runs(ask)

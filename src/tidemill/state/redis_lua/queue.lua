@@ -1,4 +1,5 @@
--- What is to be built next, who holds what, and what the world was told.
+-- What is to be built next, who holds what, what the world was told, and how far streaming windows are.
+--   marks:STREAM         hash   name of a streaming window -> what its keeper wrote
 
 -- Everything that may be taken: the first of each queue, and all whose delay is over or whose lease ran out.
 function look.takable(ask)
@@ -46,6 +47,21 @@ function look.queue_length(ask)
     length = length + call('ZCARD', key('phase', stream, 'queued'))
   end
   return { 'ok', length }
+end
+
+function look.marks(ask)
+  return { 'ok', call('HGETALL', key('marks', ask.stream)) }
+end
+
+function act.set_mark(ask)
+  call('SADD', key('streams'), ask.stream)
+  if ask.mark then
+    call('HSET', key('marks', ask.stream), ask.window, ask.mark)
+  else
+    call('HDEL', key('marks', ask.stream), ask.window)
+  end
+  tell(ask.events)
+  return { 'ok' }
 end
 
 function look.outbox(ask)

@@ -67,10 +67,8 @@ function act.retract(ask)
       call('HDEL', key('batch_slices', stream), batch)
     end
   end
-  call('DEL', key('clocks', stream))
-  for _, clock in ipairs(ask.clocks) do
-    advance(stream, clock)
-  end
+  call('DEL', key('clocks', stream), key('progress', stream))
+  advance(stream, ask.clocks, ask.progress)
   for name, version in pairs(ask.versions) do
     saw_version(stream, name, version)
   end

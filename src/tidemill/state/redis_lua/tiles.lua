@@ -142,9 +142,7 @@ function act.apply_batch(ask)
       call('ZADD', key('unlaid', stream), after.seq, after.seq)
     end
   end
-  for _, clock in ipairs(ask.clocks) do
-    advance(stream, clock)
-  end
+  advance(stream, ask.clocks, ask.progress)
   many('RPUSH', key('runs', stream), ask.runs)
   local entries = {}
   for i, id in ipairs(ask.ids) do

@@ -33,8 +33,70 @@ function whole.exists()
   return { 'ok', call('EXISTS', at('current')) }
 end
 
-function whole.open()
+-- An instant as it is kept for comparing, from its plain decimal text: 20 digits, 2^63 higher.
+local function ordered(instant)
+  local sign, digits = string.match(instant, '^(-?)(%d+)$')
+  digits = string.rep('0', 20) .. digits
+  local factor = sign == '-' and -1 or 1
+  local high = 922337203 + factor * tonumber(string.sub(digits, -20, -11))
+  local low = 6854775808 + factor * tonumber(string.sub(digits, -10))
+  local carry = math.floor(low / 1e10)
+  return string.format('%010.0f%010.0f', high + carry, low - carry * 1e10)
+end
+
+-- Of sources (source -> true), the arrival of the newest slice in the ledger that a record was accepted of.
+local function last_heard(stream, sources)
+  local found, first = {}, 0
+  while next(sources) do
+    local places = call('ZREVRANGE', key('ledger', stream, 'accepted'), first, first + 99)
+    for _, text in ipairs(rows(key('slices'), places)) do
+      local row = cjson.decode(text)
+      if sources[row.source] and row.accepted ~= '0' then
+        found[row.source], sources[row.source] = ordered(row.arrival), nil
+      end
+    end
+    if #places < 100 then
+      break
+    end
+    first = first + 100
+  end
+  return found
+end
+
+-- Format 1 knew no arrivals of clocks and no progress: a stream's watermark was the least of its sources'.
+local function add_progress(stream)
+  local list, sources, least = call('HGETALL', key('clocks', stream)), {}, nil
+  for i = 1, #list, 2 do
+    sources[list[i]] = true
+    local mark = string.match(list[i + 1], ' (%d+)')
+    least = least and least < mark and least or mark
+  end
+  local heard = last_heard(stream, sources)
+  for i = 1, #list, 2 do
+    local seen, mark = string.match(list[i + 1], '(%d+) (%d+)')
+    call('HSET', key('clocks', stream), list[i], seen .. ' ' .. mark .. ' ' .. (heard[list[i]] or ordered('0')))
+  end
+  if least then
+    advance(stream, {}, {
+      watermark = least, emitted = '0', buffered_rows = '0', buffered_bytes = '0', released_early = '0',
+    })
+  end
+end
+
+-- Brings the current state up to date; whoever still has an older script is refused from then on.
+local function upgrade()
+  local current = call('GET', at('current'))
+  if current and call('GET', at('format')) == '1' then
+    NS = at(current) .. ':'
+    for _, stream in ipairs(streams()) do
+      add_progress(stream)
+    end
+  end
   call('SET', at('format'), FORMAT)
+end
+
+function whole.open()
+  upgrade()
   if call('EXISTS', at(TARGET)) == 0 then
     point(TARGET, generation())
   end
@@ -42,7 +104,7 @@ function whole.open()
 end
 
 function whole.anew()
-  call('SET', at('format'), FORMAT)
+  upgrade()
   point(TARGET, generation())
   return { 'ok' }
 end
@@ -84,6 +146,9 @@ function whole.adopt(ask)
   if before then
     copy('spans', before, ask.generation)
     copy('delivered', before, ask.generation)
+    for _, stream in ipairs(call('SMEMBERS', at(before) .. ':streams')) do
+      copy('marks:' .. stream, before, ask.generation)
+    end
   end
   point(TARGET, ask.generation)
   return { 'ok' }
@@ -128,7 +193,7 @@ function look.dump()
   say('layouts', '', call('HGETALL', key('spans')))
   say('outbox', '', call('HVALS', key('events')))
   for _, stream in ipairs(streams()) do
-    for _, name in ipairs({ 'totals', 'versions', 'clocks' }) do
+    for _, name in ipairs({ 'totals', 'versions', 'clocks', 'progress' }) do
       say(name, stream, call('HGETALL', key(name, stream)))
     end
     say('batches', stream, call('SMEMBERS', key('batches', stream)))
