@@ -7,12 +7,12 @@ else comes here. So this is the definition, and its speed matters only for what 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import MAX_EMAX, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
-from tidemill.eventtime import resolve
+from tidemill.eventtime import Parser, resolve
 from tidemill.model.slices import Reject
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
 from tidemill.records.hashing import (
@@ -30,7 +30,7 @@ from tidemill.records.hashing import (
     member_int,
     number_int,
 )
-from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, ReadPlan
+from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, MessageRule, ReadPlan
 
 INT64: Final = range(-(2**63), 2**63)
 MAX_DECIMAL: Final = 10**18
@@ -128,7 +128,9 @@ class Refused:
     detail: str
 
 
-class _RuleError(Exception):
+class RuleError(Exception):
+    """A rule does not hold; the first one decides."""
+
     def __init__(self, reason: Reject, detail: str) -> None:
         self.refused = Refused(reason, detail)
 
@@ -169,24 +171,24 @@ def parse(record: bytes, max_depth: int) -> dict[str, object]:
     try:
         text = record.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _RuleError(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
+        raise RuleError(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
     try:
         value = _DECODER.decode(text)
     except RecursionError:
-        raise _RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}") from None
+        raise RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}") from None
     except json.JSONDecodeError as error:
-        raise _RuleError(Reject.MALFORMED, f"not JSON: {error.msg}: character {error.pos + 1}") from None
+        raise RuleError(Reject.MALFORMED, f"not JSON: {error.msg}: character {error.pos + 1}") from None
     except ValueError as error:
-        raise _RuleError(Reject.MALFORMED, str(error)) from None
+        raise RuleError(Reject.MALFORMED, str(error)) from None
     if not isinstance(value, dict):
-        raise _RuleError(Reject.MALFORMED, "not a JSON object")
+        raise RuleError(Reject.MALFORMED, "not a JSON object")
     if _depth(value) > max_depth:
-        raise _RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}")
+        raise RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}")
     if "\\u" in text or "\\U" in text:
         try:
             json.dumps(value, ensure_ascii=False, default=lambda n: n.text).encode("utf-8")
         except UnicodeEncodeError:
-            raise _RuleError(Reject.ENCODING, "half of a surrogate pair") from None
+            raise RuleError(Reject.ENCODING, "half of a surrogate pair") from None
     return value
 
 
@@ -235,11 +237,11 @@ def _identity(value: object, columns: Sequence[str]) -> str:
             parts.append(whole)
         else:
             said = "is missing" if found is None else "is not a non-empty string or an integer"
-            raise _RuleError(Reject.MISSING_ID, f"{column} {said}")
+            raise RuleError(Reject.MISSING_ID, f"{column} {said}")
     one = len(parts) == 1
     joined = str(parts[0]) if one else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
     if len(joined.encode()) > MAX_ID_BYTES:
-        raise _RuleError(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
+        raise RuleError(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
     return joined
 
 
@@ -248,9 +250,9 @@ def _tenant(value: object, plan: ReadPlan) -> str:
         return plan.tenant_value
     found = at(value, plan.tenant_column)
     if not isinstance(found, str) or not found:
-        raise _RuleError(Reject.MISSING_FIELD, f"{plan.tenant_column} names no tenant")
+        raise RuleError(Reject.MISSING_FIELD, f"{plan.tenant_column} names no tenant")
     if len(found.encode()) > MAX_TENANT_BYTES:
-        raise _RuleError(Reject.WRONG_TYPE, f"{plan.tenant_column} is longer than {MAX_TENANT_BYTES} bytes")
+        raise RuleError(Reject.WRONG_TYPE, f"{plan.tenant_column} is longer than {MAX_TENANT_BYTES} bytes")
     return found
 
 
@@ -259,31 +261,57 @@ def _event_type(value: object, plan: ReadPlan) -> str | None:
         return None
     found = at(value, plan.type_column)
     if found is None:
-        raise _RuleError(Reject.MISSING_FIELD, f"{plan.type_column} is missing")
+        raise RuleError(Reject.MISSING_FIELD, f"{plan.type_column} is missing")
     if not isinstance(found, str):
-        raise _RuleError(Reject.WRONG_TYPE, f"{plan.type_column} is not a string")
+        raise RuleError(Reject.WRONG_TYPE, f"{plan.type_column} is not a string")
     if found not in plan.types:
         known = ", ".join(sorted(plan.types))
-        raise _RuleError(Reject.UNKNOWN_TYPE, f"event type {found[:80]!r} is not declared; declared: {known}")
+        raise RuleError(Reject.UNKNOWN_TYPE, f"event type {found[:80]!r} is not declared; declared: {known}")
     return found
 
 
-def _time(value: object, plan: ReadPlan, arrival: int) -> int:
-    if plan.time_column is None:
-        return arrival
-    found = at(value, plan.time_column)
+def _instant(found: object, said: str, type: str, parser: Parser | None) -> int:
+    """What stands in a column as an instant; `said` is how people are told of the column."""
     if found is None:
-        raise _RuleError(Reject.BAD_TIME, f"{plan.time_column} is missing")
+        raise RuleError(Reject.BAD_TIME, f"{said} is missing")
     if isinstance(found, Number):
         found = found.plain()
-    parser = plan.time_parser or resolve(plan.time_type)
     try:
-        instant = parser(found)
+        instant = (parser or resolve(type))(found)
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise _RuleError(Reject.BAD_TIME, f"{plan.time_column} is no {plan.time_type}: {error}") from None
+        raise RuleError(Reject.BAD_TIME, f"{said} is no {type}: {error}") from None
     if not MIN_INSTANT <= instant < MAX_INSTANT:
-        raise _RuleError(Reject.BAD_TIME, f"{plan.time_column} lies outside the years 1 to 9999")
+        raise RuleError(Reject.BAD_TIME, f"{said} lies outside the years 1 to 9999")
     return instant
+
+
+def message_time(messages: Iterable[object], rule: MessageRule) -> int | None:
+    """When the first message happened whose stream has an event time; None when there is no such message.
+    Those behind it are not looked at, whatever becomes of it."""
+    for number, message in enumerate(messages, start=1):
+        name = at(message, rule.stream)
+        time = rule.times.get(name) if isinstance(name, str) else None
+        if time is not None:
+            body = message if rule.body is None else at(message, rule.body)
+            said = f"{time.column} of message {number}, of stream {name},"
+            return _instant(at(body, time.column), said, time.type, time.parser)
+    return None
+
+
+def _time(value: object, plan: ReadPlan, arrival: int) -> int:
+    if plan.messages is not None:
+        held = at(value, plan.messages.column)
+        told = message_time(held, plan.messages) if isinstance(held, list) else None
+        if told is not None:
+            return told
+        if plan.time_column is None:
+            known = ", ".join(sorted(plan.messages.times))
+            raise RuleError(
+                Reject.BAD_TIME, f"no message of it has an event time; streams that have one: {known}"
+            )
+    if plan.time_column is None:
+        return arrival
+    return _instant(at(value, plan.time_column), plan.time_column, plan.time_type, plan.time_parser)
 
 
 def _fits(found: object, rule: ColumnRule) -> bool:
@@ -310,20 +338,20 @@ def _schema(value: object, plan: ReadPlan) -> None:
         found = at(value, rule.name)
         if found is None:
             if rule.required:
-                raise _RuleError(Reject.MISSING_FIELD, f"{rule.name} is required")
+                raise RuleError(Reject.MISSING_FIELD, f"{rule.name} is required")
         elif not _fits(found, rule):
-            raise _RuleError(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
 
 
 def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
     if plan.skew_future is not None and instant > arrival + plan.skew_future:
         limit = format_duration(plan.skew_future)
-        raise _RuleError(
+        raise RuleError(
             Reject.SKEW, f"{format_instant(instant)} is more than {limit} after {format_instant(arrival)}"
         )
     if plan.skew_past is not None and instant < arrival - plan.skew_past:
         limit = format_duration(plan.skew_past)
-        raise _RuleError(
+        raise RuleError(
             Reject.SKEW, f"{format_instant(instant)} is more than {limit} before {format_instant(arrival)}"
         )
 
@@ -344,7 +372,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
     """One record against the rules, in their order."""
     try:
         if len(record) > plan.record_bytes:
-            raise _RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
+            raise RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
         value = parse(record, plan.depth)
         event_id = _identity(value, plan.identity) if plan.gated else ""
         tenant = _tenant(value, plan)
@@ -352,7 +380,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         instant = _time(value, plan, arrival)
         _schema(value, plan)
         _skew(instant, plan, arrival)
-    except _RuleError as broken:
+    except RuleError as broken:
         return broken.refused
     return Judged(
         tenant=tenant,
@@ -365,4 +393,4 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
     )
 
 
-__all__ = ["Judged", "Number", "Refused", "content_hash", "judge", "parse"]
+__all__ = ["Judged", "Number", "Refused", "RuleError", "content_hash", "judge", "message_time", "parse"]

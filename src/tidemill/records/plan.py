@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemill.config import Limits, Stream
@@ -26,6 +27,25 @@ class ColumnRule:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeRule:
+    """How the event time of a stream is read from what holds its fields."""
+
+    column: str
+    type: str
+    parser: Parser | None  # set for parsers that are not built in
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRule:
+    """Where the messages of a record stand, and the event times of the streams they may be of."""
+
+    column: str
+    stream: str
+    body: str | None  # None: the message itself
+    times: Mapping[str, TimeRule]
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPlan:
     """How records of one stream are read."""
 
@@ -36,7 +56,7 @@ class ReadPlan:
     tenant_value: str
     type_column: str | None
     types: frozenset[str]
-    time_column: str | None  # None: processing time
+    time_column: str | None  # None, and no messages: processing time
     time_type: str
     time_parser: Parser | None  # set for parsers that are not built in
     skew_past: int | None
@@ -46,6 +66,7 @@ class ReadPlan:
     measures: tuple[str, ...]
     record_bytes: int
     depth: int
+    messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
 
     @property
     def gated(self) -> bool:
@@ -75,10 +96,21 @@ class ReadPlan:
         )
 
 
+def _parser(type: str) -> Parser | None:
+    return None if type in FAST_TIMES else resolve(type)
+
+
+def _messages(stream: Stream) -> MessageRule | None:
+    if (declared := stream.messages) is None:
+        return None
+    times = {
+        name: TimeRule(time.column, time.type, _parser(time.type)) for name, time in declared.times.items()
+    }
+    return MessageRule(declared.column, declared.stream, declared.body, times)
+
+
 def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
-    time = stream.event_time
-    in_event_time = time.mode == "event"
-    fast = time.type in FAST_TIMES
+    time_type = (stream.event_time.type or "") if stream.time_column is not None else ""
     return ReadPlan(
         stream=stream.name,
         rules=tuple(
@@ -90,14 +122,15 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         tenant_value=stream.tenant.value or "",
         type_column=stream.event_type.column if stream.event_type else None,
         types=frozenset(stream.event_type.allowed) if stream.event_type else frozenset(),
-        time_column=time.column if in_event_time else None,
-        time_type=(time.type or "") if in_event_time else "",
-        time_parser=resolve(time.type) if in_event_time and time.type and not fast else None,
+        time_column=stream.time_column,
+        time_type=time_type,
+        time_parser=_parser(time_type) if time_type else None,
         skew_past=stream.skew.past,
         skew_future=stream.skew.future,
-        tolerance=time.late_tolerance,
+        tolerance=stream.event_time.late_tolerance,
         dimensions=stream.dimension_columns,
         measures=stream.measure_columns,
         record_bytes=limits.record_bytes,
         depth=limits.depth,
+        messages=_messages(stream),
     )

@@ -24,7 +24,8 @@ from tidemill.records.columns import (
     whole_numbers,
 )
 from tidemill.records.judge import Judged, Refused, judge
-from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, ReadPlan
+from tidemill.records.messages import message_times
+from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
 from tidemill.records.scan import (
     ARRAY,
     ESCAPED,
@@ -136,10 +137,11 @@ class _Bulk:
         time, keep = self._time(rows)
         numbers: dict[str, Ints] = {}
         used = {*self.plan.dimensions, *self.plan.measures}
+        read = self.plan.time_column if self.plan.messages is None else None  # as a time, in every record
         for rule in self.plan.rules:
             if rule.type not in ("integer", "decimal"):
                 continue
-            if (rule.name, rule.type) == (self.plan.time_column, "integer") and rule.name not in used:
+            if (rule.name, rule.type) == (read, "integer") and rule.name not in used:
                 continue  # an integer that is a time in range is also one of 64 bits
             if rule.name in used:
                 numbers[rule.name], exact = self._number(rule.name, rule.type, rule.scale, rows)
@@ -171,7 +173,7 @@ class _Bulk:
             if rule.name in (plan.tenant_column, plan.type_column):
                 allowed[:] = False
                 allowed[STRING] = True
-            if rule.name == plan.time_column:
+            if rule.name == plan.time_column and plan.messages is None:
                 allowed[[MISSING, NULL]] = False
             self.good &= allowed[self.found.tags[index]]
 
@@ -248,29 +250,41 @@ class _Bulk:
 
     def _time(self, rows: Ints) -> tuple[Ints, Mask]:
         plan = self.plan
-        if plan.time_column is None:
-            return np.full(rows.size, self.arrival, np.int64), np.ones(rows.size, np.bool_)
-        text, start, end = self._span(plan.time_column, rows)
-        tags = self._tags(plan.time_column)[rows]
-        if plan.time_parser is not None:
-            time, keep = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `judge`
-        elif plan.time_type == "iso8601":
-            is_text = tags == STRING
-            time, keep = instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0))
+        if plan.messages is not None:
+            time, keep = self._message_time(rows, plan.messages)
+        elif plan.time_column is not None:
+            time, keep = self._column_time(rows, plan.time_column)
         else:
-            time, keep = whole_numbers(text, start, end, tags)
-            if plan.time_type == "unixtimestamp_ns":
-                time = time // 1000
-            else:
-                unit = UNIX_UNITS[plan.time_type]
-                keep &= (time >= MIN_INSTANT // unit) & (time < MAX_INSTANT // unit)
-                time = np.where(keep, time, 0) * unit
+            return np.full(rows.size, self.arrival, np.int64), np.ones(rows.size, np.bool_)
         keep &= (time >= MIN_INSTANT) & (time < MAX_INSTANT)
         if plan.skew_future is not None:
             keep &= time <= self.arrival + plan.skew_future
         if plan.skew_past is not None:
             keep &= time >= self.arrival - plan.skew_past
         return time, keep
+
+    def _message_time(self, rows: Ints, rule: MessageRule) -> tuple[Ints, Mask]:
+        found = message_times(rule, self.chunk, rows)
+        if self.plan.time_column is not None and found.none.any():
+            own = self._column_time(rows[found.none], self.plan.time_column)
+            found.time[found.none], found.told[found.none] = own
+        return found.time, found.told
+
+    def _column_time(self, rows: Ints, column: str) -> tuple[Ints, Mask]:
+        plan = self.plan
+        text, start, end = self._span(column, rows)
+        tags = self._tags(column)[rows]
+        if plan.time_parser is not None:
+            return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `judge`
+        if plan.time_type == "iso8601":
+            is_text = tags == STRING
+            return instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0))
+        time, keep = whole_numbers(text, start, end, tags)
+        if plan.time_type == "unixtimestamp_ns":
+            return time // 1000, keep
+        unit = UNIX_UNITS[plan.time_type]
+        keep &= (time >= MIN_INSTANT // unit) & (time < MAX_INSTANT // unit)
+        return np.where(keep, time, 0) * unit, keep
 
     def _number(self, name: str, kind: str, scale: int, rows: Ints) -> tuple[Ints, Mask]:
         tags = self._tags(name)[rows]

@@ -32,6 +32,7 @@ def metric_plan(plan: ReadPlan) -> ReadPlan:
         type_column=None,
         time_column=None,
         time_parser=None,
+        messages=None,
         skew_past=None,
         skew_future=None,
         record_bytes=1 << 40,
