@@ -6,7 +6,14 @@ It never imports the engine, so that it can contradict it. The seeded feed is in
 
 from tidemill.testing.clock import FakeClock
 from tidemill.testing.oracle import Oracle, Quarantined, RawRow, Verdict
-from tidemill.testing.stream import READINGS, REQUESTS, OracleField, OracleMetric, OracleStream
+from tidemill.testing.stream import (
+    READINGS,
+    REQUESTS,
+    OracleField,
+    OracleMessages,
+    OracleMetric,
+    OracleStream,
+)
 from tidemill.testing.windows import (
     Act,
     Land,
@@ -28,6 +35,7 @@ __all__ = [
     "Oracle",
     "OracleDataset",
     "OracleField",
+    "OracleMessages",
     "OracleMetric",
     "OracleRules",
     "OracleStream",

@@ -32,6 +32,9 @@ def section(stream: OracleStream, *, gate: str = "event_id") -> dict[str, object
     }
     if stream.type_column is not None:
         found["event_type"] = {"column": stream.type_column, "allowed": sorted(stream.allowed_types)}
+    if stream.messages is not None:
+        column, _, name, body = stream.messages
+        found["messages"] = {"column": column, "stream": name} | ({"body": body} if body else {})
     return found
 
 

@@ -32,6 +32,15 @@ class OracleMetric(NamedTuple):
     measures: tuple[str, ...] = ()
 
 
+class OracleMessages(NamedTuple):
+    """Records hold messages of other streams: an array of objects in `column`."""
+
+    column: str
+    times: Mapping[str, tuple[str, TimeType]]  # of the streams that have an event time in use: column, type
+    stream: str = "stream"  # of a message: its stream
+    body: str | None = None  # of a message: what holds its fields; None: the message itself
+
+
 @dataclass(frozen=True, slots=True)
 class OracleStream:
     """Columns are top-level keys, or dotted paths into nested objects."""
@@ -40,6 +49,7 @@ class OracleStream:
     fields: Mapping[str, OracleField] = field(default_factory=dict)
     time_column: str | None = None  # None: processing time, the event happens when it arrives
     time_type: TimeType = "unixtimestamp_ms"
+    messages: OracleMessages | None = None  # the first that has a time tells it, before the stream's own
     identity: tuple[str, ...] = ("event_id",)
     tenant_column: str | None = None
     tenant_value: str | None = None
