@@ -18,6 +18,7 @@ from tidemill.model.levels import BASE, LEVELS, below, level_named
 from tidemill.model.slices import Counts, Outcome, Reject
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, parse_instant
+from tidemill.testing.messages import telling
 from tidemill.testing.stream import OracleField, OracleStream
 from tidemill.testing.strictjson import (
     Json,
@@ -317,10 +318,15 @@ def _check_type(stream: OracleStream, fields: dict[str, Json]) -> None:
 
 
 def _event_time(stream: OracleStream, fields: dict[str, Json], arrival: int) -> int:
-    if stream.time_column is None:
+    if stream.messages is not None and (told := telling(stream.messages, fields)) is not None:
+        value, time_type = told
+    elif stream.time_column is not None:
+        value, time_type = lookup(fields, stream.time_column), stream.time_type
+    elif stream.messages is not None:
+        raise RejectedError(Reject.BAD_TIME)
+    else:
         return arrival
-    value = lookup(fields, stream.time_column)
-    ts = _iso_time(value) if stream.time_type == "iso8601" else _unix_time(value, stream.time_type)
+    ts = _iso_time(value) if time_type == "iso8601" else _unix_time(value, time_type)
     if ts is None or not MIN_INSTANT <= ts < MAX_INSTANT:
         raise RejectedError(Reject.BAD_TIME)
     return ts
