@@ -14,6 +14,7 @@ from tests.state.redis_server import RedisServer
 from tidemill.config.project import StateStore
 from tidemill.model.errors import ConfigError, StorageError
 from tidemill.state.opening import open_fresh, open_store, replace_with_fresh, store_exists, store_name
+from tidemill.state.protocol import BatchRecord, ClockState, Progress
 
 
 @pytest.fixture(params=["redis", "sqlite"])
@@ -97,6 +98,27 @@ def test_a_restored_state_keeps_the_layout_it_was_given(where: StateStore, tmp_p
     fresh.restore([], [])
     assert (fresh.span("requests"), fresh.delivered("sink")) == (3600_000_000, 7)
     fresh.close()
+
+
+def test_a_fresh_state_brings_its_own_clocks_progress_and_marks(where: StateStore, tmp_path: Path) -> None:
+    """Nothing of the old one: what its marks say may be what was lost."""
+    old = open_store(where, tmp_path)
+    old.set_mark("requests", "minutes", "old")
+    old.set_mark("requests", "sessions", "old")
+    clocks = [ClockState("file", 90, 80, 70), ClockState("api", 90, 80, 70)]
+    old.apply_batch(BatchRecord("requests", "b1", 1, 1, [], clocks, {}, progress=Progress(80, 9, 8, 7, 6)))
+    old.close()
+    fresh = open_fresh(where, tmp_path)
+    record = BatchRecord("requests", "b1", 1, 1, [], clocks[:1], {}, progress=Progress(5, 4, 3, 2, 1))
+    fresh.restore([], [record])
+    fresh.set_mark("requests", "minutes", "new")
+    fresh.close()
+    replace_with_fresh(where, tmp_path)
+    state = open_store(where, tmp_path)
+    assert state.clocks("requests") == [ClockState("file", 90, 80, 70)]
+    assert state.progress("requests") == Progress(5, 4, 3, 2, 1)
+    assert state.marks("requests") == {"minutes": "new"}
+    state.close()
 
 
 def test_an_open_redis_state_sees_the_new_one_and_the_old_keys_go(

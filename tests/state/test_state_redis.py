@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,21 @@ from tests.state.conftest import (
     lay,
     name_of,
     queue,
+    result_of,
     slice_of,
 )
 from tests.state.redis_server import LossyRoad, RedisServer
 
 from tidemill.model.errors import ConfigError, Retry, StorageError
 from tidemill.model.slices import SliceEntry
-from tidemill.model.time import HOUR, MAX_INSTANT, MINUTE
+from tidemill.model.time import HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE
 from tidemill.model.windows import Phase, WindowKey
-from tidemill.state.protocol import BatchRecord, ClockState
+from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, State
 from tidemill.state.redis_link import FORMAT, script
-from tidemill.state.redis_open import open_redis
+from tidemill.state.redis_open import open_fresh_redis, open_redis
+from tidemill.state.redis_rows import ordered
+
+ARRIVAL = 1_704_067_200_000_001
 
 
 @pytest.fixture
@@ -342,6 +347,53 @@ def test_a_state_of_a_newer_tidemill_is_refused_and_left_alone(
     with pytest.raises(StorageError, match=newer):  # one that was open while it was upgraded
         state.enter(slice_of(1))
     assert _contents(redis_server, prefix) == before
+    state.close()
+
+
+def first_format(client: redis.Redis, prefix: str, state: State) -> None:
+    """Clocks as the older Tidemill left them: `cold` was heard of long before the others, `empty` never with
+    an accepted record, `gone` is not in the ledger."""
+    arrivals = {"cold": 5, "past": -1, "first": MIN_INSTANT, "last": MAX_INSTANT, "file": ARRIVAL}
+    news = [
+        replace(slice_of(number), source=source, arrival=arrival)
+        for number, (source, arrival) in enumerate(
+            [*arrivals.items(), *(("file", arrivals["file"] + n) for n in range(150)), ("empty", 9)]
+        )
+    ]
+    state.enter_all(news)
+    results = [result_of(number, accepted=8 * (new.source != "empty")) for number, new in enumerate(news)]
+    assert state.apply_batch(BatchRecord("requests", "b1", 1, 1, results, [], {}))
+    clocks = f"{prefix}:{client.get(f'{prefix}:current')}:clocks:requests"
+    for n, source in enumerate([*arrivals, "empty", "gone"]):
+        client.hset(clocks, source, f"{ordered(100 + n)} {ordered(n - 3)}")
+    client.delete(clocks.replace("clocks", "progress"))
+    client.set(f"{prefix}:format", 1)
+
+
+@pytest.mark.parametrize("opening", [open_redis, open_fresh_redis])
+def test_a_state_of_an_older_tidemill_is_brought_up_to_date(
+    client: redis.Redis, redis_server: RedisServer, prefix: str, opening: Callable[[str, str], State]
+) -> None:
+    """By whoever opens it first, be it a recovery that is not finished."""
+    state = open_redis(redis_server.url, prefix)
+    first_format(client, prefix, state)
+    opening(redis_server.url, prefix).close()
+    assert client.get(f"{prefix}:format") == str(FORMAT) == "2"
+    assert state.clocks("requests") == [
+        ClockState("cold", 100, -3, 5),
+        ClockState("empty", 105, 2, 0),
+        ClockState("file", 104, 1, ARRIVAL + 149),
+        ClockState("first", 102, -1, MIN_INSTANT),
+        ClockState("gone", 106, 3, 0),
+        ClockState("last", 103, 0, MAX_INSTANT),
+        ClockState("past", 101, -2, -1),
+    ]
+    assert state.progress("requests") == Progress(watermark=-3)
+    assert state.progress("other") == NO_PROGRESS
+    state.apply_batch(BatchRecord("requests", "b2", 1, 1, [], [ClockState("cold", 1, 7, 3)], {}))
+    assert state.clocks("requests")[0] == ClockState("cold", 100, 7, 5)
+    open_redis(redis_server.url, prefix).close()  # a second look changes nothing
+    assert state.clocks("requests")[0] == ClockState("cold", 100, 7, 5)
     state.close()
 
 

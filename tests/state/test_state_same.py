@@ -23,7 +23,15 @@ from tidemill.model.slices import (
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval
 from tidemill.model.windows import Build, Dataset, Judged, OutboxEvent, Phase, Window, WindowKey
-from tidemill.state.protocol import BatchRecord, ClockState, Retraction, SliceResult, State, TileBuild
+from tidemill.state.protocol import (
+    BatchRecord,
+    ClockState,
+    Progress,
+    Retraction,
+    SliceResult,
+    State,
+    TileBuild,
+)
 from tidemill.state.redis_open import open_redis
 
 STREAMS = ("requests", "weather")
@@ -71,6 +79,7 @@ class Pair:
 def _of_stream(stream: str, some: Interval) -> Iterator[Ask]:
     yield lambda state: (dict(state.totals(stream)), dict(state.table_versions(stream)))
     yield lambda state: (state.clocks(stream), state.runs(stream), state.slices(stream, SliceStatus.ACCEPTED))
+    yield lambda state: (state.progress(stream), dict(state.marks(stream)))
     yield lambda state: (dict(state.tile_counts(stream)), state.stale_tiles(stream))
     yield lambda state: (state.tiles(stream, "5s", some), state.tiles(stream, "1m"))
     yield lambda state: (dict(state.window_counts(stream)), state.queue_length(stream), state.span(stream))
@@ -110,7 +119,7 @@ class Story:
 
     def go_on(self) -> None:
         often = [self.batch, self.lay, self.judge, self.take]
-        at_times = [self.enter, self.complete, self.fail, self.renew, self.wait, self.build_tiles]
+        at_times = [self.enter, self.complete, self.fail, self.renew, self.wait, self.build_tiles, self.mark]
         rarely = [self.release, self.retract, self.force, self.retry, self.lay_out, self.observe, self.merge]
         self.dice.choice(4 * often + 2 * at_times + rarely)()
 
@@ -187,10 +196,20 @@ class Story:
             self.batches,
             self.batches,
             results,
-            [ClockState(self.dice.choice(("x", "é")), self.start(), self.start())],
+            [ClockState(self.dice.choice(("x", "é")), self.start(), self.start(), self.start())],
             {start: frozenset(ids) for start, ids in tiles.items()},
             [f"run{self.batches}"],
+            self.progress(),
         )
+
+    def progress(self) -> Progress:
+        watermark = self.start() if self.maybe(0.8) else None
+        return Progress(watermark, *(self.dice.choice((0, 1, 9, 1 << 40)) for _ in range(4)))
+
+    def mark(self) -> None:
+        stream, window = self.stream(), self.dice.choice(("minutes", "é"))
+        mark, events = self.dice.choice((None, "", '{"é": 1}')), [self.event(stream) for _ in range(2)]
+        self.pair.ask(lambda state: state.set_mark(stream, window, mark, events))
 
     def build_tiles(self) -> None:
         stream = self.stream()
@@ -223,8 +242,8 @@ class Story:
         again = {entry.id: entry.counts.accepted for entry in later if self.maybe(0.5)}
         n = self.retracted + self.dice.choice((1, 1, 1, 0, 2))
         act = Retraction(n, stream, victim.id, "wrong", self.now, again)
-        clocks = [ClockState("x", self.start(), self.start())]
-        done = self.pair.ask(lambda state: state.apply_retraction(act, clocks, self.batches, 1))
+        clocks, left = [ClockState("x", self.start(), self.start(), self.start())], self.progress()
+        done = self.pair.ask(lambda state: state.apply_retraction(act, clocks, self.batches, 1, left))
         self.retracted += done is True
 
     def lay_out(self) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.state.conftest import accept, build_all, build_of, judge_due, lay, name_of, queue, slice_of
 
 from tidemill.model.errors import StorageError
-from tidemill.model.slices import Codec, Format, NewSlice, SliceStatus, set_hash
+from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import HOUR, MINUTE
 from tidemill.model.windows import Phase
 from tidemill.state import queue_acts, window_acts
 from tidemill.state.ddl import VERSIONS
-from tidemill.state.protocol import Retraction, State
+from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, Retraction, State
+from tidemill.state.rows import SLICE_COLUMNS, to_row
 from tidemill.state.schema import VERSION
 from tidemill.state.sqlite import STALE, open_state
 
@@ -91,6 +94,7 @@ def test_stale_tiles_are_found_by_the_partial_index_alone(tmp_path: Path) -> Non
 
 # -- a file of an older Tidemill
 
+RELEASED = ["ee65246cce4a1c39", "635e7f919f1489c9"]  # the steps of versions 1 and 2
 
 FIRST_SCHEMA = """
 CREATE TABLE slices (
@@ -165,6 +169,72 @@ def first_file(path: Path) -> None:
         db.execute("PRAGMA user_version = 1")
 
 
+def second_file(path: Path) -> None:
+    """A file as version 2 wrote it: three sources were heard of, one of which the ledger does not know."""
+    told = [  # source, status, accepted, arrival: in the order of the ledger
+        ("file", SliceStatus.ACCEPTED, 8, 100),
+        ("api", SliceStatus.ACCEPTED, 8, 110),
+        ("file", SliceStatus.ACCEPTED, 3, 130),
+        ("file", SliceStatus.ACCEPTED, 1, 120),  # the newest, though it says to have arrived before
+        ("api", SliceStatus.ACCEPTED, 0, 140),
+        ("api", SliceStatus.FAILED, 0, 150),
+        ("file", SliceStatus.RETRACTED, 5, 160),
+        ("file", SliceStatus.PENDING, 0, 170),
+    ]
+    entries = [
+        SliceEntry(
+            seq,
+            replace(slice_of(seq, stream), source=source, arrival=arrival),
+            status,
+            Counts(records=accepted, accepted=accepted),
+        )
+        for seq, (stream, (source, status, accepted, arrival)) in enumerate(
+            [*(("requests", row) for row in told), ("other", ("file", SliceStatus.ACCEPTED, 1, 999))], 1
+        )
+    ]
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        for step in VERSIONS[:2]:
+            db.executescript(step)
+        db.executemany(
+            f"INSERT INTO slices ({', '.join(SLICE_COLUMNS)}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})",
+            map(to_row, entries),
+        )
+        db.execute(
+            "INSERT INTO clocks (stream, source, max_seen, watermark) VALUES ('requests', 'file', 60, 50),"
+            " ('requests', 'api', 50, 40), ('requests', 'gone', 70, 60)"
+        )
+        db.execute("INSERT INTO batches (stream, batch) VALUES ('requests', 'b1')")
+        db.execute("PRAGMA application_id = 0x74696465")
+        db.execute("PRAGMA user_version = 2")
+
+
+def test_a_step_that_was_released_is_never_edited() -> None:
+    """Files exist that took it as it was; what they lack is the next step's."""
+    assert [hashlib.sha256(step.encode()).hexdigest()[:16] for step in VERSIONS[:2]] == RELEASED
+
+
+def test_clocks_and_progress_of_a_file_of_version_2_are_what_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    second_file(path)
+    state = open_state(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    assert state.clocks("requests") == [
+        ClockState("api", 50, 40, 110),
+        ClockState("file", 60, 50, 120),
+        ClockState("gone", 70, 60, 0),
+    ]
+    assert state.progress("requests") == Progress(40, 0, 0, 0, 0)
+    assert (state.clocks("other"), state.progress("other")) == ([], NO_PROGRESS)
+    assert (state.marks("requests"), len(state.slices())) == ({}, 9)
+    clocks = [ClockState("api", 55, 45, 180)]
+    assert state.apply_batch(BatchRecord("requests", "b2", 1, 1, [], clocks, {}, progress=Progress(45, 1, 2)))
+    assert state.clocks("requests")[0] == ClockState("api", 55, 45, 180)
+    assert state.progress("requests") == Progress(45, 1, 2)
+    state.close()
+
+
 def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     first_file(path)
@@ -181,6 +251,8 @@ def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) ->
         None,
     )
     assert state.totals("requests")["accepted"] == 16
+    assert state.clocks("requests") == [ClockState("file", 1000, 900, 2)]  # its slice 2 arrived then
+    assert state.progress("requests") == Progress(watermark=900)
     (tile,) = state.stale_tiles("requests")
     assert (tile.desired, tile.observed) == ({name_of(1), name_of(2)}, {name_of(1)})
     assert [entry.seq for entry in state.unlaid("requests", 10)] == [1, 2]  # windows are laid from the start
@@ -197,8 +269,11 @@ def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) ->
     open_state(path).close()
 
 
-def test_an_older_file_has_the_same_tables_as_a_new_one(tmp_path: Path) -> None:
-    first_file(tmp_path / "old.db")
+@pytest.mark.parametrize("older", [first_file, second_file])
+def test_an_older_file_has_the_same_tables_as_a_new_one(
+    tmp_path: Path, older: Callable[[Path], None]
+) -> None:
+    older(tmp_path / "old.db")
     tables = []
     for name in ("old.db", "new.db"):
         open_state(tmp_path / name).close()

@@ -37,7 +37,8 @@ class Walk:
         self.revisions: Counter[int] = Counter()
         self.acts = [self.arrive, self.arrive, self.judge, self.judge, self.take, self.take, self.complete,
                      self.complete, self.complete, self.fail, self.force, self.retract, self.release,
-                     self.retry, self.wait]  # fmt: skip
+                     self.retry, self.wait, self.mark]  # fmt: skip
+        self.marks: dict[str, str] = {}
 
     def step(self) -> None:
         self.dice.choice(self.acts)()
@@ -122,7 +123,20 @@ class Walk:
     def wait(self) -> None:
         self.now += self.dice.choice([1, MINUTE])
 
+    def mark(self) -> None:
+        """A streaming window moves on, or is given up, beside all the others."""
+        self.told += 1
+        name, event = self.dice.choice(["minutes", "sessions"]), event_of(f"{self.told}")
+        mark = self.dice.choice([None, f"{self.told}"])
+        self.state.set_mark("requests", name, mark, [event])
+        if mark is None:
+            self.marks.pop(name, None)
+        else:
+            self.marks[name] = mark
+        assert self.state.outbox()[-1].id == event.id
+
     def check(self) -> None:
+        assert self.state.marks("requests") == self.marks
         phases: Counter[Phase] = Counter()
         due = {window.key for window, _ in self.state.due("requests", self.now, 1000)}
         for window in self.state.windows("requests"):
