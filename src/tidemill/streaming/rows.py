@@ -1,83 +1,171 @@
 """Rows of raw as streaming windows see them: used ones only, typed, at the instant they count at.
 
-The extracting kernel reads each part of raw once and sets narrow rows down in one file per bucket, so that whoever
-folds a bucket has all it needs and nothing else. It decides nothing but what `WindowSpec.fate` says.
+The extracting kernel reads each part of raw once and sets narrow rows down in one file per bucket, so that
+whoever folds a bucket has all it needs and nothing else. It decides nothing but what `WindowSpec.fate` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import ipc
 
 from tidemill.config.stream import Stream
-from tidemill.model.streaming import Value, WindowSpec
-from tidemill.model.time import Interval
+from tidemill.lake.sync import storage_errors
+from tidemill.model.streaming import WindowSpec
+from tidemill.records.arrays import Ints
+from tidemill.records.arrow import one
+from tidemill.streaming.reading import Reader
+from tidemill.streaming.wanted import (
+    AT,
+    BYTES,
+    FIELD,
+    LATE,
+    LINE,
+    NAME,
+    SEQ,
+    TENANT,
+    TIME,
+    Extracted,
+    ExtractUnit,
+    Place,
+    Wanted,
+    field_type,
+    row_schema,
+)
 
-AT: Final = "at"  # int64: the instant it counts at (`WindowSpec.counts_at`)
-TIME: Final = "time"  # int64: its event time
-SEQ: Final = "seq"  # int64: place of its slice in the ledger
-LINE: Final = "line"  # int64
-NAME: Final = "name"  # dictionary<int32, string>: `SliceEntry.name` of its slice
-LATE: Final = "late"  # bool
-BYTES: Final = "bytes"  # int64: of its payload
-TENANT: Final = "tenant"  # dictionary<int32, string>
-FIELD: Final = "f."  # prefix of the columns of `WindowSpec.columns`, typed as `windows.columns` has them
+__all__ = [
+    "AT",
+    "BYTES",
+    "FIELD",
+    "LATE",
+    "LINE",
+    "NAME",
+    "SEQ",
+    "TENANT",
+    "TIME",
+    "ExtractUnit",
+    "Extracted",
+    "Place",
+    "Wanted",
+    "extract",
+    "field_type",
+    "row_schema",
+    "rows_of",
+]
 
-Key = tuple[str, tuple[Value, ...]]  # tenant, and values of `WindowSpec.key`
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What the ledger says of a slice."""
-
-    seq: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which used rows a fold needs. `span` and `starts` are half-open, sorted and disjoint."""
-
-    span: Interval  # the instants they count at
-    starts: Sequence[Interval] | None = None  # by_time: rows of windows that start in one of these
-    again: Mapping[Key, int] | None = None  # others: rows of these keys alone, each from that instant on …
-    since: int | None = None  # … and with `again` rows of all keys that count at this instant or after it
-    slices: Mapping[Interval, frozenset[str]] | None = None  # `close: complete`: of rows whose event time lies in
-    # an aggregation window, only those whose slice (by id) it was built of; disjoint, sorted; others not at all
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractUnit:
-    spec: WindowSpec
-    stream: Stream
-    parts: Sequence[str]  # absolute paths of raw parts
-    ledger: Mapping[str, Place]  # by slice id; rows of a slice that is not in it are left out
-    wanted: Wanted
-    cuts: Sequence[int] = ()  # by_time: bucket i holds windows that start in [cuts[i-1], cuts[i])
-    buckets: int = 1  # others: by a hash of the key
-    folder: str = ""
-    name: str = ""  # prefix of the files, different for every unit
-
-
-@dataclass(frozen=True, slots=True)
-class Extracted:
-    """Files of one unit: Arrow IPC, rows in no particular order; a bucket without rows has none."""
-
-    files: Mapping[int, str] = field(default_factory=dict)  # bucket -> path
-    rows: int = 0
-
-
-def row_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
-    raise NotImplementedError
+_HELD_BYTES: Final = 32 << 20  # of rows on their way to their files
 
 
 def extract(unit: ExtractUnit) -> Iterator[Extracted]:
-    raise NotImplementedError
+    """The wanted rows of the unit's parts, set down in its folder."""
+    with _Files(unit) as files:
+        for table, row, bucket in Reader(unit).read():
+            files.add(table, row, bucket)
+        files.finish()
+        yield Extracted(dict(sorted(files.paths.items())), files.rows)
+
+
+class _Files:
+    """One file per bucket. Streams of record batches: what is held is bounded, and each batch brings its own
+    dictionaries."""
+
+    def __init__(self, unit: ExtractUnit) -> None:
+        self._schema = row_schema(unit.spec, unit.stream)
+        self._folder, self._name = Path(unit.folder), unit.name
+        self._held: list[tuple[pa.Table, Ints]] = []
+        self._held_bytes = 0
+        self._open: dict[int, tuple[pa.OSFile, ipc.RecordBatchStreamWriter]] = {}
+        self.paths: dict[int, str] = {}
+        self.rows = 0
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def add(self, table: pa.Table, row: Ints | None, bucket: Ints) -> None:
+        """Rows and the bucket of each; `row` when they are not all of the table, each once."""
+        if row is not None:
+            table = table.take(pa.array(row))
+        self._held.append((table, bucket))
+        self._held_bytes += table.nbytes
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        table = _whole([held for held, _ in self._held], self._schema)
+        buckets = np.concatenate([found for _, found in self._held])
+        self._held, self._held_bytes = [], 0
+        self.rows += table.num_rows
+        if buckets.size and (buckets != buckets[0]).any():
+            order = np.argsort(buckets, kind="stable")
+            table, buckets = table.take(pa.array(order)), buckets[order]
+        starts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], buckets.size], strict=True):
+            if start < end:
+                self._write(int(buckets[start]), table.slice(start, end - start))
+
+    def _write(self, bucket: int, table: pa.Table) -> None:
+        path = self._folder / f"{self._name}-{bucket:05d}.rows"
+        with storage_errors("write the rows", path):
+            if bucket not in self._open:
+                sink = pa.OSFile(str(path), "wb")
+                self._open[bucket] = sink, ipc.new_stream(sink, self._schema)
+                self.paths[bucket] = str(path)
+            self._open[bucket][1].write_table(table)
+
+    def finish(self) -> None:
+        self._flush()
+        self._close()
+
+    def _close(self) -> None:
+        with storage_errors("write the rows", self._folder):
+            for sink, writer in self._open.values():
+                writer.close()
+                sink.close()
+        self._open = {}
 
 
 def rows_of(spec: WindowSpec, stream: Stream, files: Sequence[str]) -> pa.Table:
     """All rows of a bucket in order of (at, seq, line), one chunk per column, dictionaries unified."""
-    raise NotImplementedError
+    table = _whole([_read(path) for path in files], row_schema(spec, stream))
+    order = _order(*(table.column(name).to_numpy() for name in (AT, SEQ, LINE)))
+    return table if order is None else table.take(pa.array(order)).combine_chunks()
+
+
+def _read(path: str) -> pa.Table:
+    with storage_errors("read the rows", path):
+        return ipc.open_stream(pa.memory_map(path)).read_all()
+
+
+def _whole(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """One table, one chunk per column."""
+    filled = [table for table in tables if table.num_rows] or [schema.empty_table()]
+    table = pa.concat_tables(filled).unify_dictionaries()
+    return pa.Table.from_arrays([one(column) for column in table.columns], schema=schema)
+
+
+def _order(at: Ints, seq: Ints, line: Ints) -> Ints | None:
+    """Row numbers in order; None when they are so already. By instant first, and the rest only where
+    that is equal: to sort all of them by three keys takes several times as long."""
+    rises = np.diff(at)
+    if (rises > 0).all():
+        return None
+    order = np.arange(at.size) if (rises >= 0).all() else np.argsort(at)
+    tie = np.diff(at[order]) == 0
+    if not tie.any():
+        return order
+    tied = np.zeros(at.size, np.bool_)
+    tied[:-1] |= tie
+    tied[1:] |= tie
+    among = order[tied]
+    order[tied] = among[np.lexsort((line[among], seq[among], at[among]))]
+    return order
