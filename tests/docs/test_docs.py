@@ -47,6 +47,7 @@ from tidemill.config.stream import (
     Stream,
     Tenant,
 )
+from tidemill.config.windowing import LateRows, WindowDeclaration
 from tidemill.eventtime import Clock
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
@@ -339,6 +340,8 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.metrics.NAME": (Counter, {"kind": "counter"}),
     "streams.NAME.retention": (Retention, {}),
     "streams.NAME.late_slices": (LateSlices, {}),
+    "streams.NAME.windows.NAME": (WindowDeclaration, {"kind": "tumbling", "size": "1m"}),
+    "streams.NAME.windows.NAME.late": (LateRows, {}),
 }
 
 

@@ -17,6 +17,7 @@ from tidemill.config.stream import (
     Tenant,
 )
 from tidemill.config.template import TEMPLATE
+from tidemill.config.windowing import LateRows, WindowDeclaration, parse_aggregate
 
 __all__ = [
     "FIELD_TYPES",
@@ -31,6 +32,7 @@ __all__ = [
     "Field",
     "FieldType",
     "FileSink",
+    "LateRows",
     "LateSlices",
     "Limits",
     "Metric",
@@ -43,7 +45,9 @@ __all__ = [
     "Stream",
     "Tenant",
     "WebhookSink",
+    "WindowDeclaration",
     "load_project",
+    "parse_aggregate",
     "parse_project",
     "parse_size",
 ]

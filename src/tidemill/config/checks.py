@@ -6,9 +6,10 @@ are passed as such, so that nothing is reported about them twice.
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
+from tidemill.config.checks_windowing import check_windows
+from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.problems import Path, choices
 from tidemill.config.project import Engine, Limits
 from tidemill.config.schema import Field, FieldType
@@ -38,15 +39,15 @@ def check_stream(
     stream: Stream, time_types: Collection[str], broken: Collection[Path] = ()
 ) -> Iterator[Finding]:
     """Everything wrong between the sections of `stream`; paths are relative to it."""
-    columns = _Columns(stream, broken)
+    columns = Columns(stream, broken)
     yield from _schema(stream, broken)
     yield from _csv(stream)
     if ("event_time",) not in broken:
         yield from _event_time(stream, columns, time_types, broken)
     yield from _messages(stream, columns)
     yield from _gate(stream, broken)
-    for path, column in _listed(("identity",), stream.identity):
-        yield from columns.check(path, column, IDENTITY_TYPES, f"an identity is {_or(IDENTITY_TYPES)}")
+    for path, column in listed(("identity",), stream.identity):
+        yield from columns.check(path, column, IDENTITY_TYPES, f"an identity is {one_of(IDENTITY_TYPES)}")
     if stream.tenant.column is not None:
         yield from columns.check(
             ("tenant", "column"), stream.tenant.column, ("string",), "a tenant is a string"
@@ -54,21 +55,38 @@ def check_stream(
     if stream.event_type is not None:
         path = ("event_type", "column")
         yield from columns.check(path, stream.event_type.column, ("string",), "an event type is a string")
-        yield from _repeats(("event_type", "allowed"), stream.event_type.allowed)
+        yield from repeats(("event_type", "allowed"), stream.event_type.allowed)
     for name, metric in stream.metrics.items():
         at = ("metrics", name)
-        for path, column in _listed((*at, "dimensions"), metric.dimensions):
-            hint = f"a dimension is {_or(DIMENSION_TYPES)}"
+        for path, column in listed((*at, "dimensions"), metric.dimensions):
+            hint = f"a dimension is {one_of(DIMENSION_TYPES)}"
             yield from columns.check(path, column, DIMENSION_TYPES, hint)
-        for path, column in _listed((*at, "measures"), metric.measures):
-            hint = f"a measure is {_or(MEASURE_TYPES)}; {_MEASURE_HINT}"
+        for path, column in listed((*at, "measures"), metric.measures):
+            hint = f"a measure is {one_of(MEASURE_TYPES)}; {_MEASURE_HINT}"
             yield from columns.check(path, column, MEASURE_TYPES, hint)
-        yield from _repeats((*at, "dimensions"), metric.dimensions)
-        yield from _repeats((*at, "measures"), metric.measures)
-    yield from _repeats(("identity",), stream.identity)
+        yield from repeats((*at, "dimensions"), metric.dimensions)
+        yield from repeats((*at, "measures"), metric.measures)
+    yield from repeats(("identity",), stream.identity)
     yield from _rollup_columns(stream)
     yield from _windows(stream, broken)
     yield from _dataset_columns(stream, broken)
+    yield from check_windows(stream, columns, broken)
+
+
+def unused(stream: Stream) -> Iterator[Finding]:
+    """What is declared and has no effect: no error, but worth a word. Paths are relative to the stream."""
+    declared = stream.event_time
+    why, instead = (
+        ("mode is processing", "mode: event") if declared.enabled else ("enabled is false", "enabled: true")
+    )
+    given = [key for key in ("column", "type") if getattr(declared, key) is not None]
+    if given and not declared.in_use:
+        verb, names = "is" if len(given) == 1 else "are", " and ".join(given)
+        message = f"{names} {verb} declared and not used, since {why}"
+        yield Finding(("event_time",), message, f"set {instead} to use the event time, or leave {names} out")
+    if stream.messages is not None and not declared.enabled:
+        message = f"the times of messages are not used, since {why} for event_time"
+        yield Finding(("messages",), message, f"set {instead} there to use them, or leave messages out")
 
 
 def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:
@@ -85,25 +103,6 @@ def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:
             f"a batch of {engine.batch_bytes} bytes is smaller than a chunk of {engine.chunk_bytes}",
             "make engine.batch_bytes at least as large as engine.chunk_bytes",
         )
-
-
-class _Columns:
-    """The declared columns, for rules that name one."""
-
-    def __init__(self, stream: Stream, broken: Collection[Path]) -> None:
-        self._fields = stream.fields
-        self._broken = {path[1] for path in broken if len(path) == 2 and path[0] == "schema"}
-        self._unknown = ("schema",) in broken
-
-    def check(self, path: Path, column: str, types: Sequence[FieldType], hint: str) -> Iterator[Finding]:
-        field = self._fields.get(column)
-        if field is not None:
-            if field.type not in types:
-                yield Finding(path, f"column {column!r} is of type {field.type}", hint)
-        elif not self._unknown and column not in self._broken:
-            valid = tuple(name for name, known in self._fields.items() if known.type in types)
-            hint = choices(column, valid, "columns that can be used here")
-            yield Finding(path, f"column {column!r} is not in the schema", hint)
 
 
 def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
@@ -204,7 +203,7 @@ def _csv(stream: Stream) -> Iterator[Finding]:
     if stream.format not in ("auto", "csv"):
         message = f"slices of format {stream.format} are not CSV"
         yield Finding(("csv",), message, "remove csv, or set format: csv")
-    yield from _repeats(("csv", "columns"), stream.csv.columns)
+    yield from repeats(("csv", "columns"), stream.csv.columns)
     if stream.csv.columns:
         for column, field in stream.fields.items():
             if field.required and column not in stream.csv.columns:
@@ -216,18 +215,18 @@ def _csv(stream: Stream) -> Iterator[Finding]:
 
 
 def _event_time(
-    stream: Stream, columns: _Columns, time_types: Collection[str], broken: Collection[Path]
+    stream: Stream, columns: Columns, time_types: Collection[str], broken: Collection[Path]
 ) -> Iterator[Finding]:
     declared, path = stream.event_time, ("event_time",)
     of_messages = stream.messages is not None and declared.column is None and declared.type is None
-    if declared.mode == "event" and not of_messages:
+    if declared.in_use and not of_messages:
         otherwise = "or set mode: processing to use the arrival"
         if declared.column is None and (*path, "column") not in broken:
             yield Finding(path, "column is missing", f"name a column of the schema, {otherwise}")
         if declared.type is None and (*path, "type") not in broken:
             yield Finding(path, "type is missing", f"types: {', '.join(sorted(time_types))}; {otherwise}")
     if declared.column is not None:
-        hint = f"an event time is {_or(TIME_TYPES)}"
+        hint = f"an event time is {one_of(TIME_TYPES)}"
         yield from columns.check((*path, "column"), declared.column, TIME_TYPES, hint)
     if declared.type is not None and declared.type not in time_types:
         hint = choices(declared.type, sorted(time_types), "types")
@@ -241,7 +240,7 @@ def _event_time(
         )
 
 
-def _messages(stream: Stream, columns: _Columns) -> Iterator[Finding]:
+def _messages(stream: Stream, columns: Columns) -> Iterator[Finding]:
     if stream.messages is None:
         return
     yield from columns.check(
@@ -263,17 +262,3 @@ def _gate(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
             "the gate needs to know what makes an event one event",
             "add identity: COLUMN or a list of columns, or gate: none to accept every record",
         )
-
-
-def _listed(path: Path, columns: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    return (((*path, index), column) for index, column in enumerate(columns))
-
-
-def _repeats(path: Path, names: Iterable[str]) -> Iterator[Finding]:
-    for name, count in Tally(names).items():
-        if count > 1:
-            yield Finding(path, f"{name!r} is listed {count} times", "list it once")
-
-
-def _or(types: Sequence[str]) -> str:
-    return f"{', '.join(types[:-1])} or {types[-1]}"

@@ -6,13 +6,14 @@ names of the registered types are passed in.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path as FilePath
 from typing import Final
 
-from tidemill.config.checks import check_sizes, check_stream
+from tidemill.config.checks import check_sizes, check_stream, unused
 from tidemill.config.document import parse_document
 from tidemill.config.messages import MessageTime
 from tidemill.config.overrides import apply_overrides
@@ -23,6 +24,8 @@ from tidemill.config.validation import Finding, validate
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import NAME_HINT, is_safe_name
 
+log = logging.getLogger(__name__)
+
 MAX_BYTES: Final = 16 << 20
 _NAME: Final = frozenset({"name"})  # of a stream: its key in the file, not a key of its own
 
@@ -30,10 +33,13 @@ _NAME: Final = frozenset({"name"})  # of a stream: its key in the file, not a ke
 def load_project(
     path: FilePath, time_types: Collection[str], environ: Mapping[str, str] = os.environ
 ) -> Project:
-    """The project of a `tidemill.yaml`, or of the folder that holds one."""
+    """The project of a `tidemill.yaml`, or of the folder that holds one. Its warnings are logged."""
     names_a_file = path.suffix in (".yaml", ".yml") and not os.path.isdir(path)  # noqa: PTH112 - never raises
     file = path if names_a_file else path / FILE_NAME
-    return parse_project(_read(file), file, time_types, environ)
+    project = parse_project(_read(file), file, time_types, environ)
+    for warning in project.warnings:
+        log.warning("%s", warning)
+    return project
 
 
 def parse_project(
@@ -60,6 +66,7 @@ def parse_project(
         builder=settings.builder,
         events=settings.events,
         streams=streams,
+        warnings=tuple(warning.line for warning in sorted(document.warnings, key=lambda one: one.place)),
     )
 
 
@@ -124,7 +131,7 @@ def _with_message_times(document: Document, streams: Mapping[str, Stream]) -> di
     }
     found = dict(streams)
     for name, stream in streams.items():
-        if stream.messages is None:
+        if stream.messages is None or not stream.in_event_time:
             continue
         if not times:
             document.report(
@@ -155,6 +162,8 @@ def _stream(
         found = validate(Stream, sound, _NAME)
     for finding in check_stream(found, time_types, broken):
         document.report((*path, *finding.path), finding.message, finding.hint)
+    for finding in unused(found):
+        document.warn((*path, *finding.path), finding.message, finding.hint)
     return found
 
 

@@ -37,6 +37,10 @@ class Problem:
     message: str
     hint: str
 
+    @property
+    def line(self) -> str:
+        return f"{self.place.text}: {self.message} ({self.hint})"
+
 
 @dataclass(slots=True)
 class Document:
@@ -46,6 +50,7 @@ class Document:
     data: dict[str, object] = field(default_factory=dict)
     places: dict[Path, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)  # the file is valid, and says something in vain
 
     def place(self, path: Path) -> Place:
         """Where `path` was written, or else the nearest section around it."""
@@ -55,8 +60,14 @@ class Document:
         return line_place(self.file, 1)
 
     def report(self, path: Path, message: str, hint: str) -> None:
+        self.problems.append(self._problem(path, message, hint))
+
+    def warn(self, path: Path, message: str, hint: str) -> None:
+        self.warnings.append(self._problem(path, message, hint))
+
+    def _problem(self, path: Path, message: str, hint: str) -> Problem:
         said = f"{dotted(path)}: {message}" if path else message
-        self.problems.append(Problem(self.place(path), said, hint))
+        return Problem(self.place(path), said, hint)
 
 
 def dotted(path: Path) -> str:
@@ -87,7 +98,7 @@ def config_error(problems: Iterable[Problem]) -> ConfigError:
     if not others:
         return ConfigError(first.message, hint=first.hint, where=first.place.text)
     lines = [f"{first.message} ({first.hint})"]
-    lines += [f"{other.place.text}: {other.message} ({other.hint})" for other in others]
+    lines += [other.line for other in others]
     return ConfigError(
         "\n".join(lines), hint=f"{len(lines)} problems, one on each line", where=first.place.text
     )

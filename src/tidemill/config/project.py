@@ -150,6 +150,7 @@ class Project:
     state: StateStore
     builder: Builder
     events: Events
+    warnings: tuple[str, ...] = ()  # what the file says in vain, each with its line and what to do
 
     def stream(self, name: str) -> Stream:
         try:

@@ -9,7 +9,7 @@ import re
 from typing import Annotated, Final, Literal, get_args
 
 import pydantic
-from pydantic import AfterValidator, ConfigDict, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictInt, model_validator
 
 from tidemill.config.quantities import wrong
 
@@ -31,7 +31,14 @@ def _column(name: str) -> str:
     return name
 
 
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
 ColumnName = Annotated[str, AfterValidator(_column)]
+
+ColumnList = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+"""Names of columns, or one of them."""
 
 
 class Field(pydantic.BaseModel):

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, StrictBool, model_validator
+from pydantic import AfterValidator, StrictBool, model_validator
 
 from tidemill.config.messages import Messages
-from tidemill.config.quantities import Duration, PositiveDuration, wrong
-from tidemill.config.schema import SECTION, ColumnName, Field
+from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
+from tidemill.config.schema import SECTION, ColumnList, ColumnName, Field
+from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
 from tidemill.model.names import NAME_HINT, is_safe_name
+from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import DAY, SECOND
 
 FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
@@ -26,6 +28,12 @@ GateMode = Literal["event_id", "none"]
 def _name(name: str) -> str:
     if not is_safe_name(name):
         raise wrong(f"name {name!r} is not allowed", NAME_HINT)
+    return name
+
+
+def _window_name(name: str) -> str:
+    if name == "aggregation":
+        raise wrong("'aggregation' is the name of the windows that become datasets", "use another name")
     return name
 
 
@@ -47,11 +55,8 @@ def _delimiter(value: str) -> str:
     return value
 
 
-def _one_or_more(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
 SafeName = Annotated[str, AfterValidator(_name)]
+WindowName = Annotated[SafeName, AfterValidator(_window_name)]
 LevelName = Annotated[str, AfterValidator(_level)]
 Text = Annotated[str, AfterValidator(_text)]
 
@@ -107,7 +112,7 @@ class EventType(pydantic.BaseModel):
 
 
 class EventTime(pydantic.BaseModel):
-    """Which column says when it happened; in mode `processing` the arrival says it."""
+    """Which column says when it happened. In mode `processing`, or not enabled, the arrival says it."""
 
     model_config = SECTION
 
@@ -115,6 +120,13 @@ class EventTime(pydantic.BaseModel):
     type: str | None = None
     late_tolerance: Duration = 0
     mode: TimeMode = "event"
+    enabled: StrictBool = True
+    idle_timeout: PositiveDuration | None = None  # then a silent source holds nothing back; None: never
+    max_buffer_bytes: Annotated[ByteSize, pydantic.Field(ge=1)] = 256 << 20  # of rows waiting in order
+
+    @property
+    def in_use(self) -> bool:
+        return self.enabled and self.mode == "event"
 
 
 class Tenant(pydantic.BaseModel):
@@ -211,7 +223,7 @@ class Stream(pydantic.BaseModel):
     event_type: EventType | None = None
     event_time: EventTime = EventTime(mode="processing")
     messages: Messages | None = None  # None: a record is one event, and holds no others
-    identity: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    identity: ColumnList = ()
     tenant: Tenant = Tenant(value="default")
     skew: Skew = Skew()
     gate: GateMode = "event_id"
@@ -222,6 +234,7 @@ class Stream(pydantic.BaseModel):
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
     gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window
     late_slices: LateSlices = LateSlices()
+    windows: Mapping[WindowName, WindowDeclaration] = {}  # streaming ones; each has a table of results
 
     @model_validator(mode="before")
     @classmethod
@@ -234,12 +247,17 @@ class Stream(pydantic.BaseModel):
     @property
     def time_column(self) -> str | None:
         """The column that event time is read from; None when the arrival is used."""
-        return self.event_time.column if self.event_time.mode == "event" else None
+        return self.event_time.column if self.event_time.in_use else None
+
+    @property
+    def window_specs(self) -> tuple[WindowSpec, ...]:
+        """Its streaming windows in order of declaration."""
+        return tuple(spec_of(self, name, declared) for name, declared in self.windows.items())
 
     @property
     def in_event_time(self) -> bool:
         """Whether records say when they happened, themselves or by a message that they hold."""
-        return self.time_column is not None or self.messages is not None
+        return self.event_time.enabled and (self.time_column is not None or self.messages is not None)
 
     @property
     def dimension_columns(self) -> tuple[str, ...]:

@@ -74,9 +74,15 @@ streams:
     event_type: {column: event_type, allowed: [request]}
 
     # When it happened. Types: unixtimestamp_s, _ms, _us, _ns, iso8601. An event is late when it is
-    # more than late_tolerance behind the newest one of its source. `mode: processing` would use the
-    # arrival instead.
-    event_time: {column: ts, type: unixtimestamp_ms, late_tolerance: 2s}
+    # at or before the watermark: the least, over its sources, of the newest time less late_tolerance.
+    event_time:
+      column: ts
+      type: unixtimestamp_ms
+      late_tolerance: 2s
+      # mode: event              # processing uses the arrival instead
+      # enabled: true            # false does the same, and leaves the rest as it is
+      # idle_timeout: 5m         # a source silent for so long holds nothing back; by default it always does
+      # max_buffer_bytes: 256MiB # of rows that wait to be put in order; beyond it they go on early
 
     # Records that hold several messages of declared streams: the first one whose stream has an event time
     # tells the record's.
@@ -106,6 +112,28 @@ streams:
     # gap_tolerance: 1s               # between the bounds of slices, and at the edges of the window
     # allow_incomplete_windows: false # true builds at once, and again with every change
     # late_slices: discard            # or {policy: reemit, max_lateness: 7d}: a new revision for each
+
+    # Streaming windows: each has a table of results. Kinds: tumbling {size}, sliding {size, step},
+    # session {gap}, count {n}, state {open, emit}; the last three may have a key. Aggregates: count, sum,
+    # avg, min, max, first, last, stddev and percentiles (p50, p99.9).
+    # windows:
+    #   by_region:
+    #     kind: sliding
+    #     size: 5m
+    #     step: 1m
+    #     group_by: [region]
+    #     aggregates: {requests: count, slow: p99.9(latency_ms), total: sum(latency_ms)}
+    #     close: watermark          # or complete: once the datasets that it lies in are built
+    #     late: discard             # or next_window, or {policy: reemit, max_lateness: 1h}
+    #   visits:
+    #     kind: session
+    #     gap: 30m
+    #     key: [api]
+    #   outages:
+    #     kind: state
+    #     open: status >= 500
+    #     emit: status < 400
+    #     key: [api, region]
 
     # How long what is kept is kept; without a limit, for ever.
     # retention:

@@ -1,25 +1,112 @@
 """Streaming windows of a stream as declared in `tidemill.yaml`, and the flat `WindowSpec` made of one.
 
-A window checks only itself here; whether its columns exist and suit their use is checked in `checks_windowing`.
+A window checks only itself here; whether its columns exist and suit their use is for `checks_windowing`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import pydantic
-from pydantic import StrictInt, model_validator
+from pydantic import AfterValidator, StrictInt, model_validator
 
+from tidemill.config.problems import choices
 from tidemill.config.quantities import PositiveDuration, wrong
-from tidemill.config.schema import SECTION
-from tidemill.model.predicates import Predicate
-from tidemill.model.streaming import Aggregate, Close, LatePolicy, WindowKind, WindowSpec
+from tidemill.config.schema import SECTION, ColumnList
+from tidemill.model.errors import InputError
+from tidemill.model.predicates import Predicate, parse_predicate
+from tidemill.model.streaming import Aggregate, Close, Function, LatePolicy, WindowKind, WindowSpec
+from tidemill.model.time import format_duration
 
 if TYPE_CHECKING:
     from tidemill.config.stream import Stream
 
 KindName = Literal["tumbling", "fixed", "sliding", "session", "count", "state"]
+MAX_OVERLAP: Final = 20_000  # windows that one row is in, so that rows can not multiply without bound
+
+_NEEDED: Final[Mapping[WindowKind, tuple[str, ...]]] = {
+    WindowKind.TUMBLING: ("size",),
+    WindowKind.SLIDING: ("size", "step"),
+    WindowKind.SESSION: ("gap",),
+    WindowKind.COUNT: ("n",),
+    WindowKind.STATE: ("open", "emit"),
+}
+_OF_KINDS: Final = ("size", "step", "gap", "n", "open", "emit", "key")  # which ones depends on the kind
+
+FUNCTIONS: Final = (*(str(one) for one in Function if one is not Function.PERCENTILE), "p50")
+_FUNCTIONS_HINT: Final = "(p and a percentage, such as p99.9)"
+_CALL: Final = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(?:\(\s*([^()]*?)\s*\))?\s*")
+_PERCENTILE: Final = re.compile(r"p([0-9]{1,30}(?:\.[0-9]{1,30})?)")
+_AGGREGATE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """What `sum(amount)`, `count` or `p99.9(ms)` says."""
+
+    function: Function
+    column: str | None = None
+    percent: str | None = None
+
+
+def parse_aggregate(text: str) -> Formula:
+    match = _CALL.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"{text!r} is not an aggregate",
+            hint=f"write sum(COLUMN), or count; functions: {', '.join(FUNCTIONS)} {_FUNCTIONS_HINT}",
+        )
+    word, column = match.group(1).lower(), match.group(2) or None
+    function, percent = _function(word)
+    if function is Function.COUNT and column == "*":
+        column = None
+    if column is None and function is not Function.COUNT:
+        raise InputError(f"{word} needs a column", hint=f"write {word}(COLUMN)")
+    return Formula(function, column, percent)
+
+
+def _function(word: str) -> tuple[Function, str | None]:
+    if match := _PERCENTILE.fullmatch(word):
+        percent = Decimal(match.group(1))
+        if not 0 < percent <= 100:
+            raise InputError(f"there is no percentile {word}", hint="use more than p0, and p100 at most")
+        return Function.PERCENTILE, format(percent.normalize(), "f")
+    if word not in FUNCTIONS:
+        hint = f"{choices(word, FUNCTIONS, 'functions')} {_FUNCTIONS_HINT}"
+        raise InputError(f"there is no function {word!r}", hint=hint)
+    return Function(word), None
+
+
+def _aggregate(text: str) -> str:
+    try:
+        parse_aggregate(text)
+    except InputError as error:
+        raise wrong(error.message, error.hint) from None
+    return text
+
+
+def _aggregate_name(name: str) -> str:
+    if not _AGGREGATE_NAME.fullmatch(name):
+        hint = "use a letter, then letters, digits or _ (63 characters at most)"
+        raise wrong(f"{name!r} can not be the name of a column", hint)
+    return name
+
+
+def _condition(text: str) -> str:
+    try:
+        parse_predicate(text)
+    except InputError as error:
+        raise wrong(error.message, error.hint) from None
+    return text
+
+
+AggregateName = Annotated[str, AfterValidator(_aggregate_name)]
+AggregateText = Annotated[str, AfterValidator(_aggregate)]
+Condition = Annotated[str, AfterValidator(_condition)]
 
 
 class LateRows(pydantic.BaseModel):
@@ -36,6 +123,14 @@ class LateRows(pydantic.BaseModel):
     def _short_form(cls, data: object) -> object:
         return {"policy": data} if isinstance(data, str) else data
 
+    @model_validator(mode="after")
+    def _only_reemit_has_an_end(self) -> LateRows:
+        if self.policy == "reemit" and self.max_lateness is None:
+            raise wrong("reemit needs max_lateness", "write {policy: reemit, max_lateness: 1h}")
+        if self.policy != "reemit" and self.max_lateness is not None:
+            raise wrong(f"{self.policy} has no max_lateness", "leave it out, or use policy: reemit")
+        return self
+
 
 class WindowDeclaration(pydantic.BaseModel):
     """A streaming window. Which of size, step, gap, n, open, emit and key it has depends on its kind."""
@@ -46,11 +141,107 @@ class WindowDeclaration(pydantic.BaseModel):
     size: PositiveDuration | None = None
     step: PositiveDuration | None = None
     gap: PositiveDuration | None = None
-    n: Annotated[StrictInt, pydantic.Field(ge=1)] | None = None
-    open: str | None = None
-    emit: str | None = None
-    key: tuple[str, ...] = ()
-    group_by: tuple[str, ...] = ()
-    aggregates: Mapping[str, str] = {"rows_counted": "count"}
+    n: Annotated[StrictInt, pydantic.Field(ge=1, le=1_000_000_000)] | None = None
+    open: Condition | None = None
+    emit: Condition | None = None
+    key: ColumnList = ()
+    group_by: ColumnList = ()
+    aggregates: Mapping[AggregateName, AggregateText] = {"count": "count"}
     close: Literal["watermark", "complete"] = "watermark"
     late: LateRows = LateRows()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, data: object) -> object:
+        """Also `aggregates: {}`: rows are counted then."""
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None and value != {}}
+        return data
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_has(self) -> WindowDeclaration:
+        needed = _NEEDED[self.window_kind]
+        optional = () if self.window_kind.by_time else ("key",)
+        valid = f"a {self.kind} window needs {' and '.join(needed)}"
+        if optional:
+            valid += ", and may have a key"
+        given = [name for name in _OF_KINDS if getattr(self, name) not in (None, ())]
+        if extra := [name for name in given if name not in (*needed, *optional)]:
+            if "key" in extra:
+                valid += "; group_by tells results within it apart"
+            raise wrong(f"a {self.kind} window has no {' or '.join(extra)}", valid)
+        if missing := [name for name in needed if name not in given]:
+            verb = "is" if len(missing) == 1 else "are"
+            raise wrong(f"{' and '.join(missing)} {verb} missing", valid)
+        return self
+
+    @model_validator(mode="after")
+    def _steps_leave_no_holes(self) -> WindowDeclaration:
+        if self.kind == "sliding" and self.size is not None and self.step is not None:
+            if self.step > self.size:
+                raise wrong(
+                    f"a step of {format_duration(self.step)} leaves holes between windows of "
+                    f"{format_duration(self.size)}",
+                    "make step as long as size, or shorter",
+                )
+            overlap = -(-self.size // self.step)
+            if overlap > MAX_OVERLAP:
+                raise wrong(
+                    f"every row would be in {overlap} windows",
+                    f"make step longer or size shorter: {MAX_OVERLAP} windows are the most",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _complete_is_told_by_slices(self) -> WindowDeclaration:
+        if self.close == "complete":
+            if not self.window_kind.by_time:
+                raise wrong(
+                    f"a {self.kind} window can not close when it is complete: its rows tell where it ends",
+                    "use close: watermark; close: complete is for tumbling and sliding windows",
+                )
+            if "late" in self.model_fields_set:
+                raise wrong(
+                    "a window that closes when it is complete has no late rows",
+                    "leave late out: late_slices of the stream decides about slices that come late",
+                )
+        return self
+
+    @property
+    def window_kind(self) -> WindowKind:
+        return WindowKind.TUMBLING if self.kind == "fixed" else WindowKind(self.kind)
+
+
+def spec_of(stream: Stream, name: str, declared: WindowDeclaration) -> WindowSpec:
+    """The window, flat; its columns are those of the stream's schema."""
+    kind = declared.window_kind
+    size = declared.size or 0
+    return WindowSpec(
+        stream=stream.name,
+        name=name,
+        kind=kind,
+        size=size,
+        step=size if kind is WindowKind.TUMBLING else declared.step or 0,
+        gap=declared.gap or 0,
+        count=declared.n or 0,
+        open=_predicate(declared.open),
+        emit=_predicate(declared.emit),
+        key=declared.key,
+        group_by=declared.group_by,
+        aggregates=tuple(_aggregate_of(stream, name, text) for name, text in declared.aggregates.items()),
+        close=Close(declared.close),
+        late=LatePolicy(declared.late.policy),
+        max_lateness=declared.late.max_lateness or 0,
+    )
+
+
+def _predicate(text: str | None) -> Predicate | None:
+    return parse_predicate(text) if text is not None else None
+
+
+def _aggregate_of(stream: Stream, name: str, text: str) -> Aggregate:
+    formula = parse_aggregate(text)
+    if formula.column is None:
+        return Aggregate(name, formula.function)
+    field = stream.fields[formula.column]
+    return Aggregate(name, formula.function, formula.column, field.type, field.scale or 0, formula.percent)

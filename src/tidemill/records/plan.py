@@ -101,7 +101,7 @@ def _parser(type: str) -> Parser | None:
 
 
 def _messages(stream: Stream) -> MessageRule | None:
-    if (declared := stream.messages) is None:
+    if (declared := stream.messages) is None or not stream.in_event_time:
         return None
     times = {
         name: TimeRule(time.column, time.type, _parser(time.type)) for name, time in declared.times.items()

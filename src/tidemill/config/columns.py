@@ -1,0 +1,53 @@
+"""The declared columns of a stream, for rules that name one.
+
+Pure: says what is wrong with a name or a list of names, and where; never why a rule wants them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from tidemill.config.problems import Path, choices
+from tidemill.config.schema import Field, FieldType
+from tidemill.config.stream import Stream
+from tidemill.config.validation import Finding
+
+
+class Columns:
+    """The columns of a stream. Of those whose declaration is broken nothing is known, and nothing said."""
+
+    def __init__(self, stream: Stream, broken: Collection[Path]) -> None:
+        self._fields = stream.fields
+        self._broken = {path[1] for path in broken if len(path) == 2 and path[0] == "schema"}
+        self._unknown = ("schema",) in broken
+
+    def field(self, column: str) -> Field | None:
+        return self._fields.get(column)
+
+    def check(
+        self, path: Path, column: str, types: Sequence[FieldType], hint: str, at: str = ""
+    ) -> Iterator[Finding]:
+        """That it is declared, and of one of these types. `at` says where in a text it is named."""
+        field = self._fields.get(column)
+        if field is not None:
+            if field.type not in types:
+                yield Finding(path, f"column {column!r}{at} is of type {field.type}", hint)
+        elif not self._unknown and column not in self._broken:
+            valid = tuple(name for name, known in self._fields.items() if known.type in types)
+            hint = choices(column, valid, "columns that can be used here")
+            yield Finding(path, f"column {column!r}{at} is not in the schema", hint)
+
+
+def listed(path: Path, columns: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    return (((*path, index), column) for index, column in enumerate(columns))
+
+
+def repeats(path: Path, names: Iterable[str]) -> Iterator[Finding]:
+    for name, count in Tally(names).items():
+        if count > 1:
+            yield Finding(path, f"{name!r} is listed {count} times", "list it once")
+
+
+def one_of(types: Sequence[str]) -> str:
+    return f"{', '.join(types[:-1])} or {types[-1]}" if len(types) > 1 else types[0]
