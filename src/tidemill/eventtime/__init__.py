@@ -4,16 +4,18 @@ Pure; no Spark, no I/O."""
 from tidemill.eventtime.clock import Clock
 from tidemill.eventtime.ordering import Ordering, Timed, Watermark
 from tidemill.eventtime.progress import SourceClock, StreamClock
-from tidemill.eventtime.registry import Parser, register, registered, resolve
+from tidemill.eventtime.registry import Origin, Parser, origin, register, registered, resolve
 
 __all__ = [
     "Clock",
     "Ordering",
+    "Origin",
     "Parser",
     "SourceClock",
     "StreamClock",
     "Timed",
     "Watermark",
+    "origin",
     "register",
     "registered",
     "resolve",
