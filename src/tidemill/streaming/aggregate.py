@@ -1,31 +1,183 @@
 """Exact aggregates of assigned rows: one result for each window and group.
 
-Sums of integers and decimals are exact; those of floats are the exactly rounded sum (`math.fsum`), so no result depends
-on the order of addition. avg and stddev (of a sample) are the nearest double of the exact value for integers and
-decimals. Percentiles are nearest-rank: a value that occurred. Nulls do not count, except for count without a column.
+Sums of integers and decimals are exact; those of floats are the exactly rounded sum (`math.fsum`), so no
+result depends on the order of addition. avg and stddev (of a sample) are the nearest double of the exact
+value; only the avg of floats is that of their rounded sum. Percentiles are nearest-rank: a value that
+occurred. Nulls do not count, except for count without a column; first and last are those of the rows that
+have a value. Without a value an aggregate other than count is null, and so is stddev below two. What
+infinities leave undefined (sum and avg of both signs, stddev of any) is NaN. Minus zero is zero.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 import pyarrow as pa
 
 from tidemill.config.stream import Stream
-from tidemill.model.streaming import Aggregate, WindowSpec
+from tidemill.model.slices import set_hash
+from tidemill.model.streaming import Aggregate, Function, WindowSpec
+from tidemill.records.arrays import Ints
+from tidemill.records.arrow import one
 from tidemill.streaming.assign import Assigned
+from tidemill.streaming.codes import coded, codes, combined, integers, plain, ranked, stable_order
+from tidemill.streaming.exact import Runs
+from tidemill.streaming.measures import Measured, Picked, folded
+from tidemill.streaming.rows import BYTES, FIELD, LATE, NAME, TENANT, TIME
+
+GROUP: Final = "g."  # prefix of the columns of `WindowSpec.grouped_by`
+VALUE: Final = "a."  # prefix of the aggregates
+
+_TABLE: Final = 1 << 25  # pairs of result and slice that are ticked off instead of sorted
+
+_TYPES: Final = {
+    "integer": pa.int64(),
+    "float": pa.float64(),
+    "boolean": pa.bool_(),
+}
+
+
+def _field_type(kind: str | None, scale: int) -> pa.DataType:
+    """As `windows.columns` has it: objects, arrays and what may be anything are JSON text."""
+    return pa.decimal128(18, scale) if kind == "decimal" else _TYPES.get(kind or "", pa.string())
 
 
 def value_type(aggregate: Aggregate) -> pa.DataType:
-    """Of its column: count int64; sum decimal128(38, scale) or float64; avg, stddev float64; others as the field."""
-    raise NotImplementedError
+    """Of its column: count int64; sum decimal128(38, scale) or float64; avg, stddev float64; others as the
+    field."""
+    match aggregate.function:
+        case Function.COUNT:
+            return pa.int64()
+        case Function.AVG | Function.STDDEV:
+            return pa.float64()
+        case Function.SUM:
+            return pa.float64() if aggregate.type == "float" else pa.decimal128(38, aggregate.scale)
+        case _:
+            return _field_type(aggregate.type, aggregate.scale)
 
 
 def fresh_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
-    """tenant; start, end (int64); ordinal (int64); `WindowSpec.grouped_by` as `g.`+column, typed as the fields are;
-    rows, late_rows, first_time, last_time, bytes, slices (int64; how many); hash (string, `set_hash` of the names of the
-    slices its rows came from); closed (bool); then the aggregates as `a.`+name."""
-    raise NotImplementedError
+    """tenant (string); start, end, ordinal (int64); `WindowSpec.grouped_by` as `g.`+column, typed as the
+    fields are; rows, late_rows, first_time, last_time, bytes, slices (int64; how many); hash (string,
+    `set_hash` of the names of the slices its rows came from); closed (bool); then the aggregates as
+    `a.`+name."""
+    fields = [("tenant", pa.string())]
+    fields += [(name, pa.int64()) for name in ("start", "end", "ordinal")]
+    for column in spec.grouped_by:
+        declared = stream.fields[column]
+        fields.append((GROUP + column, _field_type(declared.type, declared.scale or 0)))
+    counted = ("rows", "late_rows", "first_time", "last_time", "bytes", "slices")
+    fields += [(name, pa.int64()) for name in counted]
+    fields += [("hash", pa.string()), ("closed", pa.bool_())]
+    fields += [(VALUE + one.name, value_type(one)) for one in spec.aggregates]
+    return pa.schema(fields)
 
 
 def aggregate(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assigned) -> pa.Table:
-    """Results of all windows, open ones too, by (start, tenant, ordinal, group); nulls of a group come first."""
-    raise NotImplementedError
+    """Results of all windows, open ones too, by (start, tenant, ordinal, group), nulls of a group first."""
+    schema = fresh_schema(spec, stream)
+    if not assigned.row.size:
+        return schema.empty_table()
+    found = _results(spec, rows, assigned)
+    picked, runs, heads = found.picked, found.picked.runs, pa.array(found.head)
+    columns: dict[str, pa.Array] = {
+        "tenant": plain(one(rows.column(TENANT)).take(heads)),
+        "start": pa.array(assigned.start[found.window]),
+        "end": pa.array(assigned.end[found.window]),
+        "ordinal": pa.array(assigned.ordinal[found.window]),
+    }
+    for name in spec.grouped_by:
+        columns[GROUP + name] = plain(one(rows.column(FIELD + name)).take(heads))
+    time = picked.of(integers(rows.column(TIME)))
+    columns["rows"] = pa.array(runs.lengths)
+    columns["late_rows"] = pa.array(runs.sum(picked.of(integers(rows.column(LATE).cast(pa.int64())))))
+    columns["first_time"] = pa.array(runs.least(time))
+    columns["last_time"] = pa.array(runs.greatest(time))
+    columns["bytes"] = pa.array(runs.sum(picked.of(integers(rows.column(BYTES)))))
+    columns["slices"], columns["hash"] = _made_of(rows, picked)
+    columns["closed"] = pa.array(assigned.closed[found.window])
+    measured: dict[str, Measured] = {}
+    for wanted in spec.aggregates:
+        if wanted.column is None:
+            columns[VALUE + wanted.name] = columns["rows"]
+            continue
+        if wanted.column not in measured:
+            measured[wanted.column] = Measured(one(rows.column(FIELD + wanted.column)), picked)
+        columns[VALUE + wanted.name] = folded(wanted, measured[wanted.column])
+    return _in_order(spec, pa.table(columns, schema=schema))
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """Each run of the picked rows is one result."""
+
+    picked: Picked
+    window: Ints  # per result
+    head: Ints  # per result: index of its first row
+
+
+def _results(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> _Results:
+    row, window = assigned.row, assigned.window
+    within = [name for name in spec.group_by if name not in spec.key]
+    group = combined([codes(rows.column(FIELD + name)) for name in within], rows.num_rows)
+    if group.size == 1:
+        starts = np.flatnonzero(np.diff(window, prepend=-1))
+    else:
+        windows = assigned.start.size
+        assert windows * group.size < 1 << 63, (windows, group.size)
+        pairs = window * group.size + group.values[row]
+        order = stable_order(pairs, windows * group.size)
+        row = row[order]
+        starts = np.flatnonzero(np.diff(pairs[order], prepend=-1))
+        window = window[order]
+    as_they_are = row.size == rows.num_rows and bool((row == np.arange(row.size)).all())
+    picked = Picked(None if as_they_are else row, Runs(starts, row.size))
+    return _Results(picked, window[starts], row[starts])
+
+
+def _made_of(rows: pa.Table, picked: Picked) -> tuple[pa.Array, pa.Array]:
+    """Per result how many slices its rows came from, and the hash of their names."""
+    words = coded(one(rows.column(NAME)))
+    names = words.dictionary.to_pylist()
+    results = picked.runs.starts.size
+    pairs = np.repeat(np.arange(results) * len(names), picked.runs.lengths) + picked.of(
+        integers(words.indices)
+    )
+    distinct = _distinct(pairs, results * len(names))
+    result, code = np.divmod(distinct, len(names))
+    counts = np.bincount(result, minlength=results)
+    starts = np.cumsum(counts) - counts
+    hashes = [set_hash([name]) for name in names]
+    which = code[starts]  # of those that are made of one slice
+    sets: dict[bytes, int] = {}
+    for at in np.flatnonzero(counts > 1).tolist():
+        members = code[starts[at] : starts[at] + counts[at]]
+        found = sets.setdefault(members.tobytes(), len(hashes))
+        if found == len(hashes):
+            hashes.append(set_hash(names[i] for i in members.tolist()))
+        which[at] = found
+    return pa.array(counts), pa.array(hashes, pa.string()).take(pa.array(which))
+
+
+def _distinct(values: Ints, size: int) -> Ints:
+    """Each of the values below `size` once, sorted."""
+    if size > _TABLE:
+        return np.unique(values[np.diff(values, prepend=-1) != 0])
+    there = np.zeros(size, np.bool_)
+    there[values] = True
+    return np.flatnonzero(there)
+
+
+def _in_order(spec: WindowSpec, table: pa.Table) -> pa.Table:
+    """By (start, tenant, ordinal, group), which no two results share."""
+    keys: list[Ints] = []  # least significant first
+    for name in reversed(["start", "tenant", "ordinal", *(GROUP + column for column in spec.grouped_by)]):
+        rank = ranked(table.column(name))
+        keys.append(rank.values)
+        if rank.valid is not None:
+            keys.append(rank.valid.astype(np.int64))
+    order = np.lexsort(keys)
+    in_place = bool((order == np.arange(order.size)).all())
+    return table if in_place else table.take(pa.array(order)).combine_chunks()
