@@ -1,17 +1,21 @@
-"""What the mill says it did, and where a stream stands. Plain values: nothing here does anything."""
+"""What the mill says it did, and where a stream stands. Plain values and how they are read from the
+state; nothing here changes anything."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidemill.state.protocol import ClockState
+from tidemill.state.protocol import ClockState, Progress
 
 if TYPE_CHECKING:
     from tidemill.accept.batch import Batch
+    from tidemill.config import Stream
     from tidemill.events.delivery import Delivered
     from tidemill.rollups.roller import Rebuilt
+    from tidemill.state.protocol import State
+    from tidemill.streaming.refresh import Refreshed
     from tidemill.windows.builder import Outcome
     from tidemill.windows.coordinator import Coordinated
 
@@ -40,11 +44,50 @@ class TickReport:
     seconds: float
     builds: Sequence[Outcome] = ()
     delivered: Sequence[Delivered] = ()
+    results: Mapping[str, Sequence[Refreshed]] = field(
+        default_factory=dict
+    )  # of streaming windows, by stream
 
     @property
     def idle(self) -> bool:
         told = any(sink.delivered for sink in self.delivered)
-        return all(stream.idle for stream in self.streams) and not self.builds and not told
+        came_out = any(not one.idle for done in self.results.values() for one in done)
+        return all(stream.idle for stream in self.streams) and not (self.builds or told or came_out)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStanding:
+    """How far one source of a stream has come."""
+
+    source: str
+    watermark: int
+    max_seen: int
+    arrival: int  # of its last slice with an accepted record
+    idle: bool  # silent for `idle_timeout`: the stream's watermark does not wait for it
+
+
+def idle_sources(stream: Stream, clocks: Sequence[ClockState], now: int) -> frozenset[str]:
+    """Those that were silent for `idle_timeout` by `now`."""
+    timeout = stream.event_time.idle_timeout
+    if timeout is None or not stream.in_event_time:
+        return frozenset()
+    return frozenset(clock.source for clock in clocks if now - clock.arrival >= timeout)
+
+
+def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[SourceStanding]:
+    return [
+        SourceStanding(one.source, one.watermark, one.max_seen, one.arrival, one.source in idle)
+        for one in clocks
+    ]
+
+
+def watermark_of(stream: Stream, state: State, now: int) -> int | None:
+    """Of a stream as of `now`, or as of the oldest slice that waits: what it meets can not be known later."""
+    from tidemill.accept.clocks import watermark_at
+
+    pending = state.pending(stream.name, 1)[:1]
+    instant = min(now, pending[0].slice.arrival) if pending else now
+    return watermark_at(stream, state.clocks(stream.name), state.progress(stream.name), instant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +104,15 @@ class StreamStatus:
     quarantine_rows: int
     tiles: dict[str, int] = field(default_factory=dict)  # level -> tiles
     windows: dict[str, int] = field(default_factory=dict)  # phase -> windows; empty: it has none
+    progress: Progress = field(default_factory=Progress)
+    idle: frozenset[str] = frozenset()  # sources
+    event_time: bool = True  # False: arrivals are its time
+
+    @property
+    def sources(self) -> list[SourceStanding]:
+        return standings(self.clocks, self.idle)
+
+    @property
+    def max_seen(self) -> int | None:
+        """The newest event time of all sources."""
+        return max((clock.max_seen for clock in self.clocks), default=None)
