@@ -25,23 +25,18 @@ from tidemill.streaming.assign import Assigned
 from tidemill.streaming.codes import coded, codes, combined, integers, plain, ranked, stable_order
 from tidemill.streaming.exact import Runs
 from tidemill.streaming.measures import Measured, Picked, folded
-from tidemill.streaming.rows import BYTES, FIELD, LATE, NAME, TENANT, TIME
+from tidemill.streaming.wanted import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
 
 GROUP: Final = "g."  # prefix of the columns of `WindowSpec.grouped_by`
 VALUE: Final = "a."  # prefix of the aggregates
 
 _TABLE: Final = 1 << 25  # pairs of result and slice that are ticked off instead of sorted
 
-_TYPES: Final = {
+_TYPES: Final[dict[str | None, pa.DataType]] = {
     "integer": pa.int64(),
     "float": pa.float64(),
     "boolean": pa.bool_(),
-}
-
-
-def _field_type(kind: str | None, scale: int) -> pa.DataType:
-    """As `windows.columns` has it: objects, arrays and what may be anything are JSON text."""
-    return pa.decimal128(18, scale) if kind == "decimal" else _TYPES.get(kind or "", pa.string())
+}  # all others are text
 
 
 def value_type(aggregate: Aggregate) -> pa.DataType:
@@ -55,7 +50,9 @@ def value_type(aggregate: Aggregate) -> pa.DataType:
         case Function.SUM:
             return pa.float64() if aggregate.type == "float" else pa.decimal128(38, aggregate.scale)
         case _:
-            return _field_type(aggregate.type, aggregate.scale)
+            if aggregate.type == "decimal":
+                return pa.decimal128(18, aggregate.scale)
+            return _TYPES.get(aggregate.type, pa.string())
 
 
 def fresh_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
@@ -65,9 +62,7 @@ def fresh_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
     `a.`+name."""
     fields = [("tenant", pa.string())]
     fields += [(name, pa.int64()) for name in ("start", "end", "ordinal")]
-    for column in spec.grouped_by:
-        declared = stream.fields[column]
-        fields.append((GROUP + column, _field_type(declared.type, declared.scale or 0)))
+    fields += [(GROUP + column, field_type(stream, column)) for column in spec.grouped_by]
     counted = ("rows", "late_rows", "first_time", "last_time", "bytes", "slices")
     fields += [(name, pa.int64()) for name in counted]
     fields += [("hash", pa.string()), ("closed", pa.bool_())]

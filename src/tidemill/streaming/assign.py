@@ -14,7 +14,7 @@ from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.records.arrays import Ints, Mask
 from tidemill.streaming.codes import codes, combined, integers, spans, stable_order
 from tidemill.streaming.conditions import holds
-from tidemill.streaming.rows import AT, FIELD, TENANT
+from tidemill.streaming.wanted import AT, FIELD, TENANT
 
 
 @dataclass(frozen=True, slots=True)

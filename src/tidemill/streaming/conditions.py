@@ -18,7 +18,7 @@ from tidemill.model.predicates import And, Compare, IsNull, Literal, Node, Not, 
 from tidemill.records.arrays import Mask
 from tidemill.records.arrow import one
 from tidemill.streaming.codes import unscaled
-from tidemill.streaming.rows import FIELD
+from tidemill.streaming.wanted import FIELD
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
     "=": pc.equal, "!=": pc.not_equal,
