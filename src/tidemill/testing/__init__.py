@@ -1,7 +1,8 @@
 """The public test kit: a clock set by hand, and small models of what Tidemill must produce.
 
 It never imports the engine, so that it can contradict it. The seeded feed is in `tidemill.testing.feed`
-(needs numpy), the hypothesis strategies in `tidemill.testing.strategies` (needs hypothesis).
+(needs numpy), the hypothesis strategies in `tidemill.testing.strategies` and
+`tidemill.testing.strategies_streaming` (need hypothesis).
 """
 
 from tidemill.testing.clock import FakeClock
@@ -14,6 +15,7 @@ from tidemill.testing.stream import (
     OracleMetric,
     OracleStream,
 )
+from tidemill.testing.streaming import StreamingOracle, StreamingRow, StreamingSlice, meet, same_results
 from tidemill.testing.windows import (
     Act,
     Land,
@@ -44,7 +46,12 @@ __all__ = [
     "RawRow",
     "Retract",
     "Round",
+    "StreamingOracle",
+    "StreamingRow",
+    "StreamingSlice",
     "Tick",
     "Verdict",
     "WindowOracle",
+    "meet",
+    "same_results",
 ]

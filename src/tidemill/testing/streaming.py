@@ -1,0 +1,437 @@
+"""What must come of streaming windows, said as simply as it can be: all rows at once, every window made anew.
+
+It never imports the engine and shares no rule with it, only the types in which both are asked and answer;
+where the two differ, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from math import inf, isclose, isfinite, nan, nextafter, sqrt
+from typing import NamedTuple
+
+from tidemill.model.predicates import And, Compare, IsNull, Literal, Node, Not, OneOf, Or
+from tidemill.model.streaming import Aggregate, Fate, Value, WindowResult, WindowSpec
+from tidemill.model.time import Interval
+
+
+class StreamingRow(NamedTuple):
+    """An accepted row. `met` is the watermark of the stream when its slice came, None when there was none (or
+    time is processing time); decimals are integers times ten to their scale."""
+
+    tenant: str
+    time: int
+    seq: int  # place of its slice in the ledger
+    line: int
+    slice: str  # name of its slice
+    size: int = 0  # of its payload, in bytes
+    fields: Mapping[str, Value] = {}
+    met: int | None = None
+
+
+class StreamingSlice(NamedTuple):
+    """A slice before it met a watermark: tenant, time, size and fields of each row, in order of its lines."""
+
+    name: str
+    source: str
+    arrival: int
+    rows: tuple[tuple[str, int, int, Mapping[str, Value]], ...]
+
+
+class _Placed(NamedTuple):
+    """A row at the instant that it counts at."""
+
+    at: int
+    row: StreamingRow
+
+
+class _Window(NamedTuple):
+    tenant: str
+    start: int
+    end: int
+    ordinal: int
+    closed: bool
+    rows: Sequence[StreamingRow]
+
+
+class StreamingOracle:
+    """Which results of a declared window must stand. Rows are given in ledger order, or in any other: their
+    places tell how they count. `scales` are those of decimal fields."""
+
+    def __init__(self, spec: WindowSpec, scales: Mapping[str, int] | None = None) -> None:
+        self.spec = spec
+        self.scales = scales or {}
+
+    def standing(
+        self, rows: Iterable[StreamingRow], watermark: int | None, *, flush: bool = False
+    ) -> list[WindowResult]:
+        """Results of all windows that are closed at this watermark, by start, tenant, ordinal (of windows
+        of one key that start at the same instant) and group, nulls first. With `flush` all windows are."""
+        return [result for _, result in self.numbered(rows, watermark, flush=flush)]
+
+    def numbered(
+        self, rows: Iterable[StreamingRow], watermark: int | None, *, flush: bool = False
+    ) -> list[tuple[int, WindowResult]]:
+        """The same, each with the ordinal of its window."""
+        used = [row for row in rows if self.fate(row).used]
+        return self._results(
+            self._windows(used, inf if flush else -inf if watermark is None else watermark, flush)
+        )
+
+    def complete(
+        self, rows: Iterable[StreamingRow], built: Mapping[Interval, frozenset[str]]
+    ) -> list[WindowResult]:
+        """Of a window that closes when it is complete: `built` are the aggregation windows of the stream that
+        are built, each with the slices (as rows name them) that it was built of. A window comes out when all
+        that it overlaps are built, and has those rows."""
+        used = [
+            row
+            for row in rows
+            if any(each.start <= row.time < each.end and row.slice in of for each, of in built.items())
+        ]
+        return [
+            result
+            for _, result in self._results(self._windows(used, inf, True))
+            if _covered(result.start, result.end, sorted((each.start, each.end) for each in built))
+        ]
+
+    def fate(self, row: StreamingRow) -> Fate:
+        if self.spec.close == "complete" or row.met is None or row.met < row.time:
+            return Fate.ON_TIME
+        if self.spec.late == "discard":
+            return Fate.DISCARDED
+        if self.spec.late == "next_window":
+            return Fate.NEXT_WINDOW
+        return Fate.TOO_LATE if row.time < row.met - self.spec.max_lateness else Fate.REEMITTED
+
+    def fates(self, rows: Iterable[StreamingRow]) -> Counter[Fate]:
+        return Counter(self.fate(row) for row in rows)
+
+    def at(self, row: StreamingRow) -> int:
+        """The instant that a row counts at."""
+        if self.fate(row) is Fate.NEXT_WINDOW:
+            assert row.met is not None
+            return row.met
+        return row.time
+
+    # -- windows
+
+    def _windows(self, used: list[StreamingRow], upto: float, flush: bool) -> list[_Window]:
+        by_key: dict[tuple[str, tuple[Value, ...]], list[_Placed]] = {}
+        for row in sorted(used, key=lambda row: (self.at(row), row.seq, row.line)):
+            key = tuple(row.fields.get(column) for column in self.spec.key)
+            by_key.setdefault((row.tenant, key), []).append(_Placed(self.at(row), row))
+        found: list[_Window] = []
+        for (tenant, _), placed in by_key.items():
+            ordinals: Counter[int] = Counter()
+            for start, end, closed, members in self._cut(placed, upto):
+                rows = [each.row for each in members]
+                found.append(_Window(tenant, start, end, ordinals[start], closed or flush, rows))
+                ordinals[start] += 1
+        return found
+
+    def _cut(self, rows: list[_Placed], upto: float) -> list[tuple[int, int, bool, list[_Placed]]]:
+        """(start, end, closed, rows) of each window of one key."""
+        spec = self.spec
+        if spec.kind in ("tumbling", "sliding"):
+            step = spec.size if spec.kind == "tumbling" else spec.step
+            first, last = rows[0].at // step - spec.size // step - 1, rows[-1].at // step
+            spans = ((number * step, number * step + spec.size) for number in range(first, last + 1))
+            grid = [(a, z, [row for row in rows if a <= row.at < z]) for a, z in spans]
+            return [(a, z, z <= upto, members) for a, z, members in grid if members]
+        rows = [row for row in rows if row.at <= upto]
+        if spec.kind == "session":
+            spells = [(each[0].at, each[-1].at + spec.gap, each) for each in self._sessions(rows)]
+            return [(a, z, z <= upto, members) for a, z, members in spells]
+        if spec.kind == "count":
+            n = spec.count
+            pieces = [(rows[i : i + n], i + n <= len(rows)) for i in range(0, len(rows), n)]
+        else:
+            pieces = self._states(rows)
+        return [(each[0].at, each[-1].at + 1, closed, each) for each, closed in pieces]
+
+    def _sessions(self, rows: list[_Placed]) -> list[list[_Placed]]:
+        sessions: list[list[_Placed]] = []
+        for row in rows:
+            if sessions and row.at < sessions[-1][-1].at + self.spec.gap:
+                sessions[-1].append(row)
+            else:
+                sessions.append([row])
+        return sessions
+
+    def _states(self, rows: list[_Placed]) -> list[tuple[list[_Placed], bool]]:
+        assert self.spec.open is not None
+        assert self.spec.emit is not None
+        found: list[tuple[list[_Placed], bool]] = []
+        current: list[_Placed] = []
+        for each in rows:
+            if current or self._true(self.spec.open.node, each.row):
+                current.append(each)
+                if self._true(self.spec.emit.node, each.row):
+                    found.append((current, True))
+                    current = []
+        return [*found, (current, False)] if current else found
+
+    def _true(self, node: Node, row: StreamingRow) -> bool:
+        return truth(node, lambda column: self._given(row, column)) is True
+
+    def _given(self, row: StreamingRow, column: str) -> Given:
+        value = row.fields.get(column)
+        if value is None or isinstance(value, bool | str):
+            return value
+        return Fraction(value) / Fraction(10) ** self.scales.get(column, 0)
+
+    # -- results
+
+    def _results(self, windows: Iterable[_Window]) -> list[tuple[int, WindowResult]]:
+        columns = list(dict.fromkeys([*self.spec.key, *self.spec.group_by]))
+        found: list[tuple[int, WindowResult]] = []
+        for window in windows:
+            groups = {tuple(row.fields.get(column) for column in columns) for row in window.rows}
+            for group in groups if window.closed else ():
+                rows = [row for row in window.rows if tuple(row.fields.get(c) for c in columns) == group]
+                found.append((window.ordinal, self._result(window, group, rows)))
+        return sorted(found, key=_order)
+
+    def _result(
+        self, window: _Window, group: tuple[Value, ...], rows: Sequence[StreamingRow]
+    ) -> WindowResult:
+        times = sorted(row.time for row in rows)
+        return WindowResult(
+            tenant=window.tenant,
+            group=group,
+            start=window.start,
+            end=window.end,
+            rows=len(rows),
+            late_rows=len([row for row in rows if self.fate(row) is not Fate.ON_TIME]),
+            first_time=times[0],
+            last_time=times[-1],
+            bytes=sum(row.size for row in rows),
+            slices=frozenset(row.slice for row in rows),
+            values={each.name: aggregated(each, rows) for each in self.spec.aggregates},
+        )
+
+
+def _order(numbered: tuple[int, WindowResult]) -> tuple[object, ...]:
+    ordinal, result = numbered
+    return result.start, result.tenant, ordinal, tuple((value is not None, value) for value in result.group)
+
+
+def _covered(start: int, end: int, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether spans that do not overlap, sorted, leave nothing of [start, end) open."""
+    for a, z in spans:
+        if a <= start < z:
+            start = z
+    return start >= end
+
+
+# --- aggregates ------------------------------------------------------------------------------------
+
+
+def aggregated(aggregate: Aggregate, rows: Sequence[StreamingRow]) -> Value:
+    """Of rows in the order in which they count, by exact fractions."""
+    if aggregate.function == "count":
+        return len([row for row in rows if aggregate.column is None or _has(row, aggregate.column)])
+    assert aggregate.column is not None
+    values = [row.fields[aggregate.column] for row in rows if _has(row, aggregate.column)]
+    if not values:
+        return None
+    if aggregate.function in ("first", "last"):
+        return values[0 if aggregate.function == "first" else -1]
+    if aggregate.function in ("min", "max", "percentile"):
+        return sorted(values, key=_rank)[_chosen(aggregate, len(values))]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return _measured(aggregate, numbers)
+
+
+def _has(row: StreamingRow, column: str) -> bool:
+    return row.fields.get(column) is not None
+
+
+def _rank(value: Value) -> tuple[str, Fraction]:
+    """Strings by their characters, numbers by their size; an infinity beyond all of them."""
+    if isinstance(value, str):
+        return value, Fraction(0)
+    assert value is not None
+    return "", Fraction(value) if isfinite(value) else Fraction(10**400 if value > 0 else -(10**400))
+
+
+def _chosen(aggregate: Aggregate, count: int) -> int:
+    """Which of the sorted values: for a percentile the first one that enough of them do not exceed."""
+    if aggregate.function != "percentile":
+        return 0 if aggregate.function == "min" else count - 1
+    assert aggregate.percent is not None
+    return next(k for k in range(count) if Fraction(k + 1, count) >= Fraction(aggregate.percent) / 100)
+
+
+def _measured(aggregate: Aggregate, numbers: Sequence[int | float]) -> int | float | None:
+    floats = aggregate.type == "float"
+    if aggregate.function == "stddev" and len(numbers) < 2:
+        return None
+    if not all(isfinite(number) for number in numbers):
+        if aggregate.function == "stddev":
+            return nan
+        kinds = {number for number in numbers if not isfinite(number)}
+        return kinds.pop() if len(kinds) == 1 else nan
+    exact = [Fraction(number) for number in numbers]
+    if aggregate.function == "sum":
+        return nearest(sum(exact, Fraction(0))) if floats else int(sum(exact))
+    if aggregate.function == "avg" and floats:
+        return nearest(sum(exact, Fraction(0))) / len(exact)
+    unscaled = [each / 10**aggregate.scale for each in exact]
+    mean = sum(unscaled, Fraction(0)) / len(unscaled)
+    if aggregate.function == "avg":
+        return nearest(mean)
+    return nearest_root(sum(((each - mean) ** 2 for each in unscaled), Fraction(0)) / (len(unscaled) - 1))
+
+
+def nearest(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return inf if exact > 0 else -inf
+
+
+def nearest_root(exact: Fraction) -> float:
+    """The double nearest to the root: a guess, moved until the middles to its neighbours enclose it."""
+    if not exact:
+        return 0.0
+    guess = min(max(sqrt(nearest(exact)) if isfinite(nearest(exact)) else 1e154, 5e-324), 1e308)
+    while _middle_squared(guess, nextafter(guess, inf)) < exact:
+        guess = nextafter(guess, inf)
+    while _middle_squared(guess, nextafter(guess, 0)) > exact:
+        guess = nextafter(guess, 0)
+    return guess
+
+
+def _middle_squared(one: float, other: float) -> Fraction:
+    return ((Fraction(one) + Fraction(other)) / 2) ** 2
+
+
+def same_results(spec: WindowSpec, some: Sequence[WindowResult], others: Sequence[WindowResult]) -> bool:
+    """Whether they are equal, one by one. Averages and deviations of floats are not promised to the bit."""
+    loose = {a.name for a in spec.aggregates if a.type == "float" and a.function in ("avg", "stddev")}
+    if len(some) != len(others):
+        return False
+    for one, other in zip(some, others, strict=True):
+        if _stiff(one, loose) != _stiff(other, loose):
+            return False
+        if not all(_close(one.values[name], other.values[name]) for name in loose):
+            return False
+    return True
+
+
+def _stiff(result: WindowResult, loose: set[str]) -> tuple[object, ...]:
+    values = {name: value for name, value in result.values.items() if name not in loose}
+    return (
+        *(result.tenant, result.group, result.start, result.end, result.rows, result.late_rows),
+        *(result.first_time, result.last_time, result.bytes, result.slices, values),
+    )
+
+
+def _close(one: Value, other: Value) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return isclose(one, other, rel_tol=1e-12, abs_tol=1e-12) or (one != one and other != other)
+    return one == other
+
+
+# --- conditions ------------------------------------------------------------------------------------
+
+
+Given = str | bool | Fraction | None
+
+
+def _exact(literal: Literal) -> Given:
+    return Fraction(literal) if isinstance(literal, Decimal) else literal
+
+
+def truth(node: Node, value_of: Callable[[str], Given]) -> bool | None:
+    """True, False or, when a missing value decides, None: as in SQL."""
+    if isinstance(node, IsNull):
+        return value_of(node.column) is None
+    if isinstance(node, Not):
+        inner = truth(node.inner, value_of)
+        return None if inner is None else not inner
+    if isinstance(node, And | Or):
+        told = [truth(part, value_of) for part in node.parts]
+        decisive = isinstance(node, Or)
+        return decisive if decisive in told else None if None in told else not decisive
+    value = value_of(node.column)
+    if value is None:
+        return None
+    if isinstance(node, OneOf):
+        return value in [_exact(each) for each in node.values]
+    return _compared(node, value)
+
+
+def _compared(node: Compare, value: Given) -> bool:
+    other = _exact(node.value)
+    less, equal = value < other, value == other  # type: ignore[operator]  # both are of the type of the field
+    return {
+        "=": equal,
+        "!=": not equal,
+        "<": less,
+        "<=": less or equal,
+        ">": not (less or equal),
+        ">=": not less,
+    }[node.operator]
+
+
+# --- watermarks ------------------------------------------------------------------------------------
+
+
+class Met(NamedTuple):
+    rows: list[StreamingRow]  # of all slices, in ledger order, each with the watermark that it met
+    watermark: int | None  # when all of them were seen, and time went on until `now`
+    released_early: int  # rows that left the buffer because it was full
+
+
+def meet(
+    slices: Sequence[StreamingSlice],
+    tolerance: int,
+    *,
+    idle_timeout: int | None = None,
+    max_bytes: int | None = None,
+    now: int | None = None,
+) -> Met:
+    """Which watermark each slice met: the least of the watermarks of sources that are not idle, as it stood
+    when the slice arrived, and never less than it was. Places in the ledger and lines count from 1."""
+    rows: list[StreamingRow] = []
+    watermark: int | None = None
+    heard: dict[str, tuple[int, int]] = {}  # source -> (newest event time, last arrival)
+    early = 0
+
+    def moved(instant: int) -> int | None:
+        if not heard:
+            return watermark
+        last = max(arrival for _, arrival in heard.values())
+        active = [
+            newest - tolerance
+            for newest, arrival in heard.values()
+            if idle_timeout is None or instant - arrival < idle_timeout or arrival == last
+        ]
+        # While one is active, those that were heard of last are, too: counting them changes nothing.
+        return max(min(active), watermark) if watermark is not None else min(active)
+
+    for seq, each in enumerate(slices, start=1):
+        watermark = moved(each.arrival)
+        if not each.rows:
+            continue
+        for line, (tenant, time, size, fields) in enumerate(each.rows, start=1):
+            rows.append(StreamingRow(tenant, time, seq, line, each.name, size, fields, watermark))
+        newest = max(time for _, time, _, _ in each.rows)
+        before = heard.get(each.source, (newest, each.arrival))
+        heard[each.source] = (max(before[0], newest), max(before[1], each.arrival))
+        watermark = moved(each.arrival)
+        assert watermark is not None
+        if max_bytes is not None:
+            kept = [row for row in rows if row.time > watermark and (row.met is None or row.time > row.met)]
+            instants = [watermark, *sorted(row.time for row in kept)]
+            fits = (t for t in instants if sum(row.size for row in kept if row.time > t) <= max_bytes)
+            forced = next(fits)
+            early += sum(row.time <= forced for row in kept)
+            watermark = forced
+    return Met(rows, moved(now) if now is not None else watermark, early)
