@@ -18,6 +18,7 @@ from tidemill.config import Stream
 from tidemill.model.errors import MachineError
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Phase
+from tidemill.reports import idle_sources, standings, watermark_of
 from tidemill.state.protocol import State
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class Meter:
         )
         self._ignored = counter("slices_ignored", "Slices ignored for a window, by reason", "reason")
         self._withdrawn = counter("datasets_withdrawn", "Datasets taken back after a retraction")
+        self._results = counter("window_results", "Results of streaming windows that came out", "window")
+        self._taken_back = counter(
+            "window_results_withdrawn", "Results of streaming windows taken back", "window"
+        )
         self._seconds = Histogram(
             "tidemill_build_seconds",
             "Time to build a window",
@@ -92,6 +97,11 @@ class Meter:
                 self._failed.labels(stream, "lost").inc()
             else:
                 self._built.labels(stream, outcome.trigger).inc()
+
+    def window_results(self, stream: str, window: str, results: int, withdrawn: int) -> None:
+        """Count what came out of a streaming window."""
+        self._results.labels(stream, window).inc(results)
+        self._taken_back.labels(stream, window).inc(withdrawn)
 
     def text(self) -> str:
         """All of it in the text format of Prometheus."""
@@ -145,4 +155,52 @@ class _Standing(Collector):
             newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
             if newest:
                 fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
-        return [pending, windows, queue, fresh]
+        return [pending, windows, queue, fresh, *_event_time(self._streams, self._state, now)]
+
+
+_OF_STREAMS: Final = {
+    "watermark": "Event time up to which the stream is believed complete, in seconds since 1970",
+    "watermark_lag_seconds": "How far the watermark is behind now",
+    "watermark_emitted_count": "How often the watermark moved",
+    "buffer_size": "Accepted rows after the watermark, not released yet",
+    "buffer_bytes": "Bytes of their payloads",
+    "released_early_count": "Rows that the bound of the buffer let go before their time",
+    "late_dropped_count": "Rows at or before the watermark they met, left out of ordered output",
+    "skew_rejected_count": "Records rejected since their time is too far from their arrival",
+}
+_OF_SOURCES: Final = {
+    "source_watermark": "The same of one source",
+    "max_timestamp_seen": "The newest event time of a source, in seconds since 1970",
+    "source_idle": "1 while the stream does not wait for the source",
+}
+
+
+def _event_time(streams: Mapping[str, Stream], state: State, now: int) -> list[GaugeMetricFamily]:
+    """How far streams and their sources have come in event time."""
+    families = {
+        name: GaugeMetricFamily(f"tidemill_{name}", text, labels=labels)
+        for told, labels in ((_OF_STREAMS, ["stream"]), (_OF_SOURCES, ["stream", "source"]))
+        for name, text in told.items()
+    }
+    for name, stream in streams.items():
+        totals, progress, clocks = state.totals(name), state.progress(name), state.clocks(name)
+        found: dict[str, float] = {
+            "watermark_emitted_count": progress.emitted,
+            "buffer_size": progress.buffered_rows,
+            "buffer_bytes": progress.buffered_bytes,
+            "released_early_count": progress.released_early,
+            "late_dropped_count": totals["late"],
+            "skew_rejected_count": totals.get("reject_skew", 0),
+        }
+        watermark = watermark_of(stream, state, now)
+        if watermark is not None:
+            found["watermark"] = watermark / SECOND
+            found["watermark_lag_seconds"] = (now - watermark) / SECOND
+        for what, value in found.items():
+            families[what].add_metric([name], value)
+        for source in standings(clocks, idle_sources(stream, clocks, now)):
+            labels = [name, source.source]
+            families["source_watermark"].add_metric(labels, source.watermark / SECOND)
+            families["max_timestamp_seen"].add_metric(labels, source.max_seen / SECOND)
+            families["source_idle"].add_metric(labels, int(source.idle))
+    return list(families.values())
