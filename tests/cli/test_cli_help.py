@@ -19,6 +19,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "init", "types", "version",
         "ingest", "ingest-command", "run", "retract",
         "status", "ledger", "slice", "quarantine", "query", "metrics",
+        "tail", "late", "explain",
         "windows", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
         "verify", "recover", "bench",
@@ -78,5 +79,10 @@ def test_version_can_be_asked_in_two_ways(cli):
 
 def test_types_lists_the_built_in_event_time_types(cli):
     names = ["iso8601", "unixtimestamp_ms", "unixtimestamp_ns", "unixtimestamp_s", "unixtimestamp_us"]
-    assert cli("types").out.split() == names
-    assert cli("--output", "json", "types").json == {"event_time_types": names}
+    shown = [line.split() for line in cli("types").out.splitlines()]
+    assert [words for words in shown if words[1:] == ["built", "in"]] == [
+        [name, "built", "in"] for name in names
+    ]
+    assert cli("--output", "json", "types").json == {
+        "event_time_types": [{"name": name, "origin": "built_in", "provided_by": None} for name in names]
+    }

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tidemill.cli import plain_ticks, plain_windows, tables_ticks, tables_windows
 from tidemill.cli.spans import span_of
-from tidemill.cli.tables import status_table
+from tidemill.cli.tables_status import status_table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import DAY, HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval, parse_instant

@@ -1,5 +1,6 @@
 """The Typer application, and how a command is declared: with the options of every command, an example and
-a panel. The commands themselves are in `start`, `feed`, `look`, `windows`, `datasets` and `prove`.
+a panel. The commands themselves are in `start`, `feed`, `look`, `event_time`, `windows`, `datasets` and
+`prove`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ HELP: Final = """Late, repeated and out-of-order feeds in; exact rollups and dat
 
 A project is a folder with a tidemill.yaml that declares streams. Files are ingested as immutable slices; \
 run takes them through the gate into raw, keeps the rollups current and builds each time window that is \
-ready as a dataset; status, ledger and quarantine show what became of every record, windows why one waits, \
+ready as a dataset; status, ledger and quarantine show what became of every record, tail shows them in order \
+of event time, explain what a stream makes of time, windows why one waits, \
 datasets what there is to read; query reads the rollups; verify recomputes all of it from raw and compares.
 
   $ tidemill init shop
@@ -61,6 +63,7 @@ class Panel(StrEnum):
     START = "Start"
     FEED = "Feed"
     LOOK = "Look"
+    TIME = "Event time"
     WINDOWS = "Windows"
     DATASETS = "Datasets"
     PROVE = "Prove"

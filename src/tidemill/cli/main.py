@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import typer
 
-from tidemill.cli import datasets, feed, look, prove, start, windows  # noqa: F401 - they declare the commands
+from tidemill.cli import (  # noqa: F401 - they declare the commands
+    datasets,
+    event_time,
+    feed,
+    look,
+    prove,
+    start,
+    windows,
+)
 from tidemill.cli.app import Panel, app
 from tidemill.cli.session import Session
 from tidemill.cli.settings import OutputKind, Settings, asks_for_json

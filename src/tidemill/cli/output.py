@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain, plain_ticks, plain_windows
+from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.plain import dumps, shown
 from tidemill.model.errors import TidemillError
@@ -38,6 +39,11 @@ class Output(Protocol):
         """The same for what is said of windows, datasets and events."""
         ...
 
+    @property
+    def time(self) -> TimeOutput:
+        """The same for what is said of event time."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -45,7 +51,6 @@ class Output(Protocol):
 
     def made(self, folder: Path, files: Sequence[SampleFile], steps: Sequence[tuple[str, str]]) -> None: ...
     def versions(self, versions: Mapping[str, str]) -> None: ...
-    def types(self, names: Sequence[str]) -> None: ...
     def landed(self, stream: str | None, done: LandedMany) -> None: ...
     def replayed(self, stream: str, landed: Landed | None) -> None: ...
     def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
@@ -71,6 +76,7 @@ class JsonOutput:
     def __init__(self, *, verbose: int = 0) -> None:
         self._details = verbose > 0
         self.windows: WindowsOutput = JsonWindows(self._print)
+        self.time: TimeOutput = JsonTime(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -93,9 +99,6 @@ class JsonOutput:
 
     def versions(self, versions: Mapping[str, str]) -> None:
         self._print(versions)
-
-    def types(self, names: Sequence[str]) -> None:
-        self._print({"event_time_types": names})
 
     def landed(self, stream: str | None, done: LandedMany) -> None:
         self._print(plain.landed_many(stream, done))
@@ -149,6 +152,7 @@ class TextOutput:
         self._verbose = verbose
         self._quiet = quiet
         self.windows: WindowsOutput = TextWindows(self._print, self._line, self.note)
+        self.time: TimeOutput = TextTime(self._print, self._line, self.note)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
@@ -195,10 +199,6 @@ class TextOutput:
         rest = ", ".join(f"{name} {version}" for name, version in others)
         self._line((f"{first[0]} {first[1]}", "bold"), f" ({rest})")
 
-    def types(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._line(shown(name))
-
     def landed(self, stream: str | None, done: LandedMany) -> None:
         from tidemill.cli.tables import landed_line
 
@@ -232,7 +232,7 @@ class TextOutput:
             self._line(*line)
 
     def status(self, now: int, streams: Sequence[StreamStatus]) -> None:
-        from tidemill.cli.tables import status_table
+        from tidemill.cli.tables_status import status_table
 
         for stream in streams:
             self._print(status_table(now, stream))

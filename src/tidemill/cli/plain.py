@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
-    from tidemill.reports import StreamStatus
+    from tidemill.reports import SourceStanding, StreamStatus
 
 Plain = Mapping[str, object]
 
@@ -151,6 +151,18 @@ def status(now: int, streams: Sequence[StreamStatus]) -> Plain:
     return {"now": format_instant(now), "streams": [_status(now, stream) for stream in streams]}
 
 
+def source(of: SourceStanding, now: int) -> Plain:
+    """How far one source has come in event time."""
+    return {
+        "source": of.source,
+        "watermark": format_instant(of.watermark),
+        "lag": format_duration(now - of.watermark),
+        "max_seen": format_instant(of.max_seen),
+        "arrival": format_instant(of.arrival),
+        "idle": of.idle,
+    }
+
+
 def _status(now: int, of: StreamStatus) -> Plain:
     return {
         "stream": of.stream,
@@ -160,14 +172,14 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "counts": counts(counts_of(of.totals)),
         "watermark": instant(of.watermark),
         "lag": None if of.watermark is None else format_duration(now - of.watermark),
-        "sources": [
-            {
-                "source": clock.source,
-                "max_seen": format_instant(clock.max_seen),
-                "watermark": format_instant(clock.watermark),
-            }
-            for clock in of.clocks
-        ],
+        "time": "event" if of.event_time else "processing",
+        "max_seen": instant(of.max_seen),
+        "buffer": {"rows": of.progress.buffered_rows, "bytes": of.progress.buffered_bytes},
+        "late_dropped": of.totals["late"],
+        "watermarks_emitted": of.progress.emitted,
+        "skew_rejected": of.totals.get("reject_skew", 0),
+        "released_early": of.progress.released_early,
+        "sources": [source(one, now) for one in of.sources],
         "raw": {"rows": of.raw_rows, "parts": of.raw_parts},
         "quarantine": {"rows": of.quarantine_rows},
         "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},

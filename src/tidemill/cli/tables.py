@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit, Finding
     from tidemill.ingest.landing import Landed
     from tidemill.query import Answer
-    from tidemill.reports import StreamStatus
 
 Piece = str | tuple[str, str]
 
 ID_LETTERS: Final = 12
 PAYLOAD_LETTERS: Final = 100
-_STATUS_STYLES: Final = {
+STATUS_STYLES: Final = {
     SliceStatus.PENDING: "yellow",
     SliceStatus.ACCEPTED: "green",
     SliceStatus.FAILED: "red",
@@ -104,46 +103,6 @@ def pairs_table(title: str, pairs: Sequence[tuple[str, Text]]) -> Table:
     return table
 
 
-def status_table(now: int, of: StreamStatus) -> Table:
-    totals = of.totals
-    counts = plain.counts_of(totals)
-    by_status = {name: totals[f"{name.value}_slices"] for name in SliceStatus}
-    slices = Text(", ").join(
-        Text(f"{count:,} {name.value}", style=_STATUS_STYLES[name] if count else "")
-        for name, count in by_status.items()
-    )
-    slices.append(f"  ({many(totals['landings'], 'landing')}, {size(totals['bytes'])})", style="dim")
-    pairs = [("slices", slices), ("outcomes", Text(outcome_words(counts)))]
-    if counts.rejects:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
-        pairs.append(("rejected", Text(shown(reasons), style="yellow")))
-    if of.watermark is None:
-        pairs.append(("watermark", Text("none yet")))
-    else:
-        lag = f"{format_instant(of.watermark)}, {lag_words(now, of.watermark)} behind now"
-        pairs.append(("watermark", Text(lag)))
-    if len(of.clocks) > 1:
-        for clock in of.clocks:
-            words = f"{format_instant(clock.watermark)}, newest event {format_instant(clock.max_seen)}"
-            pairs.append((f"  {shown(clock.source)}", Text(words)))
-    pairs += [
-        ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
-        ("quarantine", Text(many(of.quarantine_rows, "row"))),
-        ("tiles", Text(level_words(of.tiles) or "none")),
-        ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
-    ]
-    if any(of.windows.values()):
-        pairs.append(("windows", _phases(of.windows)))
-        pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
-    return pairs_table(of.stream, pairs)
-
-
-def _phases(windows: Mapping[str, int]) -> Text:
-    told = [(count, phase) for phase in PHASE_STYLES if (count := windows.get(phase, 0))]
-    found = [Text(f"{count:,} {phase}", style=PHASE_STYLES[phase]) for count, phase in told]
-    return Text(", ").join(found)
-
-
 def listing(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
@@ -169,7 +128,7 @@ def ledger_table(entries: Sequence[SliceEntry]) -> Table:
             str(of.seq),
             Text(of.id[:ID_LETTERS], style="bold"),
             Text(of.slice.stream),
-            Text(of.status.value, style=_STATUS_STYLES[of.status]),
+            Text(of.status.value, style=STATUS_STYLES[of.status]),
             Text(format_instant(of.slice.arrival)[:19] + "Z"),
             *(f"{number:,}" if of.status is not SliceStatus.PENDING else "" for number in counted),
             size(of.slice.size),
@@ -188,7 +147,7 @@ def slice_table(of: SliceEntry) -> Table:
                 reasons = ", ".join(f"{reason} {count:,}" for reason, count in of.counts.rejects.items())
                 pairs.append(("rejects", Text(shown(reasons))))
         elif name == "status":
-            pairs.append((name, Text(of.status.value, style=_STATUS_STYLES[of.status])))
+            pairs.append((name, Text(of.status.value, style=STATUS_STYLES[of.status])))
         elif name == "metadata" and value is not None:
             pairs.append((name, Text(shown(plain.dumps(value)))))
         elif name == "attempt" and not of.attempt:

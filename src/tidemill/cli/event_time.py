@@ -1,0 +1,158 @@
+"""Commands about event time: tail, late, explain. They only look, and start no JVM.
+
+What comes in which order, what is late and what a window makes of it is decided below; nothing is decided
+here.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import Interval as Wait
+from tidemill.cli.settings import Limit, pause_of
+from tidemill.model.errors import InputError
+from tidemill.model.time import SECOND, parse_duration, parse_instant
+
+if TYPE_CHECKING:
+    from tidemill.following import Feed
+    from tidemill.mill import Mill
+
+StreamName = Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")]
+Tenant = Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")]
+
+
+@command(
+    "tail",
+    Panel.TIME,
+    "tidemill tail requests --ordered",
+    "tidemill tail requests --ordered --since 10m --output json",
+    "tidemill tail requests --no-follow --limit 20",
+)
+def tail(
+    session: Session,
+    stream: StreamName,
+    ordered: Annotated[
+        bool,
+        typer.Option("--ordered", metavar="", help="In order of event time, up to the watermark."),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            help="From this instant, or this long ago: by event time if --ordered, else by arrival.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Stop after so many rows; 0 is all.")] = 0,
+    no_follow: Annotated[
+        bool, typer.Option("--no-follow", metavar="", help="Stop at the end of what is there.")
+    ] = False,
+    tenant: Tenant = None,
+    interval: Wait = "1s",
+) -> int:
+    """Show the accepted rows of a stream as they come, with its watermarks between them, until Ctrl-C.
+
+    As they arrive; or with --ordered in order of event time, ties by arrival: a row comes out once the
+    watermark has reached it, and after a watermark no row at or before it follows. Late rows are not in
+    there: `late` lists them. At Ctrl-C, SIGTERM or the end of --no-follow what is still buffered comes out
+    in order, with no watermark behind it.
+    """
+    from tidemill.cli.stopping import until_stopped
+
+    wait = pause_of(interval) / SECOND
+
+    def work(stop: threading.Event) -> None:
+        from tidemill.eventtime.ordering import Watermark
+        from tidemill.following import tail
+
+        with session.mill() as mill:
+            items = tail(
+                _feed(mill, stream),
+                ordered=ordered,
+                follow=not no_follow,
+                stop=stop,
+                wait=lambda: stop.wait(wait),
+                since=_since(since, mill.clock()),
+                limit=limit or None,
+                tenant=tenant,
+            )
+            for item in items:
+                if isinstance(item, Watermark):
+                    session.out.time.watermark(item.at)
+                else:
+                    session.out.time.rows(item)
+
+    until_stopped(work)
+    return OK
+
+
+@command(
+    "late",
+    Panel.TIME,
+    "tidemill late requests",
+    "tidemill late requests --since 1d --limit 0 --output json",
+)
+def late(
+    session: Session,
+    stream: StreamName,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Only those that arrived since this instant, or this long ago."),
+    ] = None,
+    tenant: Tenant = None,
+    limit: Limit = 50,
+) -> int:
+    """List late rows: how far each was behind the watermark it met, and what each window did with it.
+
+    A row is late when its event time is at or before the stream's watermark as its slice came by. It is
+    accepted and in raw and the rollups like all others; windows discard it, count it in the next window, or
+    come out again.
+    """
+    from tidemill.following import late_rows, late_totals
+
+    with session.mill() as mill:
+        feed, start = _feed(mill, stream), _since(since, mill.clock())
+        found = late_rows(feed, since=start, limit=limit + 1 if limit else None, tenant=tenant)
+        totals = late_totals(feed, since=start, tenant=tenant)
+    rows = found.slice(0, limit) if limit else found
+    session.out.time.late(stream, rows, totals, more=found.num_rows > rows.num_rows)
+    return OK
+
+
+@command("explain", Panel.TIME, "tidemill explain requests", "tidemill explain requests --output json")
+def explain(session: Session, stream: StreamName) -> int:
+    """Explain what a stream makes of time: whose time counts and how it is read, tolerance, what moves the
+    watermark and where it stands, and for each window when it closes and what becomes of late rows."""
+    from tidemill.explaining import explain_stream
+
+    with session.mill() as mill:
+        now = mill.clock()
+        session.out.time.explained(explain_stream(mill.project.stream(stream), mill.state, now), now)
+    return OK
+
+
+def _feed(mill: Mill, stream: str) -> Feed:
+    from tidemill.following import Feed
+
+    return Feed(mill.project.warehouse, mill.project.stream(stream), mill.state, mill.clock)
+
+
+def _since(given: str | None, now: int) -> int | None:
+    """An instant, or how long before now it is."""
+    if given is None:
+        return None
+    try:
+        return now - parse_duration(given)
+    except InputError:
+        pass
+    try:
+        return parse_instant(given)
+    except InputError:
+        raise InputError(
+            f"{given!r} is neither an instant nor a duration",
+            hint="use RFC 3339 such as 2024-01-15T14:23:45Z, or 10m, 2h30m, 1d for so long ago",
+        ) from None

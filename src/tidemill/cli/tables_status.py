@@ -1,0 +1,61 @@
+"""Where a stream stands, as a table for people.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli import plain
+from tidemill.cli.plain import shown
+from tidemill.cli.tables import (
+    PHASE_STYLES,
+    STATUS_STYLES,
+    level_words,
+    many,
+    outcome_words,
+    pairs_table,
+    size,
+)
+from tidemill.cli.tables_time import time_pairs
+from tidemill.model.slices import SliceStatus
+
+if TYPE_CHECKING:
+    from tidemill.reports import StreamStatus
+
+
+def status_table(now: int, of: StreamStatus) -> Table:
+    totals = of.totals
+    counts = plain.counts_of(totals)
+    by_status = {name: totals[f"{name.value}_slices"] for name in SliceStatus}
+    slices = Text(", ").join(
+        Text(f"{count:,} {name.value}", style=STATUS_STYLES[name] if count else "")
+        for name, count in by_status.items()
+    )
+    slices.append(f"  ({many(totals['landings'], 'landing')}, {size(totals['bytes'])})", style="dim")
+    pairs = [("slices", slices), ("outcomes", Text(outcome_words(counts)))]
+    if counts.rejects:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
+        pairs.append(("rejected", Text(shown(reasons), style="yellow")))
+    pairs += time_pairs(now, of)
+    pairs += [
+        ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
+        ("quarantine", Text(many(of.quarantine_rows, "row"))),
+        ("tiles", Text(level_words(of.tiles) or "none")),
+        ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
+    ]
+    if any(of.windows.values()):
+        pairs.append(("windows", _phases(of.windows)))
+        pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
+    return pairs_table(of.stream, pairs)
+
+
+def _phases(windows: Mapping[str, int]) -> Text:
+    told = [(count, phase) for phase in PHASE_STYLES if (count := windows.get(phase, 0))]
+    found = [Text(f"{count:,} {phase}", style=PHASE_STYLES[phase]) for count, phase in told]
+    return Text(", ").join(found)

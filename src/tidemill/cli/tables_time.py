@@ -1,0 +1,193 @@
+"""Event time as Rich tables and lines for people: a stream as it comes, late rows, explanations.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.plain import shown
+from tidemill.cli.plain_time import done_words
+from tidemill.cli.tables import ID_LETTERS, Piece, lag_words, listing, many, pairs_table, size
+from tidemill.model.time import format_duration, format_instant, from_datetime
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.eventtime import Origin
+    from tidemill.explaining import Explained, ExplainedDatasets, ExplainedTime, ExplainedWindow
+    from tidemill.following import LateTotals
+    from tidemill.reports import SourceStanding, StreamStatus
+
+ORIGINS = {"built_in": "built in", "entry_point": "from", "registered": "registered in this process"}
+
+
+def origin_words(of: Origin) -> str:
+    return " ".join(filter(None, (ORIGINS[of.kind], of.provided_by)))
+
+
+def type_table(origins: Mapping[str, Origin]) -> Table:
+    table = listing("type", "comes from")
+    for name, of in origins.items():
+        table.add_row(Text(shown(name), style="bold"), Text(shown(origin_words(of))))
+    return table
+
+
+def row_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
+    """A line for each row: when it happened, whose it is, its id, and the payload as it came."""
+    columns = (batch.column(name).to_pylist() for name in ("event_time", "tenant", "event_id", "payload"))
+    for number, (time, tenant, event_id, payload) in enumerate(zip(*columns, strict=True)):
+        yield ("\n" if number else "") + format_instant(from_datetime(time))
+        yield (f"  {shown(tenant or '')}  ", "cyan")
+        yield (shown(event_id or "-"), "bold")
+        yield f"  {shown(payload)}"
+
+
+def watermark_pieces(at: int) -> Iterator[Piece]:
+    yield (f"-- watermark {format_instant(at)}", "dim green")
+
+
+def late_table(rows: pa.Table) -> Table:
+    table = listing(
+        "event time", "late by", "watermark met", "tenant", "event_id", "slice", "line", "done",
+        right=("late by", "line"),
+    )  # fmt: skip
+    for row in rows.to_pylist():
+        table.add_row(
+            Text(format_instant(from_datetime(row["event_time"]))),
+            format_duration(row["lateness"]),
+            Text(format_instant(from_datetime(row["watermark"]))),
+            Text(shown(row["tenant"] or "")),
+            Text(shown(row["event_id"] or "")),
+            Text(row["slice"][:ID_LETTERS]),
+            str(row["line"]),
+            Text(shown(done_words(row["done"]))),
+        )
+    return table
+
+
+def late_words(totals: LateTotals) -> str:
+    words = many(totals.rows, "late row")
+    if not totals.windows:
+        return f"{words}, all kept in raw and rollups; the stream declares no windows"
+    told = (
+        f"{name}: {', '.join(f'{count:,} {fate.value}'.replace('_', ' ') for fate, count in fates.items())}"
+        for name, fates in totals.windows.items()
+    )
+    return f"{words}, all kept in raw and rollups; {'; '.join(told)}"
+
+
+def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
+    """How far a stream has come in event time."""
+    progress, behind = of.progress, lag_words
+    if of.watermark is None:
+        yield "watermark", Text("none yet")
+    else:
+        moved = f"; moved {many(progress.emitted, 'time')}" if progress.emitted else ""
+        lag = f"{format_instant(of.watermark)}, {behind(now, of.watermark)} behind now{moved}"
+        yield "watermark", Text(lag if of.event_time else f"{lag} (arrivals are its time)")
+    if of.max_seen is not None:
+        yield "newest event", Text(format_instant(of.max_seen))
+    if progress.buffered_rows or progress.released_early:
+        early = f"; {many(progress.released_early, 'row')} released early" if progress.released_early else ""
+        held = f"{many(progress.buffered_rows, 'row')} ({size(progress.buffered_bytes)}) after the watermark"
+        yield "buffer", Text(held + early, style="yellow" if early else "")
+    if of.totals["late"]:
+        yield "late", Text(f"{many(of.totals['late'], 'row')} at or before the watermark they met")
+    if len(of.clocks) > 1 or of.idle:
+        for source in of.sources:
+            yield f"  {shown(source.source)}", Text(source_words(source, now))
+
+
+def source_words(of: SourceStanding, now: int) -> str:
+    heard = f", heard of {lag_words(now, of.arrival)} ago{', idle' if of.idle else ''}" if of.arrival else ""
+    return f"{format_instant(of.watermark)}, newest event {format_instant(of.max_seen)}{heard}"
+
+
+def explained_tables(of: Explained, now: int) -> Iterator[Table]:
+    yield pairs_table(of.stream, [*_about(of), *_time(of.time), *_standing(of, now)])
+    for window in of.windows:
+        yield pairs_table(f"window {window.name}", list(_window(window)))
+    if of.datasets is not None:
+        yield pairs_table("datasets", list(_datasets(of.datasets)))
+
+
+def _about(of: Explained) -> Iterator[tuple[str, Text]]:
+    if of.description:
+        yield "about", Text(shown(of.description))
+    if not of.windows:
+        yield "windows", Text("none declared")
+
+
+def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
+    if of.mode == "processing":
+        yield "time", Text("processing: an event happens when its slice arrives")
+        yield "watermark plan", Text(f"{of.plan}: moved by ticks of the clock; no row is late")
+        return
+    words = f"column {of.column}" if of.column is not None else "none of its own"
+    if of.origin is not None:
+        words += f", read as {of.type} ({origin_words(of.origin)})"
+    yield "time", Text(shown(f"event: {words}"))
+    if of.messages is not None:
+        first = f"the first message in {of.messages} whose stream declares one"
+        yield "messages", Text(shown(f"the time of a record is that of {first}"))
+    yield "watermark plan", Text(f"{of.plan}: moved by the data, slice by slice; no ticker")
+    late = f"{format_duration(of.late_tolerance)} behind the newest event of its source"
+    yield "late_tolerance", Text(f"a source's watermark is {late}; a row at or before the stream's is late")
+    waits = "none: a source that falls silent holds the watermark back"
+    if of.idle_timeout is not None:
+        waits = f"a source silent for {format_duration(of.idle_timeout)} is not waited for"
+    yield "idle_timeout", Text(waits)
+    if of.max_buffer_bytes is not None:
+        most = f"{size(of.max_buffer_bytes)} after the watermark; beyond it the oldest are released early"
+        yield "max_buffer_bytes", Text(most)
+    yield "skew", Text(_skew(of))
+
+
+def _skew(of: ExplainedTime) -> str:
+    past = "any time in the past" if of.skew_past is None else f"{format_duration(of.skew_past)} ago"
+    future = (
+        "any time ahead"
+        if of.skew_future is None
+        else f"{format_duration(of.skew_future)} ahead of its arrival"
+    )
+    return f"from {past} to {future}; beyond it a record is rejected and moves no watermark"
+
+
+def _standing(of: Explained, now: int) -> Iterator[tuple[str, Text]]:
+    if of.watermark is not None:
+        lag = lag_words(now, of.watermark)
+        yield "watermark", Text(f"{format_instant(of.watermark)}, {lag} behind now")
+    else:
+        yield "watermark", Text("none yet: there is none before the first event")
+    for source in of.sources:
+        yield f"  {shown(source.source)}", Text(source_words(source, now))
+
+
+def _window(of: ExplainedWindow) -> Iterator[tuple[str, Text]]:
+    yield "kind", Text(shown(f"{of.kind.value}: {of.rule}"))
+    if of.key:
+        yield "key", Text(shown(f"{', '.join(of.key)}: each value has its own windows"))
+    if of.group_by:
+        yield "group_by", Text(shown(f"{', '.join(of.group_by)}: each value has its own result in a window"))
+    yield (
+        "aggregates",
+        Text(shown(", ".join(name if name == text else f"{name} = {text}" for name, text in of.aggregates))),
+    )
+    yield "close", Text(of.close)
+    yield "late", Text(of.late)
+    yield "results", Text(shown(of.results))
+
+
+def _datasets(of: ExplainedDatasets) -> Iterator[tuple[str, Text]]:
+    yield "aggregation_span", Text(format_duration(of.span))
+    waits = "at once, and again with every change" if of.allow_incomplete else "once slices cover it"
+    stc = format_duration(of.subject_to_change)
+    yield "built", Text(waits if of.allow_incomplete else f"{waits}, {stc} after its end at the earliest")
+    yield "late slices", Text(of.late)
+    yield "files", Text(shown(of.folder))
