@@ -12,6 +12,7 @@ from tidemill.config import Project, parse_project
 from tidemill.config.messages import Messages, MessageTime
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import SECOND
+from tidemill.records.plan import plan_for
 
 FILE = Path("tidemill.yaml")
 TYPES = ("iso8601", "unixtimestamp_ms")
@@ -111,6 +112,24 @@ def test_its_tolerance_needs_no_column() -> None:
     stream = load(text).stream("bundles")
     assert (stream.event_time.late_tolerance, stream.time_column) == (5 * SECOND, None)
     assert stream.in_event_time
+
+
+def test_an_event_time_that_is_not_enabled_asks_no_messages() -> None:
+    text = changed(("identity: bundle", "event_time: {enabled: false}\n    identity: bundle"))
+    project = load(text)
+    stream = project.stream("bundles")
+    assert not stream.in_event_time
+    assert plan_for(stream, project.limits).messages is None
+    assert any("streams.bundles.messages" in warning for warning in project.warnings)
+
+
+def test_a_stream_that_is_not_enabled_tells_messages_nothing() -> None:
+    text = changed(
+        ("column: ts, type: unixtimestamp_ms", "column: ts, type: unixtimestamp_ms, enabled: false")
+    )
+    messages = load(text).stream("bundles").messages
+    assert messages is not None
+    assert list(messages.times) == ["errors"]
 
 
 def test_without_messages_an_event_time_needs_its_column() -> None:

@@ -6,7 +6,7 @@ import pickle
 import re
 from pathlib import Path
 
-from tidemill.config import TEMPLATE, Project, Stream, parse_project
+from tidemill.config import TEMPLATE, EventTime, Project, Stream, WindowDeclaration, parse_project
 from tidemill.config.events import FileSink
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.stream import Csv, LateSlices
@@ -63,6 +63,12 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     assert (stream.aggregation_span, stream.subject_to_change_window) == (HOUR, 6 * HOUR)
     assert (stream.gap_tolerance, stream.late_slices) == (SECOND, LateSlices())
     assert stream.allow_incomplete_windows is False
+    assert stream.event_time.model_fields_set == set(EventTime.model_fields)
+    assert stream.event_time.max_buffer_bytes == EventTime().max_buffer_bytes
+    windows = stream.windows.values()
+    said = set[str]().union(*(window.model_fields_set for window in windows))
+    assert said == set(WindowDeclaration.model_fields) - {"n"}
+    assert [spec.kind for spec in stream.window_specs] == ["sliding", "session", "state"]
     assert stream.model_fields_set == set(Stream.model_fields)
 
 
