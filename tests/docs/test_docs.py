@@ -297,6 +297,8 @@ JSON = {
     "slice": "slice",
     "quarantine": "quarantine requests",
     "query": "query 'SELECT count FROM requests'",
+    "late": "late requests",
+    "explain": "explain requests",
     "verify": "verify",
     "recover": "recover",
 }
