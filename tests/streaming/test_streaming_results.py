@@ -19,6 +19,7 @@ from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, Trigger, Value, WindowKind, WindowSpec, window_id
 from tidemill.model.time import Interval
 from tidemill.streaming.aggregate import fresh_schema
+from tidemill.streaming.identity import window_ids
 from tidemill.streaming.keys import Key
 from tidemill.streaming.results import (
     Changes,
@@ -320,6 +321,30 @@ def test_windows_of_a_key_that_begin_at_once_are_told_apart() -> None:
     spec = replace(SESSION, kind=WindowKind.COUNT, count=1)
     rows = Book(spec).apply(Result(0, 1, "a"), Result(0, 1, "a", ordinal=1))
     assert {row["window_id"] for row in rows} == {window_id(spec, "t", ("u",), 0, n) for n in (0, 1)}
+
+
+@given(
+    windows=st.lists(
+        st.tuples(
+            st.text(max_size=3),
+            st.none() | st.text(max_size=3),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.booleans(),
+            st.integers(-(2**53), 2**53),
+            st.integers(0, 2),
+        )
+    )
+)
+def test_ids_of_many_windows_are_those_of_each(
+    windows: list[tuple[str, str | None, int | None, bool, int, int]],
+) -> None:
+    spec = replace(SESSION, key=("user", "lane", "fast"))
+    results = [
+        Result(start, start + 1, "a", (user, lane, fast), tenant=tenant, ordinal=ordinal)
+        for tenant, user, lane, fast, start, ordinal in windows
+    ]
+    expected = [window_id(spec, r.tenant, r.group, r.start, r.ordinal) for r in results]
+    assert window_ids(spec, fresh(spec, results)).to_pylist() == expected
 
 
 def test_rows_come_in_order_with_nulls_first() -> None:

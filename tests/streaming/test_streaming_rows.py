@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.accept.tables import RAW, RAW_STATS
+from tidemill.accept.tables import RAW
 from tidemill.config import Stream
 from tidemill.lake.parts import write_part
 from tidemill.model.errors import StorageError
@@ -55,6 +55,8 @@ STREAM = Stream.model_validate(
         "identity": "id",
     }
 )
+STATS = ("tenant", "event_time", "slice")
+WITH_WATERMARKS = (*STATS, "watermark")
 LEDGER = {"s1": Place(1, "s1"), "s2": Place(2, "s2~1"), "s3": Place(3, "s3")}
 
 
@@ -74,9 +76,7 @@ class Row:
         return json.dumps({"id": f"{self.slice}-{self.line}", **(self.values or {})}, ensure_ascii=False)
 
 
-def part(
-    folder: Path, name: str, rows: Sequence[Row], stats: Sequence[str] = RAW_STATS, group: int = 4
-) -> str:
+def part(folder: Path, name: str, rows: Sequence[Row], stats: Sequence[str] = STATS, group: int = 4) -> str:
     table = pa.Table.from_pydict(
         {
             "day": ["x"] * len(rows),
@@ -187,7 +187,7 @@ def test_next_window_finds_late_rows_by_the_watermark_they_met() -> None:
     """Their event times lie long before the span, with and without statistics of watermarks."""
     spec = spec_of(late=LatePolicy.NEXT_WINDOW)
     rows = [Row(1, 105, line=1), Row(2, 205, line=2), Row(110, 105, line=3), Row(120, None, line=4)]
-    for stats in (RAW_STATS, (*RAW_STATS, "watermark")):
+    for stats in (STATS, WITH_WATERMARKS):
         with tempfile.TemporaryDirectory() as folder:
             path = part(Path(folder), "p", rows, stats, group=1)
             (table,) = run(Path(folder), spec, [path], Wanted(Interval(100, 120))).values()
@@ -347,7 +347,7 @@ def test_rows_of_the_grid_are_those_of_the_rules(
                 expected[bucket].append(row)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stats = (*RAW_STATS, "watermark") if watermarks else RAW_STATS
+        stats = WITH_WATERMARKS if watermarks else STATS
         halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
         parts = [part(folder, f"p{number}", half, stats, group) for number, half in enumerate(halves)]
         checked(run(folder, spec, parts, wanted, cuts), expected, spec)

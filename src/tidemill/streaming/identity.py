@@ -5,38 +5,51 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.model.streaming import Value, WindowSpec
+from tidemill.model.streaming import WindowSpec
 from tidemill.records.arrays import Ints
-from tidemill.records.arrow import one
+from tidemill.records.arrow import one, string_buffers
 from tidemill.streaming.aggregate import GROUP
-from tidemill.streaming.codes import codes, combined
+from tidemill.streaming.codes import codes, combined, integers
+
+_ID: Final = 24  # characters of a window id
 
 
 def window_ids(spec: WindowSpec, fresh: pa.Table) -> pa.StringArray:
     """Of each fresh result, the id of its window."""
-    keys = [GROUP + column for column in spec.key]
-    named = [fresh.column(name) for name in ("tenant", *keys, "start", "ordinal")]
-    windows = combined([codes(column) for column in named], fresh.num_rows).values
-    _, heads, inverse = np.unique(windows, return_index=True, return_inverse=True)
-    tenant, *key, start, ordinal = (one(column).take(pa.array(heads)).to_pylist() for column in named)
-    opening: dict[tuple[Value, ...], str] = {}
-    ids = []
-    whose = zip(tenant, *key, strict=True)
-    for who, begins, number in zip(whose, start, ordinal, strict=True):
-        told = opening.get(who)
-        if told is None:
-            told = json.dumps([spec.stream, spec.name, who[0], list(who[1:])], ensure_ascii=False)[:-1]
-            opening[who] = told
-        text = f"{told}, {begins}, {number}]"
-        ids.append(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24])
-    return pa.array(ids, pa.string()).take(pa.array(inverse))
+    named = [fresh.column(name) for name in ("tenant", *(GROUP + column for column in spec.key))]
+    whose = combined([codes(column) for column in named], fresh.num_rows)
+    places = [fresh.column(name) for name in ("start", "ordinal")]
+    windows = combined([whose, *(codes(column) for column in places)], fresh.num_rows)
+    _, heads, window = np.unique(windows.values, return_index=True, return_inverse=True)
+    _, firsts, who = np.unique(whose.values[heads], return_index=True, return_inverse=True)
+    # What windows of one key have in common is said once: the text is long and the rest of it is two numbers.
+    told = [one(column).take(pa.array(heads[firsts])).to_pylist() for column in named]
+    common = [
+        json.dumps([spec.stream, spec.name, tenant, key], ensure_ascii=False)[:-1].encode()
+        for tenant, *key in zip(*told, strict=True)
+    ]
+    start, ordinal = (integers(column)[heads].tolist() for column in places)
+    ids = [
+        sha256(b"%b, %d, %d]" % (common[key], begins, number)).hexdigest()[:24]
+        for key, begins, number in zip(who.tolist(), start, ordinal, strict=True)
+    ]
+    return pa.array(ids, pa.string()).take(pa.array(window))
+
+
+def id_words(ids: pa.ChunkedArray) -> list[Ints]:
+    """Window ids as integers that sort, one after another, as their texts do: all have the same length."""
+    offsets, data = string_buffers(one(ids))
+    assert (np.diff(offsets) == _ID).all()
+    words = data[offsets[0] : offsets[-1]].view(">u8").reshape(-1, _ID // 8)  # ASCII: no sign to mind
+    return [words[:, number].astype(np.int64) for number in range(_ID // 8)]
 
 
 def result_codes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Ints:

@@ -28,7 +28,7 @@ from tidemill.model.time import Interval
 from tidemill.records.arrays import Ints, Mask
 from tidemill.streaming.aggregate import value_type
 from tidemill.streaming.codes import ranked
-from tidemill.streaming.identity import newest
+from tidemill.streaming.identity import id_words, newest
 from tidemill.streaming.keys import Key, key_codes
 from tidemill.streaming.revising import Revising
 from tidemill.streaming.wanted import field_type
@@ -180,8 +180,11 @@ def _in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
     """By (start, tenant, window_id, group), nulls first."""
     keys: list[Ints | Mask] = []
     for name in ("start", "tenant", "window_id", *group):
-        values = ranked(table.column(name))
-        keys += [values.values] if values.valid is None else [values.valid, values.values]
+        if name == "window_id":
+            keys += id_words(table.column(name))
+        else:
+            values = ranked(table.column(name))
+            keys += [values.values] if values.valid is None else [values.valid, values.values]
     return table.take(pa.array(np.lexsort(keys[::-1])))
 
 
