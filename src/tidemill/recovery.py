@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import rebuild_runs
-from tidemill.accept.recall import part_facts, records_of
-from tidemill.accept.undo import remove_batches
+from tidemill.accept.clocks import TimeRules
+from tidemill.accept.recall import PartFacts, part_facts, progress_told, records_of
+from tidemill.accept.undo import clocks_left, progress_left, remove_batches
 from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.log import scan_slices
@@ -25,7 +26,7 @@ from tidemill.mill import Mill, wall_clock
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.rollups.recall import tile_builds
 from tidemill.state.opening import open_fresh, replace_with_fresh, store_name
-from tidemill.state.protocol import BatchRecord
+from tidemill.state.protocol import BatchRecord, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ def _fill(mill: Mill, target: str) -> Recovered:
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
     for stream in mill.project.streams:
-        records += _standing(_records(mill, stream), entries)
+        records += _records(mill, stream, entries)
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     mill.state.restore(entries, [replace(record, runs=()) for record in records])
     adopt(warehouse, mill.state, thorough=True)
@@ -100,7 +101,7 @@ def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> 
     return [record for record in left if record.results]
 
 
-def _records(mill: Mill, stream: str) -> list[BatchRecord]:
+def _records(mill: Mill, stream: str, entries: Sequence[SliceEntry]) -> list[BatchRecord]:
     raw = Table.existing(mill.project.warehouse / "raw" / stream)
     quarantine = Table.existing(mill.project.warehouse / "quarantine" / stream)
     if raw is None:
@@ -114,4 +115,35 @@ def _records(mill: Mill, stream: str) -> list[BatchRecord]:
         lost = told - {str(fact.footer["batch"]) for fact in facts}
         remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, mill.clock())
     version = quarantine.version if quarantine is not None else 0
-    return list(records_of(stream, facts, raw.version, version).values())
+    records = _standing(list(records_of(stream, facts, raw.version, version).values()), entries)
+    progress = _progress(TimeRules.of(mill.project.stream(stream)), raw, facts, _ledger(entries, records))
+    return [replace(record, progress=progress) for record in records]
+
+
+def _progress(
+    rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
+) -> Progress:
+    """As the batch that was committed last said it, unless another one was undone since."""
+    told = [said for fact in facts if (said := progress_told(fact.footer)) is not None]
+    if not told:  # by a version that had clocks only
+        return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
+    version, progress = max(told, key=lambda said: said[0])
+    return progress if version == raw.version else progress_left(raw, rules, ledger)
+
+
+def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> list[SliceEntry]:
+    """The entries with what the records say of them, of the streams that they are of."""
+    results = {result.slice: result for record in records for result in record.results}
+    streams = {record.stream for record in records}
+    told = [(entry, results.get(entry.id)) for entry in entries if entry.slice.stream in streams]
+    return [
+        entry
+        if result is None
+        else replace(
+            entry,
+            status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
+            observed=result.observed,
+            watermark=result.watermark,
+        )
+        for entry, result in told
+    ]

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import catch_up, ensure_runs, rebuild_runs
-from tidemill.accept.clocks import Clocks
+from tidemill.accept.clocks import Clocks, Passing, TimeRules, recorded
 from tidemill.accept.quarantine import REPLAY
-from tidemill.accept.undo import clocks_left, quarantined_rows, remove_batches
+from tidemill.accept.undo import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of
 from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.model.time import MIN_INSTANT, format_instant
+from tidemill.model.time import format_instant
+from tidemill.state.fates import after_retraction
 from tidemill.state.protocol import Retraction
 
 if TYPE_CHECKING:
@@ -111,9 +112,8 @@ def plan_retraction(mill: Mill, slice_id: str, reason: str, now: int) -> Retract
     held: Mapping[str, int] = {}
     if entry.slice.source == REPLAY:
         held = quarantined_rows(Table.existing(mill.project.warehouse / "quarantine" / stream))
-    tolerance = declared.event_time.late_tolerance
     entries = mill.state.slices(stream)
-    return plan_over(entries, entry, reason.strip(), now, tolerance=tolerance, held=held)
+    return plan_over(entries, entry, reason.strip(), now, rules=TimeRules.of(declared), held=held)
 
 
 def plan_over(
@@ -122,12 +122,12 @@ def plan_over(
     reason: str,
     at: int,
     *,
-    tolerance: int,
+    rules: TimeRules,
     held: Mapping[str, int],
 ) -> RetractionPlan:
     """The plan, by the ledger of the stream alone (`held`: for a replayed slice, rows in quarantine by
-    slice; `tolerance`: of the stream's event time)."""
-    undone, why = _reach(entries, entry, tolerance)
+    slice; `rules`: what the stream declares about event time)."""
+    undone, why = _reach(entries, entry, rules)
     if entry.slice.source == REPLAY and (robbed := _robbed(entries, entry, held) - undone):
         undone |= robbed
         why += "; what it had taken out of quarantine is judged where it came from"
@@ -145,13 +145,13 @@ def plan_over(
     return RetractionPlan(entry, reason, at, why, steps)
 
 
-def _reach(entries: Sequence[SliceEntry], gone: SliceEntry, tolerance: int) -> tuple[set[str], str]:
+def _reach(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> tuple[set[str], str]:
     """The batches to undo: the slice's own, and all later ones if anything in them may be due to it."""
     if gone.status is SliceStatus.FAILED:
         return set(), "nothing was accepted from it: it could not be read"
     later = [e for e in entries if e.seq > gone.seq and e.status is SliceStatus.ACCEPTED]
     own = {str(gone.batch)} if gone.status is SliceStatus.ACCEPTED else set()
-    why = _why_later(entries, gone, later, tolerance)
+    why = _why_later(entries, gone, later, rules)
     if why is not None:
         return own | {str(e.batch) for e in later}, f"it and all that followed: {why}"
     if not own:
@@ -160,40 +160,56 @@ def _reach(entries: Sequence[SliceEntry], gone: SliceEntry, tolerance: int) -> t
 
 
 def _why_later(
-    entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry], tolerance: int
+    entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry], rules: TimeRules
 ) -> str | None:
     """Why what followed may be due to the slice; None when it can not be."""
     if not later:
         return None
     if gone.status is SliceStatus.PENDING:
         return "they met the watermark that it left before it was sent back"
-    if any(e.status is SliceStatus.PENDING and e.attempt and e.seq > gone.seq for e in entries):
-        return "slices between them are still to be judged again"
+    if any(e.status is SliceStatus.PENDING and e.attempt for e in entries):
+        return "slices before them are still to be judged again"
     for e in later:
         if e.counts.duplicate or e.counts.conflict:
             return f"slice {e.id[:12]} has duplicates or conflicts, which may be with it"
-    met = _met_it(entries, gone, tolerance)
-    return f"slice {met.id[:12]} met the watermark that it left" if met is not None else None
+    if gone.observed is None:
+        return None  # nothing of it was accepted, so no clock moved
+    met = _met_it(entries, gone, rules)
+    if met is not None:
+        return f"slice {met[:12]} met the watermark that it left"
+    return _told_of_it(entries, gone, later)
 
 
-def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, tolerance: int) -> SliceEntry | None:
-    """The next slice of the same source that is not judged again anyway, if it met another watermark than it
-    would have without the one that goes. When that one did not, none after it did."""
-    source = gone.slice.source
-    clocks, seen = Clocks(tolerance), [MIN_INSTANT]
-    for e in entries:
-        if e.slice.source != source or e.observed is None or e.id == gone.id:
+def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> str | None:
+    """The first slice that is not judged again anyway and met another watermark than it would have without
+    the one that goes. What the bound of the buffer did is not asked for: without a slice it lets go of less,
+    and if nobody met what it let go of, nobody will."""
+    places = {e.id: e for e in entries}
+    clocks = Clocks(replace(rules, max_bytes=None))
+    for each in recorded(entries):
+        entry = places[each.slice]
+        if entry.id == gone.id:
             continue
-        if e.status is not SliceStatus.ACCEPTED:
-            continue
-        if e.seq > gone.seq and e.batch == gone.batch:
-            clocks.see(source, e.observed.end - 1)
+        if entry.seq > gone.seq:
+            now = Passing(each.slice, each.source, each.arrival, each.newest)
+            met = clocks.pass_by(now)
+            if entry.batch != gone.batch and met != entry.watermark:
+                return entry.id
         else:
-            if e.seq > gone.seq:
-                ahead = gone.observed is not None and gone.observed.end > max(seen)
-                return e if ahead or clocks.met(source) != e.watermark else None
-            clocks.recall(e)
-        seen.append(e.observed.end)
+            clocks.pass_by(each)
+    return None
+
+
+def _told_of_it(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry]) -> str | None:
+    """Later batches said how far its source had come by then, and that was due to the slice to the end."""
+    assert gone.observed is not None
+    source = [e for e in entries if e.slice.source == gone.slice.source and e.status is SliceStatus.ACCEPTED]
+    others = [(e, e.observed.end) for e in source if e.id != gone.id and e.observed is not None]
+    ahead = all(end < gone.observed.end for _, end in others)
+    last = all(e.slice.arrival < gone.slice.arrival for e, _ in others)
+    told = [e for e in later if e.slice.source == gone.slice.source and e.batch != gone.batch]
+    if told and (ahead or last):
+        return f"slice {told[0].id[:12]} left the clock of its source as it had"
     return None
 
 
@@ -255,7 +271,7 @@ def _carry_out(mill: Mill, line: RetractionLine) -> None:
     act, state, stream = line.act, mill.state, line.act.stream
     versions = state.table_versions(stream)
     raw_version, quarantine_version = versions.get("raw", 0), versions.get("quarantine", 0)
-    clocks = state.clocks(stream)
+    clocks, progress = state.clocks(stream), state.progress(stream)
     if line.undone:
         acceptor = mill.acceptor(stream)
         info = {"retracted": act.slice}
@@ -264,9 +280,12 @@ def _carry_out(mill: Mill, line: RetractionLine) -> None:
         remove_batches(acceptor.quarantine, line.undone, info, act.at)
         failpoint("retract.after_quarantine")
         clocks = clocks_left(acceptor.raw)
+        concerned = {act.slice, *act.again}
+        left = [after_retraction(e, act) if e.id in concerned else e for e in state.slices(stream)]
+        progress = progress_left(acceptor.raw, acceptor.time, left)
         raw_version, quarantine_version = acceptor.raw.version, acceptor.quarantine.version
         state.replace_runs(stream, state.runs(stream), rebuild_runs(acceptor))
-    state.apply_retraction(act, clocks, raw_version, quarantine_version)
+    state.apply_retraction(act, clocks, raw_version, quarantine_version, progress)
     failpoint("retract.after_state")
     if line.undone:
         ensure_runs(acceptor)

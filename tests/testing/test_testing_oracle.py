@@ -13,7 +13,8 @@ from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, Outcome, Reject
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, parse_instant
 from tidemill.testing import REQUESTS, Oracle, OracleField, OracleMetric, OracleStream, Verdict
-from tidemill.testing.oracle import CellKey, SourceClock, canonical_hash
+from tidemill.testing.clocks import SourceClock
+from tidemill.testing.oracle import CellKey, canonical_hash
 
 T0 = parse_instant("2024-01-01T10:00:00Z")
 NOW = T0 + HOUR
@@ -289,15 +290,16 @@ def test_a_rejected_record_does_not_take_the_id() -> None:
 def test_rows_meet_the_watermark_that_stood_before_their_slice() -> None:
     oracle = Oracle(REQUESTS)
     oracle.land("s1", [request("a", T0 + 10 * SECOND), request("b", T0)], NOW, "edge")
-    assert oracle.clocks == {"edge": SourceClock(T0 + 10 * SECOND, T0 + 8 * SECOND)}
+    assert oracle.clocks == {"edge": SourceClock(T0 + 10 * SECOND, T0 + 8 * SECOND, NOW)}
     edge = [request("c", T0 + 8 * SECOND), request("d", T0 + 9 * SECOND)]
     oracle.land("s2", edge, NOW, "edge")
     oracle.land("s3", [request("e", T0)], NOW, "core")
     met = [(row.event_id, row.watermark, row.late) for row in oracle.raw]
     wm = T0 + 8 * SECOND
     assert met[:2] == [("a", None, False), ("b", None, False)]
-    assert met[2:] == [("c", wm, True), ("d", wm, False), ("e", None, False)]
-    assert (oracle.counts["s2"].late, oracle.total().late) == (1, 1)
+    assert met[2:] == [("c", wm, True), ("d", wm, False), ("e", wm, True)]
+    assert (oracle.counts["s2"].late, oracle.total().late) == (1, 2)
+    assert oracle.met == {"s1": None, "s2": wm, "s3": wm}
     assert oracle.clocks["edge"].watermark == wm
     assert oracle.observed["s1"] == Interval(T0, T0 + 10 * SECOND + 1)
 
@@ -307,6 +309,41 @@ def test_what_is_not_accepted_moves_no_clock() -> None:
     oracle.land("s1", [request("a", NOW + 2 * DAY), b"x"], NOW)
     assert oracle.clocks == {}
     assert oracle.observed == {"s1": None}
+
+
+def test_the_least_of_the_sources_holds_the_stream_until_it_is_idle() -> None:
+    oracle = Oracle(replace(REQUESTS, late_tolerance=0, idle_timeout=MINUTE))
+    oracle.land("s1", [request("a", T0 + 5 * SECOND)], NOW, "edge")
+    oracle.land("s2", [request("b", T0 + 90 * SECOND), request("c", T0 + 80 * SECOND)], NOW + 1, "core")
+    oracle.land("s3", [request("d", T0 + 70 * SECOND), request("e", T0 + 100 * SECOND)], NOW + MINUTE, "core")
+    assert oracle.met == {"s1": None, "s2": T0 + 5 * SECOND, "s3": T0 + 90 * SECOND}
+    told = [row if isinstance(row, int) else row.event_id for row in oracle.ordered()]
+    assert told == ["a", T0 + 5 * SECOND, "c", "b", T0 + 90 * SECOND, "e", T0 + 100 * SECOND]
+    oracle.land("s4", [request("f", T0 + 20 * SECOND), request("g", T0 + 200 * SECOND)], NOW + MINUTE, "edge")
+    assert [row.event_id for row in oracle.raw if row.late] == ["d", "f"]
+    assert [row.event_id for row in oracle.waiting()] == ["g"]  # core holds it
+    size = len(request("g", T0 + 200 * SECOND))
+    assert oracle.progress() == (T0 + 100 * SECOND, 3, 1, size, 0)
+    assert oracle.watermark(NOW + 2 * MINUTE - 1) == T0 + 100 * SECOND
+    assert oracle.watermark(NOW + 2 * MINUTE) == T0 + 100 * SECOND  # both are idle, and were heard of last
+
+
+def test_a_bounded_buffer_lets_go_of_the_oldest() -> None:
+    size = len(request("a", T0))
+    oracle = Oracle(replace(REQUESTS, late_tolerance=HOUR, max_buffer_bytes=2 * size))
+    oracle.land("s1", [request(name, T0 + n * SECOND) for n, name in enumerate("abcd")], NOW)
+    assert oracle.progress() == (T0 + SECOND, 2, 2, 2 * size, 2)
+    assert [row if isinstance(row, int) else row.event_id for row in oracle.ordered()] == [
+        T0 + 3 * SECOND - HOUR, "a", "b", T0 + SECOND,
+    ]  # fmt: skip
+
+
+def test_by_processing_time_nothing_is_late() -> None:
+    oracle = Oracle(replace(REQUESTS, time_column=None))
+    oracle.land("s1", [request("a")], NOW)
+    oracle.land("s2", [request("b")], NOW - DAY)
+    assert [row.watermark for row in oracle.raw] == [None, None]
+    assert (oracle.total().late, oracle.progress()) == (0, (None, 0, 0, 0, 0))
 
 
 def test_the_same_slice_lands_once() -> None:

@@ -7,15 +7,16 @@ it leaves after it is taken up by `catch_up` from what the commit itself says.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from tidemill.accept.clocks import Clocks
+from tidemill.accept.buffer import Buffer, Rows, buffered
+from tidemill.accept.buffer import Piece as Timings
+from tidemill.accept.clocks import Clocks, Passing, TimeRules, all_again, recorded, settled
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.runs import SUFFIX, key_ranges, run_folder
@@ -31,9 +32,10 @@ from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import DAY, Interval
+from tidemill.records.arrays import Mask
 from tidemill.records.arrow import one, read_ipc
 from tidemill.records.plan import ReadPlan, plan_for
-from tidemill.state.protocol import BatchRecord, ClockState, SliceResult, State
+from tidemill.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
 TASKS_PER_CORE: Final = 2
 CHUNKS_PER_PIECE: Final = 2  # of a large slice that several tasks read
 
-Progress = Callable[[str, float], None]
+Report = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,15 @@ class _Slice:
     conflict: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """How far the batch brings the stream."""
+
+    clocks: Sequence[ClockState]  # of the sources that it heard of
+    progress: Progress
+    buffer: Buffer
+
+
 class Acceptor:
     """Accepts the slices of one stream."""
 
@@ -81,7 +92,7 @@ class Acceptor:
         engine: Engine,
         state: State,
         tap: Tap | None = None,
-        progress: Progress = lambda _step, _done: None,
+        progress: Report = lambda _step, _done: None,
     ) -> None:
         self.warehouse = warehouse
         self.stream = stream
@@ -91,9 +102,11 @@ class Acceptor:
         self.tap = tap
         self.progress = progress
         self.plan: ReadPlan = plan_for(stream, limits)
+        self.time = TimeRules.of(stream)
         self.raw: Table = raw_table(warehouse, stream.name)
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
         self.runs = run_folder(warehouse, stream.name)
+        self._buffer: tuple[int, Buffer] | None = None  # as a version of raw has it
 
     def accept(self) -> Batch | None:
         """Take the oldest pending slices that fit one batch; None when there are none."""
@@ -114,15 +127,16 @@ class Acceptor:
         first_lines = _first_lines(slices, chunks)
         gated = self._gate(batch, slices, chunks, first_lines, work)
         self._count(slices, gated)
-        clocks = self._clocks(slices, chunks, gated)
+        moved = self._clocks(slices, chunks, gated)
         failpoint("accept.after_gate")
 
         self.progress("write", 0.45)
-        written = self._write(batch, slices, chunks, first_lines, gated, clocks, work)
+        written = self._write(batch, slices, chunks, first_lines, gated, moved, work)
         failpoint("accept.after_write")
 
         self.progress("commit", 0.95)
-        record = self._commit(batch, slices, chunks, gated, clocks, written)
+        record = self._commit(batch, slices, chunks, gated, moved, written)
+        self._buffer = (record.raw_version, moved.buffer)
         self.progress("commit", 1.0)
         parts = [part for w in written for part in w.raw]
         return Batch(
@@ -231,27 +245,41 @@ class Acceptor:
 
     def _clocks(
         self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
-    ) -> list[ClockState]:
+    ) -> _Moved:
         """Watermarks as the slices come by, in ledger order: what each one meets, and what it leaves."""
-        clocks = Clocks(self.plan.tolerance, self.state.clocks(self.stream.name))
-        others: deque[SliceEntry] = deque()
+        now = {s.entry.id: self._passing(s, chunks, gated) for s in slices}
         if _sent_back(slices):  # accepted slices may follow: all come by again, each at its place
-            clocks = Clocks(self.plan.tolerance)
-            others.extend(self.state.slices(self.stream.name, SliceStatus.ACCEPTED))
-        touched: set[str] = set()
+            entries = [e for e in self.state.slices(self.stream.name) if e.id not in now]
+            places = {e.id: e.seq for e in (*entries, *(s.entry for s in slices))}
+            passings = sorted([*recorded(settled(entries)), *now.values()], key=lambda p: places[p.slice])
+            clocks, met = all_again(self.time, passings, self.raw)
+            found = dict(zip((p.slice for p in passings), met, strict=True))
+        else:
+            progress = self.state.progress(self.stream.name)
+            states = self.state.clocks(self.stream.name)
+            clocks = Clocks(self.time, states, progress, self._buffered(progress))
+            found = {p.slice: clocks.pass_by(p) for p in now.values()}
         for s in slices:
-            while others and others[0].seq < s.entry.seq:
-                clocks.recall(others.popleft())
-            source = s.entry.slice.source
-            s.watermark = clocks.met(source)
-            newest = [_newest_accepted(number, chunks[number], gated) for number in s.chunks]
-            times = [time for time in newest if time is not None]
-            if times:
-                clocks.see(source, max(times))
-                touched.add(source)
-        for entry in others:
-            clocks.recall(entry)
-        return clocks.states(touched)
+            s.watermark = found[s.entry.id]
+        heard = {p.source for p in now.values() if p.newest is not None}
+        return _Moved(clocks.states(heard), clocks.progress, clocks.buffer)
+
+    def _passing(self, s: _Slice, chunks: Sequence[StagedChunk], gated: Sequence[Gated]) -> Passing:
+        newest = [_newest_accepted(number, chunks[number], gated) for number in s.chunks]
+        return Passing(
+            slice=s.entry.id,
+            source=s.entry.slice.source,
+            arrival=s.entry.slice.arrival,
+            newest=max((time for time in newest if time is not None), default=None),
+            rows=_rows(s.chunks, chunks, gated),
+        )
+
+    def _buffered(self, progress: Progress) -> Buffer:
+        """What the batches before have left; the one that this process committed is still at hand."""
+        known, self._buffer = self._buffer, None
+        if known is not None and known[0] == self.raw.version:
+            return known[1]
+        return buffered(self.raw, progress.watermark) if progress.buffered_rows else Buffer()
 
     # -- write
 
@@ -262,7 +290,7 @@ class Acceptor:
         chunks: Sequence[StagedChunk],
         first_lines: Sequence[int],
         gated: Sequence[Gated],
-        clocks: Sequence[ClockState],
+        moved: _Moved,
         work: Path,
     ) -> list[Written]:
         by_id = {s.entry.id: s for s in slices}
@@ -310,7 +338,8 @@ class Acceptor:
                         "slices": summaries,
                         # Of the batch as a whole; said once.
                         "runs": [Path(g.run).stem for g in gated if g.run] if number == 0 else [],
-                        "clocks": [asdict(clock) for clock in clocks] if number == 0 else [],
+                        "clocks": [asdict(clock) for clock in moved.clocks] if number == 0 else [],
+                        "progress": self._told(moved.progress) if number == 0 else None,
                     },
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),
@@ -320,6 +349,10 @@ class Acceptor:
                 )
             )
         return self.engine.run(write, units, "write", total)
+
+    def _told(self, progress: Progress) -> dict[str, object]:
+        """With the version of raw that says it: of several the one that was committed last holds."""
+        return {**asdict(progress), "version": self.raw.version + 1}
 
     def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
         """The slices that hold what a conflict of this batch contradicts, by their place in the ledger."""
@@ -384,7 +417,7 @@ class Acceptor:
         slices: Sequence[_Slice],
         chunks: Sequence[StagedChunk],
         gated: Sequence[Gated],
-        clocks: Sequence[ClockState],
+        moved: _Moved,
         written: Sequence[Written],
     ) -> BatchRecord:
         quarantined = [w.quarantine for w in written if w.quarantine is not None]
@@ -399,9 +432,10 @@ class Acceptor:
             raw_version=raw_version,
             quarantine_version=quarantine_version,
             results=[self._result(s, chunks, written) for s in slices],
-            clocks=clocks,
+            clocks=moved.clocks,
             tiles=_merged_tiles(written),
             runs=[Path(g.run).name for g in gated if g.run is not None],
+            progress=moved.progress,
         )
         self.state.apply_batch(record)
         failpoint("accept.after_state")
@@ -464,16 +498,44 @@ def _first_lines(slices: Sequence[_Slice], chunks: Sequence[StagedChunk]) -> lis
 
 
 def _newest_accepted(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> int | None:
-    if chunk.max_time is None or not any(number in g.duplicates or number in g.conflicts for g in gated):
+    keep = _kept(number, chunk, gated)
+    if chunk.max_time is None or keep is None:
         return chunk.max_time
-    times = one(read_ipc(chunk.columns).column("event_time")).to_numpy().copy()
-    keep = np.ones(times.size, np.bool_)
+    times = one(read_ipc(chunk.columns).column("event_time")).to_numpy()
+    return int(times[keep].max()) if keep.any() else None
+
+
+def _kept(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> Mask | None:
+    """Which of the valid records of a chunk are accepted; None: all of them."""
+    if not any(number in g.duplicates or number in g.conflicts for g in gated):
+        return None
+    keep = np.ones(chunk.valid, np.bool_)
     for g in gated:
         if g.drops is not None:
             drops = read_ipc(g.drops)
             mine = one(drops.column("chunk")).to_numpy() == number
             keep[one(drops.column("at")).to_numpy()[mine]] = False
-    return int(times[keep].max()) if keep.any() else None
+    return keep
+
+
+def _rows(numbers: Sequence[int], chunks: Sequence[StagedChunk], gated: Sequence[Gated]) -> Rows:
+    """Accepted rows of a slice; a chunk that ends before the instant asked for is not opened."""
+
+    def after(instant: int) -> Iterator[Timings]:
+        for number in numbers:
+            newest = chunks[number].max_time
+            if newest is None or newest <= instant:
+                continue
+            columns = read_ipc(chunks[number].columns)
+            times = one(columns.column("event_time")).to_numpy()
+            wanted = times > instant
+            keep = _kept(number, chunks[number], gated)
+            if keep is not None:
+                wanted &= keep
+            start, end = (one(columns.column(name)).to_numpy()[wanted] for name in ("start", "end"))
+            yield times[wanted], end - start
+
+    return after
 
 
 def _merged_tiles(written: Sequence[Written]) -> Mapping[int, frozenset[str]]:

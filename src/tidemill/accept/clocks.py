@@ -1,45 +1,173 @@
-"""The watermarks of a stream's sources while its slices come by, in the order of the ledger.
+"""The watermark of a stream while its slices come by, in the order of the ledger, and what it lets go.
 
 What a slice met is on record once it was judged; only those that are judged now are met by something new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from tidemill.eventtime import Clock
-from tidemill.model.slices import SliceEntry
-from tidemill.state.protocol import ClockState
+from tidemill.accept.buffer import Buffer, Piece, Rows, held, no_rows
+from tidemill.config import Stream
+from tidemill.eventtime import Clock, SourceClock, StreamClock
+from tidemill.lake.table import Table
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.state.protocol import NO_PROGRESS, ClockState, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRules:
+    """What a stream declares about event time."""
+
+    in_event_time: bool
+    tolerance: int = 0
+    idle_timeout: int | None = None
+    max_bytes: int | None = None
+
+    @classmethod
+    def of(cls, stream: Stream) -> TimeRules:
+        time = stream.event_time
+        return cls(stream.in_event_time, time.late_tolerance, time.idle_timeout, time.max_buffer_bytes)
+
+
+def stream_clock(
+    tolerance: int,
+    idle_timeout: int | None,
+    clocks: Iterable[ClockState] = (),
+    progress: Progress = NO_PROGRESS,
+) -> StreamClock:
+    """A stream's clock as its last accepted slice left it."""
+    sources = {
+        c.source: SourceClock(Clock(tolerance, c.watermark, c.max_seen), c.arrival)
+        for c in sorted(clocks, key=lambda c: c.source)
+    }
+    return StreamClock(tolerance, idle_timeout, sources, progress.watermark, progress.emitted)
+
+
+def watermark_at(
+    stream: Stream, clocks: Sequence[ClockState], progress: Progress, instant: int
+) -> int | None:
+    """The watermark of a stream as of an instant at or after its last accepted slice: sources that are idle
+    by then do not hold it. By processing time it is the instant itself.
+
+    While slices that were sent back wait to be judged again nobody knows it: do not ask before they are."""
+    rules = TimeRules.of(stream)
+    if not rules.in_event_time:
+        return instant
+    return stream_clock(rules.tolerance, rules.idle_timeout, clocks, progress).at(instant).watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A slice as it comes by."""
+
+    slice: str
+    source: str
+    arrival: int
+    newest: int | None  # of its accepted records; None: there is none, and nothing moves
+    rows: Rows = no_rows  # those that are still to be released
+    recorded: bool = False  # it was judged before, and met `met` then
+    met: int | None = None
 
 
 class Clocks:
-    """One clock for each source; there is none before its first accepted event."""
+    """The clocks of a stream's sources, its watermark and its buffer; none before the first event."""
 
-    def __init__(self, tolerance: int, states: Iterable[ClockState] = ()) -> None:
-        self._new = Clock(tolerance)
-        self._clocks = {c.source: Clock(tolerance, c.watermark, c.max_seen) for c in states}
+    def __init__(
+        self,
+        rules: TimeRules,
+        states: Iterable[ClockState] = (),
+        progress: Progress = NO_PROGRESS,
+        buffer: Buffer | None = None,
+    ) -> None:
+        self.rules = rules
+        self.clock = stream_clock(rules.tolerance, rules.idle_timeout, states, progress)
+        self.buffer = buffer if buffer is not None else Buffer()
+        self._before = progress
+        self._released_early = progress.released_early
 
-    def met(self, source: str) -> int | None:
-        """The watermark that a slice of the source meets now."""
-        return self._clocks.get(source, self._new).watermark
+    def pass_by(self, slice_: Passing) -> int | None:
+        """The slice comes by; the watermark that its records meet."""
+        met = slice_.met
+        if not slice_.recorded:
+            met = self.clock.at(slice_.arrival).watermark if self.rules.in_event_time else None
+        elif met is not None and met != self.clock.watermark:
+            # As it once was, so that a tolerance that was declared since changes nothing about it.
+            self.clock = replace(self.clock, watermark=met, emitted=self.clock.emitted + 1)
+        if slice_.newest is not None:
+            self.clock = self.clock.see(slice_.source, slice_.newest, slice_.arrival)
+            self._buffer(slice_.newest, slice_.rows)
+        return met
 
-    def see(self, source: str, newest: int) -> None:
-        """Events up to `newest` were accepted from the source."""
-        self._clocks[source] = self._clocks.get(source, self._new).advance(newest)
+    def _buffer(self, newest: int, rows: Rows) -> None:
+        watermark = self.clock.watermark
+        if not self.rules.in_event_time or watermark is None:
+            return
+        self.buffer.release(watermark)
+        if newest > watermark:
+            for piece in rows(watermark):
+                self.buffer.add(piece)
+        bound = self.buffer.bound(self.rules.max_bytes) if self.rules.max_bytes is not None else None
+        if bound is not None:
+            self.clock = self.clock.forced(bound)
+            self._released_early += self.buffer.release(bound)
 
-    def recall(self, entry: SliceEntry) -> None:
-        """An accepted slice comes by as it once did: what it met is taken from the record, so that a
-        tolerance that was declared since changes nothing about it."""
-        if entry.observed is not None:
-            clock = self._clocks.get(entry.slice.source, self._new)
-            self._clocks[entry.slice.source] = replace(clock, watermark=entry.watermark).advance(
-                entry.observed.end - 1
-            )
+    @property
+    def progress(self) -> Progress:
+        """Of the stream by now. Processing time has none: it is as it was."""
+        if not self.rules.in_event_time:
+            return self._before
+        return Progress(
+            watermark=self.clock.watermark,
+            emitted=self.clock.emitted,
+            buffered_rows=self.buffer.rows,
+            buffered_bytes=self.buffer.bytes,
+            released_early=self._released_early,
+        )
 
     def states(self, sources: Collection[str]) -> list[ClockState]:
         return [
-            ClockState(source, clock.max_seen, clock.watermark)
-            for source, clock in sorted(self._clocks.items())
-            if source in sources and clock.max_seen is not None and clock.watermark is not None
+            ClockState(source, known.clock.max_seen, known.clock.watermark, known.arrival)
+            for source, known in sorted(self.clock.sources.items())
+            if source in sources and known.clock.max_seen is not None and known.clock.watermark is not None
         ]
+
+
+def settled(entries: Sequence[SliceEntry]) -> list[SliceEntry]:
+    """Of a stream's ledger what is before the first slice that waits to be judged: how far the stream has
+    come after it nobody can know yet."""
+    waiting = min((e.seq for e in entries if e.status is SliceStatus.PENDING), default=None)
+    return [e for e in entries if waiting is None or e.seq < waiting]
+
+
+def recorded(entries: Sequence[SliceEntry]) -> list[Passing]:
+    """The accepted slices of a stream's ledger. Those without a record left no trace and are left out."""
+    return [
+        Passing(e.id, e.slice.source, e.slice.arrival, e.observed.end - 1, recorded=True, met=e.watermark)
+        for e in sorted(entries, key=lambda e: e.seq)
+        if e.status is SliceStatus.ACCEPTED and e.observed is not None
+    ]
+
+
+def all_again(rules: TimeRules, passings: Sequence[Passing], raw: Table) -> tuple[Clocks, list[int | None]]:
+    """All slices of a stream come by once more, from the first; what was judged before is read from raw. The
+    clocks after it, and what each of them met."""
+    first = Clocks(replace(rules, max_bytes=None))
+    after: dict[str, int] = {}
+    for each in passings:
+        first.pass_by(replace(each, rows=no_rows))
+        # The bound may have let go of more than this, never of less.
+        if each.recorded and first.clock.watermark is not None:
+            after[each.slice] = first.clock.watermark
+    found = held(raw, after) if rules.in_event_time else {}
+    clocks, met = Clocks(rules), list[int | None]()
+    for each in passings:
+        rows = _of(found[each.slice]) if each.slice in found else each.rows
+        met.append(clocks.pass_by(replace(each, rows=rows)))
+    return clocks, met
+
+
+def _of(piece: Piece) -> Rows:
+    times, sizes = piece
+    return lambda after: iter([(times[times > after], sizes[times > after])])

@@ -17,7 +17,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Counts
 from tidemill.model.time import Interval
-from tidemill.state.protocol import BatchRecord, ClockState, SliceResult
+from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class _Found:
     summaries: dict[str, dict[str, object]] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
     clocks: list[ClockState] = field(default_factory=list)
+    progress: Progress = NO_PROGRESS
     parts: list[PartFacts] = field(default_factory=list)
 
 
@@ -92,10 +93,10 @@ def records_of(
         found.parts.append(part)
         found.summaries.update({str(s["id"]): s for s in _dicts(part, "slices")})
         found.runs.extend(str(run) for run in _list(part, "runs"))
-        found.clocks.extend(
-            ClockState(str(c["source"]), _int(c, "max_seen"), _int(c, "watermark"))
-            for c in _dicts(part, "clocks")
-        )
+        found.clocks.extend(clocks_told(part.footer))
+        said = progress_told(part.footer)
+        if said is not None:
+            found.progress = said[1]
     return {
         batch: BatchRecord(
             stream=stream,
@@ -106,9 +107,28 @@ def records_of(
             clocks=found.clocks,
             tiles=_tiles(found.parts),
             runs=found.runs,
+            progress=found.progress,
         )
         for batch, found in batches.items()
     }
+
+
+def clocks_told(footer: Mapping[str, object]) -> list[ClockState]:
+    """The clocks that a raw part tells of; one that was written before there were arrivals has none."""
+    told = footer["clocks"]
+    assert isinstance(told, list), footer
+    return [
+        ClockState(str(c["source"]), int(c["max_seen"]), int(c["watermark"]), int(c.get("arrival", 0)))
+        for c in told
+    ]
+
+
+def progress_told(footer: Mapping[str, object]) -> tuple[int, Progress] | None:
+    """The progress that a raw part tells of, and the version of raw that it came with."""
+    told = footer.get("progress")
+    if not isinstance(told, dict):
+        return None
+    return int(told["version"]), Progress(**{name: told[name] for name in told if name != "version"})
 
 
 def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceResult:

@@ -19,7 +19,7 @@ RAW: Final = pa.schema(
         pa.field("event_id", pa.string()),
         pa.field("event_type", pa.string()),
         pa.field("arrival", INSTANT),
-        pa.field("watermark", INSTANT),  # of its source when it arrived; late when event_time <= watermark
+        pa.field("watermark", INSTANT),  # of the stream, as it met it; late when event_time <= watermark
         pa.field("slice", pa.string()),
         pa.field("line", pa.int64()),
         pa.field("payload", pa.string()),

@@ -5,13 +5,16 @@ It only ever removes parts by a commit; the files stay until they are vacuumed, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow.parquet as pq
 
+from tidemill.accept.clocks import TimeRules, all_again, recorded, settled
+from tidemill.accept.recall import clocks_told
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
-from tidemill.state.protocol import ClockState
+from tidemill.model.slices import SliceEntry
+from tidemill.state.protocol import ClockState, Progress
 
 
 def remove_batches(table: Table, batches: Collection[str], info: Mapping[str, str], now: int) -> int:
@@ -29,13 +32,21 @@ def clocks_left(raw: Table) -> list[ClockState]:
     """The clocks of all sources as the batches that raw holds left them."""
     found: dict[str, ClockState] = {}
     for path in raw.snapshot().paths():
-        clocks = read_footer(path)["clocks"]
-        assert isinstance(clocks, list), path
-        for told in clocks:
-            source, seen, watermark = str(told["source"]), int(told["max_seen"]), int(told["watermark"])
-            known = found.get(source, ClockState(source, seen, watermark))
-            found[source] = ClockState(source, max(known.max_seen, seen), max(known.watermark, watermark))
+        for told in clocks_told(read_footer(path)):
+            known = found.get(told.source, told)
+            found[told.source] = ClockState(
+                told.source,
+                max(known.max_seen, told.max_seen),
+                max(known.watermark, told.watermark),
+                max(known.arrival, told.arrival),
+            )
     return [found[source] for source in sorted(found)]
+
+
+def progress_left(raw: Table, rules: TimeRules, entries: Sequence[SliceEntry]) -> Progress:
+    """How far a stream has come by the slices that its ledger holds as accepted, and raw with it. What a
+    batch said of it does not hold once another one was undone."""
+    return all_again(rules, recorded(settled(entries)), raw)[0].progress
 
 
 def quarantined_rows(quarantine: Table | None) -> dict[str, int]:

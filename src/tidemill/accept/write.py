@@ -194,7 +194,7 @@ class _Rows:
         cuts = np.flatnonzero(np.diff(days)) + 1
         starts = [0, *cuts.tolist()]
         parts = []
-        said_before: dict[str, object] = {"slices": [], "runs": [], "clocks": []}
+        said_before: dict[str, object] = {"slices": [], "runs": [], "clocks": [], "progress": None}
         for number, start in enumerate(starts):
             stop = starts[number + 1] if number + 1 < len(starts) else self.total
             # A unit with nothing accepted still says so, in a part without rows.

@@ -64,7 +64,7 @@ class Ordering(Generic[Row]):
         self, rows: Iterable[Timed[Row]], *, source: str = "", arrival: int = 0
     ) -> tuple[list[Timed[Row] | Watermark], list[Timed[Row]]]:
         """What comes out now (rows in order, then a Watermark, each time that it moved), and the rows that
-        were late. All rows of a push meet the same watermark: the one there is once idle sources have left."""
+        were late. All rows of a push meet the same watermark: as it is once idle sources have left."""
         out = self.tick(arrival)
         met = self.clock.watermark
         arrived = [replace(row, met=met) for row in rows]

@@ -93,7 +93,7 @@ class SliceEntry:
     status: SliceStatus = SliceStatus.PENDING
     counts: Counts = field(default_factory=Counts)
     observed: Interval | None = None  # first to last accepted event time (end exclusive)
-    watermark: int | None = None  # the source's watermark that its records met
+    watermark: int | None = None  # the stream's watermark that its records met; None: none is late
     batch: str | None = None  # the accept batch that decided it
     error: str | None = None
     landings: int = 1  # how often the same bytes and bounds were landed

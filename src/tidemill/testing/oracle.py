@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidemill.model.errors import InputError
@@ -18,6 +17,7 @@ from tidemill.model.levels import BASE, LEVELS, below, level_named
 from tidemill.model.slices import Counts, Outcome, Reject
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, parse_instant
+from tidemill.testing.clocks import OracleClocks, OracleProgress, SourceClock
 from tidemill.testing.messages import telling
 from tidemill.testing.stream import OracleField, OracleStream
 from tidemill.testing.strictjson import (
@@ -100,14 +100,6 @@ class CellKey(NamedTuple):
     bucket: int
 
 
-@dataclass(frozen=True, slots=True)
-class SourceClock:
-    """Event-time progress of one source: no watermark before its first accepted event."""
-
-    max_seen: int
-    watermark: int
-
-
 class Landing(NamedTuple):
     """One slice as it was landed."""
 
@@ -135,7 +127,8 @@ class Oracle:
         self.duplicates: list[tuple[str, int]] = []  # slice, line
         self.counts: dict[str, Counts] = {}
         self.observed: dict[str, Interval | None] = {}
-        self.clocks: dict[str, SourceClock] = {}
+        self.met: dict[str, int | None] = {}  # slice -> the watermark that its rows met
+        self._time = OracleClocks[RawRow](stream.late_tolerance, stream.idle_timeout, stream.max_buffer_bytes)
         self._accepted: dict[tuple[str, str], Event] = {}
         self._landings: dict[str, Landing] = {}
         self._verdicts: dict[str, list[Verdict]] = {}
@@ -147,10 +140,10 @@ class Oracle:
         if slice_id in self._verdicts:
             return self._verdicts[slice_id]
         self._landings[slice_id] = Landing(slice_id, tuple(records), arrival, source)
-        clock = self.clocks.get(source)
+        self.met[slice_id] = self._time.met(arrival) if self.stream.in_event_time else None
         first_new = len(self.raw)
         verdicts = [
-            self._decide(slice_id, line, payload, arrival, clock.watermark if clock else None)
+            self._decide(slice_id, line, payload, arrival, self.met[slice_id])
             for line, payload in enumerate(records, start=1)
         ]
         new = self.raw[first_new:]
@@ -158,9 +151,28 @@ class Oracle:
         self.counts[slice_id] = _count(verdicts, late=sum(row.late for row in new))
         times = [row.ts for row in new]
         self.observed[slice_id] = Interval(min(times), max(times) + 1) if times else None
-        if times:
-            self.clocks[source] = _advance(clock, max(times), self.stream.late_tolerance)
+        self._time.accept(source, arrival, [(row.ts, len(row.payload), row) for row in new])
         return verdicts
+
+    @property
+    def clocks(self) -> dict[str, SourceClock]:
+        return self._time.sources
+
+    def progress(self) -> OracleProgress:
+        """How far the stream has come. By processing time there is nothing to say: no row waits."""
+        return self._time.progress() if self.stream.in_event_time else OracleProgress()
+
+    def watermark(self, now: int) -> int | None:
+        """As of an instant after the last slice."""
+        return self._time.met(now) if self.stream.in_event_time else now
+
+    def ordered(self) -> list[RawRow | int]:
+        """The rows that came in time, in order of event time, and the watermarks between them, so far; those
+        that are not out yet are `waiting`."""
+        return list(self._time.out)
+
+    def waiting(self) -> list[RawRow]:
+        return self._time.waiting()
 
     def rebuilt(self, without: Collection[str] = ()) -> Oracle:
         """The same story had the slices in `without` never arrived."""
@@ -407,13 +419,6 @@ def _count(verdicts: Sequence[Verdict], late: int) -> Counts:
         late=late,
         rejects=dict(sorted(Counter(v.reason.value for v in verdicts if v.reason).items())),
     )
-
-
-def _advance(clock: SourceClock | None, newest: int, tolerance: int) -> SourceClock:
-    if clock is None:
-        return SourceClock(newest, newest - tolerance)
-    seen = max(clock.max_seen, newest)
-    return SourceClock(seen, max(clock.watermark, seen - tolerance))
 
 
 def _dimension(value: Json) -> Value:

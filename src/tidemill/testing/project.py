@@ -59,7 +59,15 @@ def _event_time(stream: OracleStream) -> dict[str, object]:
     tolerance = _duration(stream.late_tolerance)
     if stream.time_column is None:
         return {"mode": "processing", "late_tolerance": tolerance}
-    return {"column": stream.time_column, "type": stream.time_type, "late_tolerance": tolerance}
+    found: dict[str, object] = {
+        "column": stream.time_column,
+        "type": stream.time_type,
+        "late_tolerance": tolerance,
+        "idle_timeout": _duration(stream.idle_timeout),
+    }
+    if stream.max_buffer_bytes is not None:
+        found["max_buffer_bytes"] = stream.max_buffer_bytes
+    return found
 
 
 def _duration(us: int | None) -> str | None:

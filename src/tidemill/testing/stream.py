@@ -58,6 +58,8 @@ class OracleStream:
     skew_past: int | None = None
     skew_future: int | None = None
     late_tolerance: int = 0
+    idle_timeout: int | None = None  # None: every source is waited for
+    max_buffer_bytes: int | None = None  # None: as many as there are
     metrics: Mapping[str, OracleMetric] = field(default_factory=dict)
     record_bytes: int = 1 << 20
     depth: int = 64
@@ -79,6 +81,10 @@ class OracleStream:
         for name, metric in self.metrics.items():
             self._need(f"dimension of metric {name}", metric.dimensions, ("string", "integer", "boolean"))
             self._need(f"measure of metric {name}", metric.measures, ("integer", "decimal"))
+
+    @property
+    def in_event_time(self) -> bool:
+        return self.time_column is not None or self.messages is not None
 
     def _need(self, what: str, columns: tuple[str, ...], types: tuple[str, ...]) -> None:
         """Only declared columns of exact types, so that a rollup has one value for each spelling."""
