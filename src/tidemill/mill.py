@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -22,15 +21,16 @@ from tidemill.config import Project, Stream, load_project
 from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
-from tidemill.ingest.retractions import RetractionLog, is_judging_again
+from tidemill.ingest.retractions import RetractionLog
 from tidemill.ingest.sources import expand
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError, TidemillError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
-from tidemill.model.time import DAY, Interval, parse_instant
-from tidemill.reports import StreamStatus, StreamTick, TickReport
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
+from tidemill.reports import StreamStatus, TickReport
+from tidemill.rounds import tick_stream
 from tidemill.state.opening import open_store, store_exists, store_name
 from tidemill.state.protocol import State
 
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
+    from tidemill.flowing import Flow
     from tidemill.metrics import Meter
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.recovery import Recovered
     from tidemill.retraction import RetractionPlan
     from tidemill.rollups.roller import Roller
+    from tidemill.streaming.refresh import Refreshed
     from tidemill.windowing import WindowYard
     from tidemill.windows.builder import Outcome
     from tidemill.windows.desk import Desk, RebuildStep
 
 log = logging.getLogger(__name__)
 
-TIDY_EVERY: Final = 20  # versions of a table
-KEEP_LOG: Final = DAY
 BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 Progress = Callable[[str, str, float], None]  # stream, step, share done
 
@@ -231,15 +231,37 @@ class Mill:
             done, troubles = [], []
             for stream in self.project.streams.values():
                 try:
-                    done.append(self._tick_stream(stream, now))
+                    done.append(tick_stream(self, stream, now))
                 except TidemillError as error:  # the other streams do not wait for it
                     log.error("%s", error, extra={"stream": stream.name})
                     troubles.append(error)
             builds = self.yard.build(clock, BUILDS_PER_ROUND)
+            results = self._refresh_windows(now, troubles)
             delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
         if troubles:
             raise troubles[0]
-        return TickReport(now, done, time.perf_counter() - began, builds, delivered)
+        return TickReport(now, done, time.perf_counter() - began, builds, delivered, results)
+
+    def _refresh_windows(
+        self, now: int, troubles: list[TidemillError], *, flush: bool = False
+    ) -> dict[str, list[Refreshed]]:
+        """Streaming windows of all streams, up to their watermarks."""
+        done: dict[str, list[Refreshed]] = {}
+        for name, stream in self.project.streams.items():
+            if stream.windows:
+                try:
+                    done[name] = self.flow.refresh(name, now, flush=flush)
+                except TidemillError as error:  # the other streams do not wait for it
+                    log.error("%s", error, extra={"stream": name})
+                    troubles.append(error)
+        return done
+
+    def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
+        """A graceful stop: windows that are still open come out as they are, with trigger `stop`. The
+        watermark stays where it is; if more rows come for such a window, it comes out again."""
+        names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
+        with self._working():
+            return {name: self.flow.refresh(name, self.clock(), flush=True) for name in names}
 
     def _finish_retractions(self) -> None:
         if RetractionLog(self.project.warehouse).unfinished(self.state) is not None:
@@ -273,65 +295,8 @@ class Mill:
                 on_tick(report)
             if report.idle:
                 stop.wait(interval)
-
-    def _tick_stream(self, stream: Stream, now: int) -> StreamTick:
-        done = self._accept_and_roll(stream, now) if self._has_work(stream) else StreamTick(stream.name)
-        if stream.aggregation_span is None:
-            return done
-        return replace(done, windows=self.yard.coordinate(stream, now))
-
-    def _accept_and_roll(self, stream: Stream, now: int) -> StreamTick:
-        from tidemill.accept.catchup import catch_up, merge_runs
-        from tidemill.replay import finish_replays
-        from tidemill.rollups.roller import Fresh
-
-        acceptor, roller = self.acceptor(stream.name), self.roller(stream.name)
-        catch_up(acceptor)
-        roller.catch_up()
-        finish_replays(self.project.warehouse, stream.name, self.state, now)
-        batch = acceptor.accept()
-        if is_judging_again(
-            self.state, stream.name
-        ):  # tiles wait until all that a retraction sent back is there
-            acceptor.finish()
-            return StreamTick(stream.name, batch)
-        fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
-        self.progress(stream.name, "tiles", 0.0)
-        tiles = roller.refresh(fresh)
-        self.progress(stream.name, "tiles", 1.0)
-        acceptor.finish()
-        merged = merge_runs(acceptor)
-        self._tidy((acceptor.raw, acceptor.quarantine, roller.table), now)
-        return StreamTick(stream.name, batch, tiles, len(merged))
-
-    def _tidy(self, tables: Sequence[Table], now: int) -> None:
-        """Now and then, delete parts that were replaced and log entries that nobody needs any more."""
-        for table in tables:
-            if table.version and table.version % TIDY_EVERY == 0:
-                gone = table.vacuum(self.project.engine.keep_replaced, now)
-                trimmed = table.trim_log(KEEP_LOG, now)
-                where = {"table": str(table.root)}
-                log.info("deleted %d files and %d log entries", len(gone), trimmed, extra=where)
-
-    def _has_work(self, stream: Stream) -> bool:
-        """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
-        if self.state.pending(stream.name, 1) or (stream.metrics and self.state.stale_tiles(stream.name)):
-            return True
-        seen = self.state.table_versions(stream.name)
-        for name in ("raw", "quarantine", "rollups"):
-            table = self._existing(name, stream.name)
-            if (table.version if table is not None else 0) != seen.get(name, 0):
-                return True
-        return self._left_behind(stream.name)
-
-    def _left_behind(self, stream: str) -> bool:
-        """Whether a process that died left something in staging, or id runs other than those known."""
-        warehouse = self.project.warehouse
-        for name in ("raw", "quarantine", "rollups"):
-            if any((warehouse / name / stream / "_staging").glob("*")):
-                return True
-        found = {path.name for path in (warehouse / "gate" / stream).glob("*")}
-        return found != set(self.state.runs(stream))
+        if self.project.engine.flush_on_stop and any(s.windows for s in self.project.streams.values()):
+            self.flush()
 
     def acceptor(self, stream: str) -> Acceptor:
         from tidemill.accept.batch import Acceptor
@@ -365,6 +330,30 @@ class Mill:
         return self._rollers[stream]
 
     # -- windows, datasets, events
+
+    @cached_property
+    def flow(self) -> Flow:
+        """Streaming windows and the watermarks that move them."""
+        from tidemill.flowing import Flow
+
+        return Flow(self.project, self.state, lambda: self.engine, self.progress)
+
+    def results(
+        self,
+        stream: str,
+        window: str,
+        *,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        tenant: str | None = None,
+        revisions: bool = False,
+    ) -> pa.Table:
+        """What stands of a streaming window, by start; with `revisions` all that ever stood."""
+        from tidemill.streaming.desk import read_results
+
+        declared = self.project.stream(stream)
+        span = _span(start, end)
+        return read_results(self.project.warehouse, declared, window, span, tenant, revisions=revisions)
 
     @cached_property
     def windows(self) -> Desk:
@@ -457,7 +446,7 @@ class Mill:
 
     # -- looking
 
-    def _existing(self, kind: str, stream: str) -> Table | None:
+    def existing(self, kind: str, stream: str) -> Table | None:
         """A table as it is now; None before anybody wrote to it."""
         known = self._tables.get((kind, stream))
         if known is not None:
@@ -490,7 +479,7 @@ class Mill:
         return [self._status(name) for name in self.project.streams]
 
     def _status(self, stream: str) -> StreamStatus:
-        raw, quarantine = self._existing("raw", stream), self._existing("quarantine", stream)
+        raw, quarantine = self.existing("raw", stream), self.existing("quarantine", stream)
         return StreamStatus(
             stream=stream,
             totals=dict(self.state.totals(stream)),
@@ -510,8 +499,8 @@ class Mill:
         return {phase.value: count for phase, count in self.state.window_counts(stream).items()}
 
     def watermark(self, stream: str) -> int | None:
-        """Of the stream: the least of its sources'."""
-        return min((clock.watermark for clock in self.state.clocks(stream)), default=None)
+        """Of the stream as of now: the least of those of its sources that are not idle."""
+        return self.flow.watermark(stream, self.clock())
 
     def quarantine(
         self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None
@@ -520,7 +509,7 @@ class Mill:
         from tidemill.accept.quarantine import read_quarantine
 
         self.project.stream(stream)
-        table = self._existing("quarantine", stream)
+        table = self.existing("quarantine", stream)
         found = self.slice(slice).id if slice is not None else None
         return read_quarantine(table, reason=reason, slice_id=found, limit=limit)
 
@@ -540,7 +529,7 @@ class Mill:
         from tidemill.query.source import Source
 
         def source_for(stream: str) -> Source:
-            table = self._existing("rollups", stream)
+            table = self.existing("rollups", stream)
             return SnapshotSource(table.snapshot()) if table is not None else NoRollups()
 
         return Querier(self.project.streams, source_for)
@@ -591,6 +580,14 @@ def _bounds(stream: Stream, start: str | int | None, end: str | int | None) -> I
     declared = Interval(_instant(start), _instant(end))
     check_bounds(stream, declared)
     return declared
+
+
+def _span(start: str | int | None, end: str | int | None) -> Interval:
+    """All of time where no end is given."""
+    return Interval(
+        _instant(start) if start is not None else MIN_INSTANT,
+        _instant(end) if end is not None else MAX_INSTANT,
+    )
 
 
 def _instant(given: str | int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.events import Events
 from tidemill.config.problems import choices
@@ -65,6 +65,7 @@ class Engine(pydantic.BaseModel):
     chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 32 * MIB  # read at once
     inline_bytes: ByteSize = 8 * MIB  # work on less is done in this process; 0: everything on Spark
     keep_replaced: PositiveDuration = HOUR  # parts that were replaced stay as long, for those still reading
+    flush_on_stop: StrictBool = True  # a graceful stop of the daemon lets open streaming windows come out
 
 
 class Limits(pydantic.BaseModel):

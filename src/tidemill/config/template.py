@@ -23,6 +23,7 @@ engine:
   # chunk_bytes: 32MiB # how much of a slice is read at once
   # inline_bytes: 8MiB # work on less is done without Spark; 0 does everything on Spark
   # keep_replaced: 1h  # how long parts that were replaced stay, for those still reading them
+  # flush_on_stop: true  # a graceful stop lets streaming windows that are open come out as they are
 
 # limits:
 #   record_bytes: 1MiB # a longer record is rejected as too_large

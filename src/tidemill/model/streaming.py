@@ -1,7 +1,7 @@
 """Streaming windows as declared, flat and picklable, and what a row has to do with them: pure rules.
 
-A row is late when its event time is at or before the watermark of its stream that it met. That is on record with
-the row, so what becomes of it is a function of the row and the declaration, never of when one looks.
+A row is late when its event time is at or before the watermark of its stream that it met. That is on record
+with the row, so what becomes of it is a function of the row and the declaration, never of when one looks.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class WindowSpec:
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def fate(self, event_time: int, met: int | None) -> Fate:
-        """What becomes of a row that met this watermark. A window that closes when it is complete asks its slices
-        instead, and has no late rows."""
+        """What becomes of a row that met this watermark. A window that closes when it is complete asks its
+        slices instead, and has no late rows."""
         if self.close is Close.COMPLETE or met is None or event_time > met:
             return Fate.ON_TIME
         match self.late:
@@ -186,7 +186,7 @@ class WindowResult:
 
 
 def window_id(spec: WindowSpec, tenant: str, key: tuple[Value, ...], start: int, ordinal: int) -> str:
-    """The same for the same window, whoever says it: `ordinal` numbers windows of one key (values of `spec.key`) that
-    begin at the same instant, which only count and state windows can."""
+    """The same for the same window, whoever says it: `ordinal` numbers windows of one key (values of
+    `spec.key`) that begin at the same instant, which only count and state windows can."""
     told = json.dumps([spec.stream, spec.name, tenant, list(key), start, ordinal], ensure_ascii=False)
     return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:24]

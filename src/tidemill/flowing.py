@@ -1,0 +1,116 @@
+"""The streaming windows of all streams, and the watermarks that move them: part of the mill.
+
+It decides when to look, never what a window holds: that follows from raw, the watermark and the declaration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidemill.accept.clocks import watermark_at
+from tidemill.config import Project, Stream
+from tidemill.engine import Engine
+from tidemill.ingest.retractions import is_judging_again
+from tidemill.lake.parts import read_footer
+from tidemill.lake.table import Table
+from tidemill.model.time import DAY
+from tidemill.state.protocol import State
+from tidemill.streaming.places import Places
+from tidemill.streaming.refresh import Difference, Look, Refreshed, Refresher
+
+if TYPE_CHECKING:
+    from tidemill.mill import Progress
+
+log = logging.getLogger(__name__)
+
+TIDY_EVERY: Final = 20  # versions of a table
+KEEP_LOG: Final = DAY
+
+
+class Flow:
+    """Streaming windows of one project."""
+
+    def __init__(
+        self, project: Project, state: State, engine: Callable[[], Engine], progress: Progress
+    ) -> None:
+        self._project = project
+        self._state = state
+        self._engine = engine
+        self._progress = progress
+        self._refreshers: dict[tuple[str, str], Refresher] = {}
+        self._places: dict[str, Places] = {}
+        self._raw: dict[str, Table] = {}
+
+    @property
+    def declared(self) -> Mapping[str, Stream]:
+        """Streams with streaming windows."""
+        return {name: stream for name, stream in self._project.streams.items() if stream.windows}
+
+    def watermark(self, stream: str, now: int) -> int | None:
+        """Of the stream as of now; while slices wait to be accepted, as of the arrival of the oldest."""
+        waiting = self._state.pending(stream, 1)[:1]
+        instant = min([now, *(entry.slice.arrival for entry in waiting)])
+        declared = self._project.stream(stream)
+        return watermark_at(declared, self._state.clocks(stream), self._state.progress(stream), instant)
+
+    def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[Refreshed]:
+        """Bring the results of a stream up to its watermark; with `flush` open windows come out, too."""
+        look = self._look(stream, now, flush=flush)
+        if look is None:
+            return []
+        done = []
+        for refresher in self._of(stream):
+            self._progress(stream, f"window {refresher.spec.name}", 0.0)
+            done.append(refresher.refresh(look))
+            self._progress(stream, f"window {refresher.spec.name}", 1.0)
+            _tidy(refresher.table, now)
+        return done
+
+    def recall(self, now: int) -> int:
+        """After a recovery: tell again what the results tables hold; how many commits."""
+        found = 0
+        for stream in self.declared:
+            for refresher in self._of(stream):
+                table = Table.existing(refresher.root)
+                batches: dict[int, list[str]] = {}
+                for path in table.snapshot().paths() if table is not None else ():
+                    batches.setdefault(int(str(read_footer(path)["batch"])), []).append(path)
+                for batch, parts in sorted(batches.items()):
+                    events = refresher.events(parts, batch, now)
+                    self._state.set_mark(stream, refresher.spec.name, None, events)
+                    found += 1
+        return found
+
+    def verify(self, stream: str) -> Iterator[Difference]:
+        """Compute all results anew, from raw, and compare."""
+        look = self._look(stream, 0, flush=False)
+        if look is not None:
+            for refresher in self._of(stream):
+                yield from refresher.verify(look)
+
+    def _look(self, stream: str, now: int, *, flush: bool) -> Look | None:
+        if stream not in self.declared or is_judging_again(self._state, stream):
+            return None
+        raw = self._raw.get(stream) or Table.existing(self._project.warehouse / "raw" / stream)
+        if raw is None:
+            return None
+        self._raw[stream] = raw
+        raw.refresh()
+        return Look(raw, self.watermark(stream, now), now, flush)
+
+    def _of(self, stream: str) -> list[Refresher]:
+        declared = self._project.stream(stream)
+        places = self._places.setdefault(stream, Places(self._state, stream))
+        for spec in declared.window_specs:
+            if (stream, spec.name) not in self._refreshers:
+                self._refreshers[stream, spec.name] = Refresher(
+                    self._project.warehouse, declared, spec, self._engine(), self._state, places
+                )
+        return [self._refreshers[stream, spec.name] for spec in declared.window_specs]
+
+
+def _tidy(table: Table, now: int) -> None:
+    if table.version and table.version % TIDY_EVERY == 0:
+        table.trim_log(KEEP_LOG, now)

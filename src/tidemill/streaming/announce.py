@@ -1,0 +1,142 @@
+"""What the world is told of results: that they came out, changed or were taken back, and where they are.
+
+Pure, and a function of what the results table holds: told again after a crash or a recovery, it is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.model.streaming import WindowSpec
+from tidemill.model.time import format_instant
+from tidemill.model.windows import OutboxEvent
+
+AVAILABLE: Final = "tidemill.window.available"
+MOST: Final = 500  # windows that are told of one by one; more at once are a backfill, told of as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came out of one window of the grid, or of several windows together."""
+
+    start: int
+    end: int
+    windows: int
+    results: int
+    withdrawn: int
+    rows: int
+    late_rows: int
+    revision: int  # the highest
+    triggers: tuple[str, ...]
+
+
+def told_of(spec: WindowSpec, table: pa.Table) -> list[Told]:
+    """By window where windows lie on a grid, else all of them as one; from rows of the results table."""
+    if not table.num_rows:
+        return []
+    told = pa.table(
+        {
+            "start": table.column("start").cast(pa.int64()),
+            "end": table.column("end").cast(pa.int64()),
+            "id": table.column("window_id"),
+            "gone": table.column("withdrawn").cast(pa.int64()),
+            "rows": table.column("rows"),
+            "late": table.column("late_rows"),
+            "revision": table.column("revision"),
+            "trigger": table.column("trigger").cast(pa.string()),
+        }
+    )
+    if not spec.kind.by_time:
+        return [_whole(told)]
+    sums = told.group_by(["start", "end"]).aggregate(
+        [
+            ("gone", "sum"),
+            ("gone", "count"),
+            ("rows", "sum"),
+            ("late", "sum"),
+            ("revision", "max"),
+            ("trigger", "distinct"),
+        ]
+    )
+    return [
+        Told(
+            start=row["start"],
+            end=row["end"],
+            windows=1,
+            results=row["gone_count"] - row["gone_sum"],
+            withdrawn=row["gone_sum"],
+            rows=row["rows_sum"],
+            late_rows=row["late_sum"],
+            revision=row["revision_max"],
+            triggers=tuple(sorted(row["trigger_distinct"])),
+        )
+        for row in sums.sort_by("start").to_pylist()
+    ]
+
+
+def _whole(told: pa.Table) -> Told:
+    gone = pc.sum(told.column("gone")).as_py()
+    return Told(
+        start=pc.min(told.column("start")).as_py(),
+        end=pc.max(told.column("end")).as_py(),
+        windows=pc.count_distinct(told.column("id")).as_py(),
+        results=told.num_rows - gone,
+        withdrawn=gone,
+        rows=pc.sum(told.column("rows")).as_py(),
+        late_rows=pc.sum(told.column("late")).as_py(),
+        revision=pc.max(told.column("revision")).as_py(),
+        triggers=tuple(sorted(pc.unique(told.column("trigger")).to_pylist())),
+    )
+
+
+def results_available(spec: WindowSpec, told: Sequence[Told], batch: int, now: int) -> list[OutboxEvent]:
+    """The events of one commit."""
+    if spec.kind.by_time and len(told) <= MOST:
+        return [_event(spec, one, batch, now) for one in sorted(told, key=lambda one: one.start)]
+    return [_event(spec, _together(told), batch, now)] if told else []
+
+
+def _together(told: Iterable[Told]) -> Told:
+    first, *others = told
+    for one in others:
+        first = replace(
+            first,
+            start=min(first.start, one.start),
+            end=max(first.end, one.end),
+            windows=first.windows + one.windows,
+            results=first.results + one.results,
+            withdrawn=first.withdrawn + one.withdrawn,
+            rows=first.rows + one.rows,
+            late_rows=first.late_rows + one.late_rows,
+            revision=max(first.revision, one.revision),
+            triggers=tuple(sorted({*first.triggers, *one.triggers})),
+        )
+    return first
+
+
+def _event(spec: WindowSpec, told: Told, batch: int, now: int) -> OutboxEvent:
+    data: dict[str, object] = {
+        "stream": spec.stream,
+        "window": spec.name,
+        "kind": spec.kind.value,
+        "start": format_instant(told.start),
+        "end": format_instant(told.end),
+        "windows": told.windows,
+        "results": told.results,
+        "withdrawn": told.withdrawn,
+        "rows": told.rows,
+        "late_rows": told.late_rows,
+        "revision": told.revision,
+        "triggers": list(told.triggers),
+        "location": f"windows/{spec.stream}/{spec.name}",
+        "batch": batch,
+    }
+    parts = (AVAILABLE, spec.stream, spec.name, spec.fingerprint, batch, told.start, told.end)
+    event_id = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+    return OutboxEvent(0, event_id, AVAILABLE, spec.stream, now, data)

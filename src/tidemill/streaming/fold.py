@@ -1,0 +1,169 @@
+"""The folding kernel: the rows of one bucket in, what changes about its results out as a staged part.
+
+Everything it decides follows from the rows and from what stands; the driver commits. Rows of windows that
+stay open are set down beside the table, for the next fold to go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.config.stream import Stream
+from tidemill.lake.parts import StagedPart
+from tidemill.lake.sync import sync_file
+from tidemill.model.names import column_name
+from tidemill.model.streaming import Trigger, WindowSpec
+from tidemill.model.time import Interval
+from tidemill.records.arrow import read_ipc, write_ipc
+from tidemill.streaming.aggregate import aggregate
+from tidemill.streaming.announce import Told, told_of
+from tidemill.streaming.assign import assign
+from tidemill.streaming.keys import Key, bucket_of, key_codes
+from tidemill.streaming.results import Scope, changes, standing, write_results
+from tidemill.streaming.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class FoldUnit:
+    """One bucket: windows of the grid that start in `starts`, or the keys of one hash."""
+
+    spec: WindowSpec
+    stream: Stream
+    fingerprint: str
+    files: Sequence[str]  # extracted rows
+    held: Sequence[str]  # parts of the results table that may hold what stands
+    watermark: int | None
+    flush: bool
+    trigger: Trigger
+    batch: int
+    folder: str  # staging, where the part goes
+    name: str
+    starts: Sequence[Interval] = ()  # by_time: the windows answered for …
+    only: Sequence[Interval] | None = None  # … and those of them that may stand; None: by the watermark
+    bucket: int = 0
+    buckets: int = 1
+    carried: Sequence[str] = ()  # files with rows of open windows, of all buckets
+    again: Mapping[Key, int] = field(
+        default_factory=dict
+    )  # computed anew from there on: what is carried is void
+    whole: bool = False  # not by_time: all keys are computed anew
+    open_file: str | None = None  # where rows of open windows go; None: nobody needs them
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    part: StagedPart | None
+    results: int
+    withdrawn: int
+    carried: str | None
+    open_windows: int
+    told: Sequence[Told]
+
+
+def fold(unit: FoldUnit) -> Iterator[Folded]:
+    rows = rows_in(unit)
+    found = changes(
+        unit.spec,
+        unit.stream,
+        computed(unit, rows),
+        held_by(unit, rows),
+        watermark=unit.watermark,
+        batch=unit.batch,
+        trigger=unit.trigger,
+    )
+    carried, open_windows = _carry(unit, rows)
+    part = None
+    if found.table.num_rows:
+        footer: dict[str, object] = {
+            "kind": "results",
+            "stream": unit.spec.stream,
+            "window": unit.spec.name,
+            "fingerprint": unit.fingerprint,
+            "batch": unit.batch,
+        }
+        part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
+    yield Folded(part, found.results, found.withdrawn, carried, open_windows, told_of(unit.spec, found.table))
+
+
+def computed(unit: FoldUnit, rows: pa.Table) -> pa.Table:
+    """The results of these rows that the bucket answers for, as `aggregate` has them."""
+    assigned = assign(unit.spec, rows, unit.watermark, flush=unit.flush)
+    fresh = aggregate(unit.spec, unit.stream, rows, assigned)
+    if not unit.spec.kind.by_time:
+        return fresh
+    only = unit.only if unit.only is not None else unit.starts
+    return fresh.filter(pa.array(_inside(fresh.column("start").to_numpy(), only)))
+
+
+def rows_in(unit: FoldUnit) -> pa.Table:
+    rows = rows_of(unit.spec, unit.stream, unit.files)
+    kept = [table for table in map(read_ipc, unit.carried) if table.num_rows]
+    if not kept:
+        return rows
+    old = pa.concat_tables(kept).cast(row_schema(unit.spec, unit.stream))
+    codes, keys = _keys(unit.spec, old)
+    mine = [bucket_of(key, unit.buckets) == unit.bucket and key not in unit.again for key in keys]
+    old = old.filter(pa.array(np.array(mine, np.bool_)[codes]))
+    both = pa.concat_tables([old, rows]).unify_dictionaries().combine_chunks()
+    return both.sort_by([(AT, "ascending"), (SEQ, "ascending"), (LINE, "ascending")])
+
+
+def _keys(spec: WindowSpec, rows: pa.Table) -> tuple[np.ndarray, list[Key]]:
+    codes, found = key_codes([rows.column(TENANT), *(rows.column(FIELD + name) for name in spec.key)])
+    return codes, [(str(values[0]), tuple(values[1:])) for values in found]
+
+
+def held_by(unit: FoldUnit, rows: pa.Table) -> pa.Table:
+    """What stands of what this bucket answers for."""
+    spec = unit.spec
+    if spec.kind.by_time:
+        return standing(spec, unit.stream, unit.held, Scope(starts=unit.starts))
+    if not unit.whole:
+        return standing(spec, unit.stream, unit.held, Scope(since=_since(unit, rows)))
+    held = standing(spec, unit.stream, unit.held, Scope(whole=True))
+    if unit.buckets == 1 or not held.num_rows:
+        return held
+    codes, keys = key_codes([held.column("tenant"), *(held.column(column_name(name)) for name in spec.key)])
+    mine = [bucket_of((str(k[0]), tuple(k[1:])), unit.buckets) == unit.bucket for k in keys]
+    return held.filter(pa.array(np.array(mine, np.bool_)[codes]))
+
+
+def _since(unit: FoldUnit, rows: pa.Table) -> dict[Key, int]:
+    """Where the computation of each key begins: with its first row, or where it was disturbed."""
+    codes, keys = _keys(unit.spec, rows)
+    first = np.full(len(keys), -1, np.int64)
+    first[codes[::-1]] = rows.column(AT).to_numpy()[::-1]
+    since = dict(zip(keys, first.tolist(), strict=True))
+    for key, at in unit.again.items():
+        if bucket_of(key, unit.buckets) == unit.bucket:
+            since[key] = min(at, since.get(key, at))
+    return since
+
+
+def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, int]:
+    """Rows of windows that are open at the watermark, whatever a stop let out."""
+    if unit.open_file is None:
+        return None, 0
+    assigned = assign(unit.spec, rows, unit.watermark, flush=False)
+    kept = np.sort(assigned.row[~assigned.closed[assigned.window]])
+    if not kept.size:
+        return None, 0
+    write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
+    sync_file(Path(unit.open_file))
+    return unit.open_file, int(np.count_nonzero(~assigned.closed))
+
+
+def _inside(starts: np.ndarray, intervals: Sequence[Interval]) -> np.ndarray:
+    """Whether each lies in one of the intervals, which are sorted and disjoint."""
+    if not intervals:
+        return np.zeros(starts.size, np.bool_)
+    lows = np.array([interval.start for interval in intervals], np.int64)
+    highs = np.array([interval.end for interval in intervals], np.int64)
+    at = np.searchsorted(lows, starts, "right") - 1
+    inside: np.ndarray = (at >= 0) & (starts < highs[np.maximum(at, 0)])
+    return inside

@@ -1,0 +1,34 @@
+"""How far the results of a window have come: what its keeper remembers between two looks.
+
+A cache of what the results table and raw say. Without it everything is computed again, and what stands
+does not change.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+UNKNOWN = -1  # no version of a table is lower
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    fingerprint: str  # of the declaration
+    version: int = UNKNOWN  # of the results table that holds them
+    raw: int = UNKNOWN  # version of raw they are made of
+    watermark: int | None = None  # windows are out up to here
+    carried: tuple[str, ...] = ()  # files with the rows of windows that were open then
+    heard: int = 0  # `close: complete`: place in the outbox up to which datasets are taken into account
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def read_mark(text: str | None, fingerprint: str) -> Mark | None:
+    """None when there is none, or when it is of another declaration."""
+    if text is None:
+        return None
+    told = json.loads(text)
+    mark = Mark(**{**told, "carried": tuple(told["carried"])})
+    return mark if mark.fingerprint == fingerprint else None

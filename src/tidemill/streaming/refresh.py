@@ -1,0 +1,406 @@
+"""Keeps the results of one declared window current: finds what raw or the watermark changed, has it computed,
+commits it.
+
+The one way results are made: late rows, retractions, restarts and lost marks only differ in how much is
+looked at again. What is computed and has not changed is not written.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from tidemill.config.stream import Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.lake.parts import read_footer
+from tidemill.lake.snapshot import Part, Snapshot
+from tidemill.lake.sync import make_folder, storage_errors
+from tidemill.lake.table import Table
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.streaming import Close, WindowSpec
+from tidemill.model.time import Interval
+from tidemill.model.windows import OutboxEvent
+from tidemill.state.protocol import State
+from tidemill.streaming.announce import results_available, told_of
+from tidemill.streaming.complete import heard_of
+from tidemill.streaming.disturbed import disturbed_keys, disturbed_starts, merged, restarts
+from tidemill.streaming.fold import FoldUnit, fold
+from tidemill.streaming.marks import Mark, read_mark
+from tidemill.streaming.places import Places
+from tidemill.streaming.results import results_table
+from tidemill.streaming.rows import Extracted, ExtractUnit, Wanted, extract
+from tidemill.streaming.tasks import (
+    ALL,
+    Task,
+    buckets_for,
+    clipped,
+    closing,
+    cuts_for,
+    first_trigger,
+    parts_for,
+)
+from tidemill.streaming.verify import Difference, check
+
+log = logging.getLogger(__name__)
+
+OPEN: Final = "_open"  # folder of the rows of open windows; readers of the table skip it
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What one look at a window did."""
+
+    window: str
+    results: int = 0
+    withdrawn: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.results or self.withdrawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What results are made of: raw, and the watermark of the stream, at one moment."""
+
+    raw: Table
+    watermark: int | None
+    now: int
+    flush: bool = False  # a graceful stop: open windows come out as they are
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.raw.snapshot()
+
+
+class Refresher:
+    """Looks after one window of one stream. Only one process at a time may."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        stream: Stream,
+        spec: WindowSpec,
+        engine: Engine,
+        state: State,
+        places: Places,
+    ) -> None:
+        self.stream = stream
+        self.spec = spec
+        self.engine = engine
+        self.state = state
+        self.places = places
+        self.root = warehouse / "windows" / stream.name / spec.name
+        self._warehouse = warehouse
+        self._table: Table | None = None
+
+    # -- the table and the mark
+
+    @property
+    def table(self) -> Table:
+        if self._table is None:
+            self._table = results_table(self._warehouse, self.spec, self.stream)
+        return self._table
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything declared that results depend on."""
+        by_datasets = self.spec.close is Close.COMPLETE
+        return (
+            f"{self.spec.fingerprint}/{self.stream.aggregation_span}"
+            if by_datasets
+            else self.spec.fingerprint
+        )
+
+    def mark(self) -> Mark | None:
+        """How far the results have come, with what a crash left between the commit and the state taken up."""
+        mark = self._known()
+        if mark is None:
+            self._clear_other()
+            return None
+        self.table.expect(mark.version)
+        if self.table.version != mark.version:
+            self._catch_up(mark)
+            mark = self._known()
+        return mark
+
+    def _known(self) -> Mark | None:
+        return read_mark(self.state.marks(self.stream.name).get(self.spec.name), self.fingerprint)
+
+    def _clear_other(self) -> None:
+        """Results of another declaration go: they are made again from raw, as this one has them."""
+        existing = Table.existing(self.root)
+        if existing is None:
+            return
+        for path in existing.snapshot().paths()[:1]:
+            if read_footer(path).get("fingerprint") != self.fingerprint:
+                story = {"stream": self.stream.name, "window": self.spec.name}
+                log.warning("the declaration of the window changed: its results are made anew", extra=story)
+                self._table = None
+                with storage_errors("clear the results", self.root):
+                    shutil.rmtree(self.root)
+
+    def _catch_up(self, mark: Mark) -> None:
+        for commit in self.table.commits(after=mark.version):
+            if "mark" in commit.info:
+                parts = [str(self.table.root / path) for path in commit.added]
+                told = self.events(parts, int(commit.info["batch"]), int(commit.info["now"]))
+                self.state.set_mark(self.stream.name, self.spec.name, commit.info["mark"], told)
+                log.warning("took up committed results", extra={"stream": self.stream.name})
+
+    def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
+        """What a commit has to tell, from the parts that it added."""
+        columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
+        tables = [pq.read_table(path, partitioning=None, columns=columns) for path in parts]
+        told = [one for table in tables for one in told_of(self.spec, table)]
+        return results_available(self.spec, told, batch, now)
+
+    # -- what is to be done
+
+    def refresh(self, look: Look) -> Refreshed:
+        """Bring the results up to the watermark, or up to the datasets that were built."""
+        mark = self.mark()
+        new = Mark(self.fingerprint, -1, look.snapshot.version, look.watermark)
+        if self.spec.close is Close.COMPLETE:
+            task, new = self._by_datasets(mark, new)
+        else:
+            if mark is None and look.watermark is None and not look.flush:
+                return Refreshed(self.spec.name)
+            task = self._by_watermark(mark, look)
+        if task is None:
+            return self._nothing(mark, new)
+        return self._compute(mark, new, task, look)
+
+    def _nothing(self, mark: Mark | None, new: Mark) -> Refreshed:
+        """Nothing to compute: remember what was looked at, so that it is not looked at again."""
+        if mark is not None:
+            new = replace(new, version=mark.version, carried=mark.carried)
+            if (new.raw, new.heard) != (mark.raw, mark.heard):
+                self.state.set_mark(self.stream.name, self.spec.name, new.text())
+        return Refreshed(self.spec.name)
+
+    def _by_datasets(self, mark: Mark | None, new: Mark) -> tuple[Task | None, Mark]:
+        before = mark.heard if mark is not None else 0
+        heard, task = heard_of(self.spec, self.stream, self.state, before)
+        return task, replace(new, heard=heard, watermark=None)
+
+    def _by_watermark(self, mark: Mark | None, look: Look) -> Task | None:
+        added = self._added(mark, look)
+        if mark is None or added is None:
+            return self._anew(look)
+        watermark = look.watermark
+        before = mark.watermark
+        if watermark is None or (before is not None and watermark < before):
+            return self._anew(look)
+        late = self._late_rows(added, before, look) if before is not None else []
+        if self.spec.kind.by_time:
+            starts = closing(self.spec, before, watermark)
+            if late and before is not None:
+                starts += disturbed_starts(self.spec, late, before)
+            if look.flush:
+                starts.append(Interval(watermark - self.spec.size + 1, ALL.end))
+            return self._of_grid(merged(starts), look) if starts else None
+        if before == watermark and not late and not look.flush:
+            return None
+        return self._of_keys(mark, late, watermark, look)
+
+    def _anew(self, look: Look) -> Task:
+        trigger = first_trigger(self.spec, flush=look.flush)
+        starts = (ALL,) if self.spec.kind.by_time else ()
+        wanted = Wanted(ALL, starts=starts or None)
+        return Task(wanted, starts, whole=True, flush=look.flush, trigger=trigger)
+
+    def _of_grid(self, starts: Sequence[Interval], look: Look) -> Task:
+        span = Interval(starts[0].start, starts[-1].end + self.spec.size)
+        trigger = first_trigger(self.spec, flush=look.flush)
+        return Task(Wanted(span, starts=starts), starts, flush=look.flush, trigger=trigger)
+
+    def _of_keys(self, mark: Mark, late: Sequence[str], watermark: int, look: Look) -> Task:
+        held = self.table.snapshot().paths()
+        carried = [str(self.root / OPEN / name) for name in mark.carried]
+        if not all(Path(path).is_file() for path in carried):
+            return self._anew(look)
+        again = disturbed_keys(self.spec, late)
+        if again:
+            again = restarts(self.spec, self.stream, again, carried, held)
+        low = ALL.start if mark.watermark is None else mark.watermark + 1
+        span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
+        return Task(
+            wanted=Wanted(span, again=again or None, since=low if again else None),
+            again=again,
+            carried=carried,
+            flush=look.flush,
+            trigger=first_trigger(self.spec, flush=look.flush),
+        )
+
+    def _added(self, mark: Mark | None, look: Look) -> list[Part] | None:
+        """Parts of raw since the mark; None when that is not known, or when some went."""
+        if mark is None:
+            return None
+        try:
+            commits = look.raw.commits(after=mark.raw)
+        except StorageError:  # trimmed
+            return None
+        if any(commit.removed for commit in commits):
+            return None
+        parts = look.snapshot.by_path
+        return [parts[path] for commit in commits for path in commit.added if path in parts]
+
+    def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> list[str]:
+        """Files with the used rows of new parts that count where windows may be out already."""
+        span = Interval(ALL.start, before + 1)
+        snapshot = replace(look.snapshot, parts=added)
+        parts = parts_for(self.spec, snapshot, [span])
+        found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
+        return [path for one in found for path in one.files.values()]
+
+    # -- doing it
+
+    def _extract(
+        self,
+        wanted: Wanted,
+        snapshot: Snapshot,
+        parts: Sequence[Part],
+        cuts: Sequence[int],
+        buckets: int,
+        name: str,
+    ) -> list[Extracted]:
+        if not parts:
+            return []
+        folder = self.table.staging(name)
+        size = sum(part.size for part in parts)
+        ledger = self.places.touching(wanted.span)
+        paths = snapshot.paths(parts)
+        groups = spread([max(1, part.size) for part in parts], buckets_for(size, 2 * self.engine.parallelism))
+        units = [
+            ExtractUnit(
+                spec=self.spec,
+                stream=self.stream,
+                parts=[paths[i] for i in group],
+                ledger=ledger,
+                wanted=wanted,
+                cuts=cuts,
+                buckets=buckets,
+                folder=str(folder),
+                name=f"rows-{number}",
+            )
+            for number, group in enumerate(groups)
+        ]
+        return self.engine.run(extract, units, f"rows of {self.spec.name}", size)
+
+    def _units(self, task: Task, look: Look, batch: int) -> list[FoldUnit]:
+        """The buckets of a task, with their rows extracted."""
+        by_time = self.spec.kind.by_time
+        reach = self.spec.size - 1 if by_time else 0
+        spans = [Interval(s.start, s.end + reach) for s in task.only or task.starts] or [task.wanted.span]
+        snapshot = look.snapshot
+        parts = parts_for(self.spec, snapshot, spans)
+        size = sum(part.size for part in parts)
+        buckets = buckets_for(size, self.engine.parallelism)
+        cuts = cuts_for(self.spec, parts, task.starts, buckets) if by_time else []
+        buckets = len(cuts) + 1 if by_time else buckets
+        found = self._extract(task.wanted, snapshot, parts, cuts, buckets, f"{batch}-rows")
+        units = [self._unit(task, look, found, cuts, bucket, buckets, batch) for bucket in range(buckets)]
+        return [unit for unit in units if unit.starts] if by_time else units
+
+    def _unit(
+        self,
+        task: Task,
+        look: Look,
+        found: Sequence[Extracted],
+        cuts: Sequence[int],
+        bucket: int,
+        buckets: int,
+        batch: int,
+    ) -> FoldUnit:
+        low = cuts[bucket - 1] if cuts and bucket else ALL.start
+        high = cuts[bucket] if bucket < len(cuts) else ALL.end
+        name = f"{batch:08d}-{bucket:04d}"
+        carries = not self.spec.kind.by_time
+        return FoldUnit(
+            spec=self.spec,
+            stream=self.stream,
+            fingerprint=self.fingerprint,
+            files=[one.files[bucket] for one in found if bucket in one.files],
+            held=self.table.snapshot().paths(),
+            watermark=look.watermark,
+            flush=task.flush,
+            trigger=task.trigger,
+            batch=batch,
+            folder=str(self.table.staging(str(batch))),
+            name=f"{name}.parquet",
+            starts=clipped(task.starts, low, high),
+            only=clipped(task.only, low, high) if task.only is not None else None,
+            bucket=bucket,
+            buckets=buckets,
+            carried=task.carried,
+            again=task.again,
+            whole=task.whole,
+            open_file=str(self.root / OPEN / f"{name}-{look.snapshot.version}.arrow") if carries else None,
+        )
+
+    def verify(self, look: Look) -> list[Difference | int]:
+        """Compute everything anew and compare; the numbers are of results compared. What raw or the watermark
+        has brought since the last refresh is left to the next one."""
+        mark = self.mark()
+        if mark is None or mark.raw != look.snapshot.version:
+            return []
+        look = replace(look, watermark=mark.watermark)
+        task: Task | None = self._anew(look)
+        if self.spec.close is Close.COMPLETE:
+            heard, task = heard_of(self.spec, self.stream, self.state, 0)
+            if heard != mark.heard:
+                return []
+        if task is None:
+            return []
+        self.places.look(look.snapshot.version, anew=True)
+        units = self._units(task, look, self.table.version + 1)
+        found = self.engine.run(check, units, f"verify {self.spec.name}")
+        self.table.clean_staging()
+        return found
+
+    def _compute(self, mark: Mark | None, new: Mark, task: Task, look: Look) -> Refreshed:
+        table = self.table
+        self.places.look(look.snapshot.version, anew=task.whole)
+        if not self.spec.kind.by_time:
+            make_folder(self.root / OPEN, top=self.root)
+        batch = table.version + 1
+        units = self._units(task, look, batch)
+        size = sum(Path(path).stat().st_size for unit in units for path in unit.files)
+        folded = self.engine.run(fold, units, f"fold {self.spec.name}", size)
+        failpoint("results.after_fold")
+        carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
+        new = replace(new, version=table.version, carried=carried)
+        parts = [one.part for one in folded if one.part is not None]
+        events: list[OutboxEvent] = []
+        if parts:
+            new = replace(new, version=batch)
+            published = table.publish(parts)
+            failpoint("results.before_commit")
+            info = {"batch": str(batch), "mark": new.text(), "now": str(look.now)}
+            version = table.commit(published, info=info)
+            assert version == batch, (version, batch)
+            failpoint("results.after_commit")
+            told = [told for one in folded for told in one.told]
+            events = results_available(self.spec, told, batch, look.now)
+        self.state.set_mark(self.stream.name, self.spec.name, new.text(), events)
+        failpoint("results.after_state")
+        table.clean_staging()
+        self._forget(mark, new)
+        results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
+        return Refreshed(self.spec.name, results, withdrawn)
+
+    def _forget(self, mark: Mark | None, new: Mark) -> None:
+        """Rows of windows that were open before are not needed any more, nor what a crash left of them."""
+        folder = self.root / OPEN
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name not in new.carried:
+                path.unlink(missing_ok=True)
