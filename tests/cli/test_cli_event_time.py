@@ -371,7 +371,7 @@ def test_status_for_people():
     words = " ".join(console.export_text().split())
     assert "watermark 2024-01-15T11:59:00Z, 2m behind now; moved 12 times" in words
     assert "buffer 1,204 rows (312.0 KiB) after the watermark; 17 rows released early" in words
-    assert "late 3 rows at or before the watermark they met" in words
+    assert "late 3 rows, at or before the watermark that their slice met" in words
     assert "newest event 2024-01-15T11:59:00Z, heard of 6m ago, idle" in words
     assert "skew 2" in words
 

@@ -98,7 +98,10 @@ def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
         held = f"{many(progress.buffered_rows, 'row')} ({size(progress.buffered_bytes)}) after the watermark"
         yield "buffer", Text(held + early, style="yellow" if early else "")
     if of.totals["late"]:
-        yield "late", Text(f"{many(of.totals['late'], 'row')} at or before the watermark they met")
+        yield (
+            "late",
+            Text(f"{many(of.totals['late'], 'row')}, at or before the watermark that their slice met"),
+        )
     if len(of.clocks) > 1 or of.idle:
         for source in of.sources:
             yield f"  {shown(source.source)}", Text(source_words(source, now))
@@ -110,18 +113,12 @@ def source_words(of: SourceStanding, now: int) -> str:
 
 
 def explained_tables(of: Explained, now: int) -> Iterator[Table]:
-    yield pairs_table(of.stream, [*_about(of), *_time(of.time), *_standing(of, now)])
+    about = [("about", Text(shown(of.description)))] if of.description else []
+    yield pairs_table(of.stream, [*about, *_time(of.time), *_standing(of, now)])
     for window in of.windows:
         yield pairs_table(f"window {window.name}", list(_window(window)))
     if of.datasets is not None:
         yield pairs_table("datasets", list(_datasets(of.datasets)))
-
-
-def _about(of: Explained) -> Iterator[tuple[str, Text]]:
-    if of.description:
-        yield "about", Text(shown(of.description))
-    if not of.windows:
-        yield "windows", Text("none declared")
 
 
 def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
@@ -167,6 +164,8 @@ def _standing(of: Explained, now: int) -> Iterator[tuple[str, Text]]:
         yield "watermark", Text("none yet: there is none before the first event")
     for source in of.sources:
         yield f"  {shown(source.source)}", Text(source_words(source, now))
+    if not of.windows:
+        yield "windows", Text("none declared: late rows are kept in raw and rollups")
 
 
 def _window(of: ExplainedWindow) -> Iterator[tuple[str, Text]]:
@@ -186,8 +185,8 @@ def _window(of: ExplainedWindow) -> Iterator[tuple[str, Text]]:
 
 def _datasets(of: ExplainedDatasets) -> Iterator[tuple[str, Text]]:
     yield "aggregation_span", Text(format_duration(of.span))
-    waits = "at once, and again with every change" if of.allow_incomplete else "once slices cover it"
-    stc = format_duration(of.subject_to_change)
-    yield "built", Text(waits if of.allow_incomplete else f"{waits}, {stc} after its end at the earliest")
+    stc = f"{format_duration(of.subject_to_change)} after its end" if of.subject_to_change else "at its end"
+    waits = f"once slices cover it, {stc} at the earliest"
+    yield "built", Text("at once, and again with every change" if of.allow_incomplete else waits)
     yield "late slices", Text(of.late)
     yield "files", Text(shown(of.folder))

@@ -46,7 +46,7 @@ BY_TIME: Final = "raw.event_time, seq, line"
 BY_ARRIVAL: Final = "seq, line"
 BATCH_ROWS: Final = 4_096
 THREADS: Final = 2
-MEMORY: Final = "512MB"
+MEMORY: Final = "256MB"
 _INSTANTS: Final = frozenset({"event_time", "arrival", "watermark"})
 
 Values = Mapping[str, object]
