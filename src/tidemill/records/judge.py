@@ -36,6 +36,7 @@ INT64: Final = range(-(2**63), 2**63)
 MAX_DECIMAL: Final = 10**18
 _EXPONENT_DIGITS: Final = 18
 _INTEGER_DIGITS: Final = 40
+_PLAIN_DIGITS: Final = 20
 _FAR: Final = 10**6
 _HUGE: Final = 10**18
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
@@ -99,6 +100,8 @@ class Number:
 
     def plain(self) -> int | Decimal:
         """Its value, for an event-time parser; far from any instant only which side it lies on."""
+        if len(self.text) <= _PLAIN_DIGITS and self.text.lstrip("-").isdigit():
+            return int(self.text)
         digits, exponent, negative = self.parts()
         size = len(digits) + exponent
         if abs(size) > _FAR:
