@@ -18,7 +18,8 @@ from tidemill.lake.table import Table
 from tidemill.model.time import DAY
 from tidemill.state.protocol import State
 from tidemill.streaming.places import Places
-from tidemill.streaming.refresh import Difference, Look, Refreshed, Refresher
+from tidemill.streaming.refresh import Look, Refreshed, Refresher
+from tidemill.streaming.verify import Difference
 
 if TYPE_CHECKING:
     from tidemill.mill import Progress
@@ -83,8 +84,8 @@ class Flow:
                     found += 1
         return found
 
-    def verify(self, stream: str) -> Iterator[Difference]:
-        """Compute all results anew, from raw, and compare."""
+    def verify(self, stream: str) -> Iterator[Difference | int]:
+        """Compute all results anew, from raw, and compare; the numbers are of results compared."""
         look = self._look(stream, 0, flush=False)
         if look is not None:
             for refresher in self._of(stream):

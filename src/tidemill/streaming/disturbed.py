@@ -21,25 +21,13 @@ from tidemill.streaming.results import Scope, current, standing
 from tidemill.streaming.rows import AT, FIELD, TENANT
 
 
-def disturbed_starts(spec: WindowSpec, files: Sequence[str], watermark: int) -> list[Interval]:
+def disturbed_starts(spec: WindowSpec, rows: pa.Table, watermark: int) -> list[Interval]:
     """Starts of windows of the grid that hold one of these rows and were out at the watermark."""
-    times = [table.column(AT).to_numpy() for table in map(read_ipc, files)]
-    at = np.unique(np.concatenate([np.empty(0, np.int64), *times]))
+    at = np.unique(rows.column(AT).to_numpy())
     first = ((at - spec.size) // spec.step + 1) * spec.step
     last = np.minimum(at // spec.step, (watermark - spec.size) // spec.step) * spec.step
     pairs = np.unique(np.stack([first, last], axis=1)[first <= last], axis=0)
     return merged(Interval(low, high + 1) for low, high in pairs.tolist())
-
-
-def disturbed_keys(spec: WindowSpec, files: Sequence[str]) -> dict[Key, int]:
-    """Keys of these rows, and the earliest instant that one of them counts at."""
-    found: dict[Key, int] = {}
-    for table in map(read_ipc, files):
-        if not table.num_rows:
-            continue
-        for key, at in first_instants(spec, table).items():
-            found[key] = min(at, found.get(key, at))
-    return found
 
 
 def first_instants(spec: WindowSpec, rows: pa.Table) -> dict[Key, int]:
@@ -82,7 +70,7 @@ def _plain(table: pa.Table, columns: Sequence[str]) -> pa.Schema:
 
 
 def _restart(at: int, spans: Sequence[tuple[int, int]]) -> int:
-    """Windows of one key follow each other. One may begin at the instant of the last row of the one before it:
+    """Windows of one key follow each other. One may begin at the instant of the last row of the one before:
     then that one is computed again, too."""
     restart = at
     for start, end in reversed(spans):

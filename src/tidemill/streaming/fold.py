@@ -75,6 +75,7 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
         watermark=unit.watermark,
         batch=unit.batch,
         trigger=unit.trigger,
+        anew=unit.whole,
     )
     carried, open_windows = _carry(unit, rows)
     part = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.config.stream import Stream
@@ -31,12 +32,13 @@ from tidemill.model.windows import OutboxEvent
 from tidemill.state.protocol import State
 from tidemill.streaming.announce import results_available, told_of
 from tidemill.streaming.complete import heard_of
-from tidemill.streaming.disturbed import disturbed_keys, disturbed_starts, merged, restarts
+from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.streaming.fold import FoldUnit, fold
+from tidemill.streaming.keys import Key
 from tidemill.streaming.marks import Mark, read_mark
 from tidemill.streaming.places import Places
 from tidemill.streaming.results import results_table
-from tidemill.streaming.rows import Extracted, ExtractUnit, Wanted, extract
+from tidemill.streaming.rows import Extracted, ExtractUnit, Wanted, extract, rows_of
 from tidemill.streaming.tasks import (
     ALL,
     Task,
@@ -200,15 +202,15 @@ class Refresher:
         before = mark.watermark
         if watermark is None or (before is not None and watermark < before):
             return self._anew(look)
-        late = self._late_rows(added, before, look) if before is not None else []
+        late = self._late_rows(added, before, look) if before is not None else None
         if self.spec.kind.by_time:
             starts = closing(self.spec, before, watermark)
-            if late and before is not None:
+            if late is not None and before is not None:
                 starts += disturbed_starts(self.spec, late, before)
             if look.flush:
                 starts.append(Interval(watermark - self.spec.size + 1, ALL.end))
             return self._of_grid(merged(starts), look) if starts else None
-        if before == watermark and not late and not look.flush:
+        if before == watermark and late is None and not look.flush:
             return None
         return self._of_keys(mark, late, watermark, look)
 
@@ -223,14 +225,14 @@ class Refresher:
         trigger = first_trigger(self.spec, flush=look.flush)
         return Task(Wanted(span, starts=starts), starts, flush=look.flush, trigger=trigger)
 
-    def _of_keys(self, mark: Mark, late: Sequence[str], watermark: int, look: Look) -> Task:
+    def _of_keys(self, mark: Mark, late: pa.Table | None, watermark: int, look: Look) -> Task:
         held = self.table.snapshot().paths()
         carried = [str(self.root / OPEN / name) for name in mark.carried]
         if not all(Path(path).is_file() for path in carried):
             return self._anew(look)
-        again = disturbed_keys(self.spec, late)
-        if again:
-            again = restarts(self.spec, self.stream, again, carried, held)
+        again: dict[Key, int] = {}
+        if late is not None:
+            again = restarts(self.spec, self.stream, first_instants(self.spec, late), carried, held)
         low = ALL.start if mark.watermark is None else mark.watermark + 1
         span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
         return Task(
@@ -254,13 +256,14 @@ class Refresher:
         parts = look.snapshot.by_path
         return [parts[path] for commit in commits for path in commit.added if path in parts]
 
-    def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> list[str]:
-        """Files with the used rows of new parts that count where windows may be out already."""
+    def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
+        """The used rows of new parts that count where windows may be out already; None: there are none."""
         span = Interval(ALL.start, before + 1)
         snapshot = replace(look.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
         found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
-        return [path for one in found for path in one.files.values()]
+        files = [path for one in found for path in one.files.values()]
+        return rows_of(self.spec, self.stream, files) if files else None
 
     # -- doing it
 

@@ -207,18 +207,20 @@ def changes(
     watermark: int | None,
     batch: int,
     trigger: Trigger,
+    anew: bool = False,
 ) -> Changes:
     """Rows to append so that what stands in the scope is what `fresh` (`fresh_schema`) has as closed.
 
     A fresh result whose hash is the standing one's, and that is not withdrawn, changes nothing. `trigger` is
     why a first revision comes out; a later one has `late` or `retraction` (when a slice left, told by fewer
     rows or slices), or `trigger` again when what stood had come out by `stop`. What stands and is not fresh
-    is withdrawn, unless its window is among the fresh ones that are still open (it came out by a stop and
-    goes on). A withdrawn result is superseded by the fresh window of the same tenant and key that overlaps
+    is withdrawn, unless its window is among the fresh ones that are still open, and what stands of it came
+    out by a stop; when all is computed `anew`, since slices may have gone, only what the open window still
+    holds stays. A withdrawn result is superseded by the fresh window of the same tenant and key that overlaps
     it, if there is one, which names it in `supersedes`; windows of the grid replace nothing.
     """
     schema = results_schema(spec, stream)
-    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger)
+    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, anew=anew)
     results, withdrawn = revising.results(), revising.withdrawn()
     table = pa.concat_tables([results, withdrawn])
     said = {

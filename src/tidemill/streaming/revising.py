@@ -37,6 +37,8 @@ class Revising:
         fresh: pa.Table,
         held: pa.Table,
         trigger: Trigger,
+        *,
+        anew: bool,
     ) -> None:
         self._spec, self._schema, self._group, self._trigger = spec, schema, group, trigger
         self._fresh, self._held = fresh, held
@@ -56,6 +58,10 @@ class Revising:
         still[before[closed & there]] = True
         open_ids = self._ids.filter(pa.array(~closed))
         waits = _mask(pc.is_in(held.column("window_id"), open_ids))
+        waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
+        if anew:
+            waits[:] = False
+        waits[before[same & ~closed]] = True  # it is what the open window holds
         self._gone = np.flatnonzero(~still & ~was_withdrawn & ~waits)  # of held
         self._past = np.flatnonzero(~still & was_withdrawn)
         self._replaced = not spec.kind.by_time and bool(self._gone.size or self._past.size)
