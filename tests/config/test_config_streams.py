@@ -154,7 +154,7 @@ def test_settings_of_the_engine_and_the_limits() -> None:
     project = load(
         "version: 1\nwarehouse: ../lake\n"
         "engine: {cores: 2, memory: 4G, batch_bytes: 256MiB, chunk_bytes: 8MiB, inline_bytes: 0, "
-        "keep_replaced: 1d}\n"
+        "keep_replaced: 1d, flush_on_stop: false}\n"
         "limits: {record_bytes: 64KiB, depth: 8}\n"
         "streams: {s: {schema: {a: any}, gate: none}}"
     )
@@ -166,6 +166,7 @@ def test_settings_of_the_engine_and_the_limits() -> None:
         "chunk_bytes": 8 << 20,
         "inline_bytes": 0,
         "keep_replaced": DAY,
+        "flush_on_stop": False,
     }
     assert project.limits.model_dump() == {"record_bytes": 64 << 10, "depth": 8}
 

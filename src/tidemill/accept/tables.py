@@ -25,7 +25,7 @@ RAW: Final = pa.schema(
         pa.field("payload", pa.string()),
     ]
 )
-RAW_STATS: Final = ("tenant", "event_time", "slice")
+RAW_STATS: Final = ("tenant", "event_time", "watermark", "slice")
 
 QUARANTINE: Final = pa.schema(
     [
