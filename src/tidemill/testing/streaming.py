@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from math import inf, isclose, isfinite, nan, nextafter, sqrt
+from math import inf, isclose, isfinite, ldexp, nan, nextafter, sqrt
 from typing import NamedTuple
 
 from tidemill.model.predicates import And, Compare, IsNull, Literal, Node, Not, OneOf, Or
@@ -299,7 +299,8 @@ def nearest_root(exact: Fraction) -> float:
     """The double nearest to the root: a guess, moved until the middles to its neighbours enclose it."""
     if not exact:
         return 0.0
-    guess = min(max(sqrt(nearest(exact)) if isfinite(nearest(exact)) else 1e154, 5e-324), 1e308)
+    half = (exact.numerator.bit_length() - exact.denominator.bit_length()) // 2
+    guess = ldexp(sqrt(exact / Fraction(4) ** half), half)
     while _middle_squared(guess, nextafter(guess, inf)) < exact:
         guess = nextafter(guess, inf)
     while _middle_squared(guess, nextafter(guess, 0)) > exact:
