@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -52,8 +53,9 @@ def batch(*rows: tuple[float, Value] | tuple[float, Value, Value], by: str = "b"
     """Rows of one slice: seconds, `a`, and perhaps the value of a further column."""
     seq = next(_seqs)
     return [
-        row(each[0], each[1], seq=seq, line=line, **({by: each[2]} if len(each) > 2 else {}))
+        replace(plain, fields={**plain.fields, by: each[2]}) if len(each) > 2 else plain
         for line, each in enumerate(rows, start=1)
+        for plain in [row(each[0], each[1], seq=seq, line=line)]
     ]
 
 

@@ -32,8 +32,9 @@ long = settings(max_examples=10_000, deadline=None, suppress_health_check=list(H
 class Standing:
     """What a reader of everything that came out takes to be true, and what it may rely on."""
 
-    def __init__(self, spec: WindowSpec) -> None:
+    def __init__(self, spec: WindowSpec, *, stops: bool = False) -> None:
         self.spec = spec
+        self.stops = stops  # on the way
         self.last: dict[tuple[str, tuple[object, ...]], Emitted] = {}
 
     def read(self, emitted: Iterable[Emitted]) -> None:
@@ -51,15 +52,15 @@ class Standing:
                 assert not before.withdrawn
             else:
                 assert before is None or before.withdrawn or before.result != each.result
-            if self.spec.late is not LatePolicy.REEMIT and (before is None or before.trigger != Trigger.STOP):
+            if not self.stops and self.spec.late is not LatePolicy.REEMIT:
                 assert each.revision == 1, "only late rows change what is out"
+            assert (each.trigger is Trigger.LATE) <= (self.spec.late is LatePolicy.REEMIT)
             assert set(each.supersedes) <= known
             self.last[name] = each
 
-    def results(self, *, stops: bool = True) -> list[WindowResult]:
+    def results(self) -> list[WindowResult]:
         stand = [each for each in self.last.values() if not each.withdrawn]
-        chosen = [each for each in stand if stops or each.trigger is not Trigger.STOP]
-        return [each.result for each in sorted(chosen, key=lambda each: each.order)]
+        return [each.result for each in sorted(stand, key=lambda each: each.order)]
 
 
 def rows_of(seq: int, each: StreamingSlice) -> list[StreamRow]:
@@ -133,7 +134,7 @@ def test_what_stands_is_what_the_oracle_says_at_length(case: StreamingCase) -> N
 
 
 def check_stops(case: StreamingCase, stops: set[int]) -> None:
-    core, oracle, reader = pipeline(case), StreamingOracle(case.spec, SCALES), Standing(case.spec)
+    core, oracle, reader = pipeline(case), StreamingOracle(case.spec, SCALES), Standing(case.spec, stops=True)
     for seq, each in enumerate(case.slices, start=1):
         reader.read(core.slice(rows_of(seq, each), source=each.source, arrival=each.arrival))
         rows, watermark = met(case, seq)

@@ -234,7 +234,7 @@ def test_the_nearest_root_of_a_square_is_the_number(number: float) -> None:
     ],
 )
 def test_conditions_are_true_false_or_unknown(text: str, expected: bool | None) -> None:
-    given = {"a": Fraction(1), "b": "x", "n": None, "ok": False}
+    given: dict[str, str | bool | Fraction | None] = {"a": Fraction(1), "b": "x", "n": None, "ok": False}
     assert truth(parse_predicate(text).node, given.__getitem__) is expected
 
 

@@ -234,7 +234,9 @@ class WindowOperator:
         return emitted
 
     def _trigger(self, stood: Emitted | None) -> Trigger:
-        if stood is not None and (stood.withdrawn or stood.trigger is not Trigger.STOP):
+        """Late rows alone change what came out closed; what a stop brought out goes on as if it had not."""
+        stopped = stood is not None and (stood.trigger is Trigger.STOP or stood.withdrawn)
+        if stood is not None and (stood.trigger is Trigger.LATE or not stopped):
             return Trigger.LATE
         match self.spec.kind:
             case WindowKind.COUNT:
