@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from tidemill.config.stream import Stream
+from tidemill.model.streaming import Close, WindowSpec
+
 UNKNOWN = -1  # no version of a table is lower
 
 
@@ -23,6 +26,12 @@ class Mark:
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
+
+
+def fingerprint_of(spec: WindowSpec, stream: Stream) -> str:
+    """Of everything declared that results depend on."""
+    by_datasets = spec.close is Close.COMPLETE
+    return f"{spec.fingerprint}/{stream.aggregation_span}" if by_datasets else spec.fingerprint
 
 
 def read_mark(text: str | None, fingerprint: str) -> Mark | None:

@@ -35,7 +35,7 @@ from tidemill.streaming.complete import heard_of
 from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.streaming.fold import FoldUnit, fold
 from tidemill.streaming.keys import Key
-from tidemill.streaming.marks import Mark, read_mark
+from tidemill.streaming.marks import Mark, fingerprint_of, read_mark
 from tidemill.streaming.places import Places
 from tidemill.streaming.results import results_table
 from tidemill.streaming.rows import Extracted, ExtractUnit, Wanted, extract, rows_of
@@ -114,13 +114,7 @@ class Refresher:
 
     @property
     def fingerprint(self) -> str:
-        """Of everything declared that results depend on."""
-        by_datasets = self.spec.close is Close.COMPLETE
-        return (
-            f"{self.spec.fingerprint}/{self.stream.aggregation_span}"
-            if by_datasets
-            else self.spec.fingerprint
-        )
+        return fingerprint_of(self.spec, self.stream)
 
     def mark(self) -> Mark | None:
         """How far the results have come, with what a crash left between the commit and the state taken up."""
@@ -258,6 +252,7 @@ class Refresher:
 
     def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
         """The used rows of new parts that count where windows may be out already; None: there are none."""
+        self.places.look(look.snapshot.version, anew=False)
         span = Interval(ALL.start, before + 1)
         snapshot = replace(look.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
