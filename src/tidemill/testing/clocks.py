@@ -41,9 +41,7 @@ class OracleClocks(Generic[Row]):
     """The sources of a stream, its watermark, and its rows in order of event time."""
 
     def __init__(self, tolerance: int, idle_timeout: int | None, max_bytes: int | None) -> None:
-        self.tolerance = tolerance
-        self.idle_timeout = idle_timeout
-        self.max_bytes = max_bytes
+        self.declare(tolerance, idle_timeout, max_bytes)
         self.sources: dict[str, SourceClock] = {}
         self.watermark: int | None = None
         self.emitted = 0
@@ -51,6 +49,11 @@ class OracleClocks(Generic[Row]):
         self.out: list[Row | int] = []  # rows, and watermarks between them
         self._waiting: list[Waiting[Row]] = []
         self._number = 0
+
+    def declare(self, tolerance: int, idle_timeout: int | None, max_bytes: int | None) -> None:
+        self.tolerance = tolerance
+        self.idle_timeout = idle_timeout
+        self.max_bytes = max_bytes
 
     def met(self, now: int) -> int | None:
         """The watermark as of an instant: idle sources are not waited for."""

@@ -174,6 +174,11 @@ class Oracle:
     def waiting(self) -> list[RawRow]:
         return self._time.waiting()
 
+    def declare(self, stream: OracleStream) -> None:
+        """What comes from now on is judged by this declaration; what is known stays as it is."""
+        self.stream = stream
+        self._time.declare(stream.late_tolerance, stream.idle_timeout, stream.max_buffer_bytes)
+
     def rebuilt(self, without: Collection[str] = ()) -> Oracle:
         """The same story had the slices in `without` never arrived."""
         other = Oracle(self.stream)
