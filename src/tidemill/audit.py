@@ -36,7 +36,7 @@ class Finding:
     """Something that is not as it should be."""
 
     stream: str
-    what: str  # slice | raw | quarantine | ids | tile | window | dataset
+    what: str  # slice | raw | quarantine | ids | tile | window | dataset | result
     where: str
     difference: str
 
@@ -49,6 +49,7 @@ class StreamAudit:
     tiles: int
     pending: int
     datasets: int = 0
+    results: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     rows = acceptor.raw.snapshot().rows
     if len(facts) < len(read):  # nothing that is made of raw can be held against a raw with holes
         findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
-        return StreamAudit(stream, len(entries), rows, 0, pending, 0), findings
+        return StreamAudit(stream, len(entries), rows, 0, pending), findings
     if acceptor.plan.gated and paths:
         twice = mill.engine.run(repeated_ids, [paths], "verify ids")
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
@@ -114,7 +115,9 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
         findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
     datasets, wrong = _check_datasets(mill, stream, entries, acceptor.raw.snapshot())
     findings += wrong
-    return StreamAudit(stream, len(entries), rows, tiles, pending, datasets), findings
+    results, wrong = _check_results(mill, stream)
+    findings += wrong
+    return StreamAudit(stream, len(entries), rows, tiles, pending, datasets, results), findings
 
 
 def _check_datasets(
@@ -138,6 +141,17 @@ def _check_datasets(
             mill.engine, declared, warehouse, windows, entries, raw, Path(scratch)
         )
     findings += [Finding(stream, "dataset", place, what) for place, what in differences]
+    return count, findings
+
+
+def _check_results(mill: Mill, stream: str) -> tuple[int, list[Finding]]:
+    """Results of streaming windows, computed again: how many were compared, and what differs."""
+    count, findings = 0, []
+    for told in mill.flow.verify(stream):
+        if isinstance(told, int):
+            count += told
+        else:
+            findings.append(Finding(stream, "result", told.place, told.what))
     return count, findings
 
 

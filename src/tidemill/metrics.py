@@ -83,6 +83,9 @@ class Meter:
                 self._queued.labels(done.stream).inc(done.windows.queued)
                 self._ignored.labels(done.stream, "late").inc(done.windows.ignored)
                 self._withdrawn.labels(done.stream).inc(done.windows.withdrawn)
+        for stream, refreshed in report.results.items():
+            for one in refreshed:
+                self.window_results(stream, one.window, one.results, one.withdrawn)
         self.builds(report.builds)
 
     def builds(self, outcomes: Sequence[Outcome]) -> None:

@@ -1,6 +1,6 @@
 """The Typer application, and how a command is declared: with the options of every command, an example and
-a panel. The commands themselves are in `start`, `feed`, `look`, `event_time`, `windows`, `datasets` and
-`prove`.
+a panel. The commands themselves are in `start`, `feed`, `look`, `event_time`, `results`, `windows`,
+`datasets` and `prove`.
 """
 
 from __future__ import annotations

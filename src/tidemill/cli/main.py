@@ -13,6 +13,7 @@ from tidemill.cli import (  # noqa: F401 - they declare the commands
     feed,
     look,
     prove,
+    results,
     start,
     windows,
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain, plain_ticks, plain_windows
+from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.plain import dumps, shown
@@ -42,6 +43,11 @@ class Output(Protocol):
     @property
     def time(self) -> TimeOutput:
         """The same for what is said of event time."""
+        ...
+
+    @property
+    def results(self) -> ResultsOutput:
+        """The same for what is said of the results of streaming windows."""
         ...
 
     def error(self, problem: TidemillError) -> None: ...
@@ -77,6 +83,7 @@ class JsonOutput:
         self._details = verbose > 0
         self.windows: WindowsOutput = JsonWindows(self._print)
         self.time: TimeOutput = JsonTime(self._print)
+        self.results: ResultsOutput = JsonResults(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -153,6 +160,7 @@ class TextOutput:
         self._quiet = quiet
         self.windows: WindowsOutput = TextWindows(self._print, self._line, self.note)
         self.time: TimeOutput = TextTime(self._print, self._line, self.note)
+        self.results: ResultsOutput = TextResults(self._print, self._line, self.note)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
@@ -283,11 +291,14 @@ class TextOutput:
             self._print(findings_table(audit.findings))
 
     def recovered(self, recovered: Recovered) -> None:
+        from tidemill.cli.tables import many
+
         self._line(
             "rebuilt ",
             (shown(str(recovered.state)), "bold"),
             f": {recovered.slices:,} slices, {recovered.batches:,} batches,",
             f" {recovered.tiles:,} tiles and {recovered.datasets:,} datasets found",
+            f"; {many(recovered.results, 'commit')} of results told again" if recovered.results else "",
         )
 
     def metrics(self, text: str, samples: Sequence[plain.Plain]) -> None:

@@ -273,6 +273,7 @@ def audit(of: Audit) -> Plain:
                 "raw_rows": one.raw_rows,
                 "tiles": one.tiles,
                 "datasets": one.datasets,
+                "results": one.results,
             }
             for one in of.streams
         ],
@@ -284,5 +285,11 @@ def audit(of: Audit) -> Plain:
 
 
 def recovered(of: Recovered) -> Plain:
-    found = {"slices": of.slices, "batches": of.batches, "tiles": of.tiles, "datasets": of.datasets}
-    return {"state": str(of.state), **found}
+    return {
+        "state": str(of.state),
+        "slices": of.slices,
+        "batches": of.batches,
+        "tiles": of.tiles,
+        "datasets": of.datasets,
+        "results": of.results,
+    }

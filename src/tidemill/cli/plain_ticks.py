@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.plain import Plain, counts, entry, instant, took, total
+from tidemill.cli.plain_results import refreshed
 from tidemill.cli.plain_windows import outcome, outcome_word
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import SliceEntry
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tidemill.reports import StreamTick, TickReport
     from tidemill.retraction import RetractionPlan, Step
     from tidemill.rollups.roller import Rebuilt
+    from tidemill.streaming.refresh import Refreshed
     from tidemill.windows.builder import Outcome
 
 
@@ -28,7 +30,7 @@ def tick(report: TickReport, *, details: bool) -> Plain:
     return {
         "now": format_instant(report.now),
         "took": took(report.seconds),
-        "streams": [_stream(done, builds, details=details) for done, builds in busy(report)],
+        "streams": [_stream(done, details=details) for done in busy(report)],
         "delivered": [
             {"sink": one.sink, "events": one.delivered, "error": one.error, "next_try": instant(one.next_try)}
             for one in report.delivered
@@ -36,24 +38,35 @@ def tick(report: TickReport, *, details: bool) -> Plain:
     }
 
 
-def busy(report: TickReport) -> Iterator[tuple[StreamTick, Sequence[Outcome]]]:
-    """The streams that something was done for, each with what its builders did."""
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A stream that something was done for."""
+
+    tick: StreamTick
+    builds: Sequence[Outcome]
+    results: Sequence[Refreshed]  # of streaming windows that came out or were taken back
+
+
+def busy(report: TickReport) -> Iterator[Busy]:
     by_stream: dict[str, list[Outcome]] = {}
     for one in report.builds:
         by_stream.setdefault(one.key.stream, []).append(one)
     for done in report.streams:
         builds = by_stream.get(done.stream, [])
-        if builds or not done.idle:
-            yield done, sorted(builds, key=lambda one: one.key)
+        results = [one for one in report.results.get(done.stream, ()) if not one.idle]
+        if builds or results or not done.idle:
+            yield Busy(done, sorted(builds, key=lambda one: one.key), results)
 
 
-def _stream(done: StreamTick, builds: Sequence[Outcome], *, details: bool) -> Plain:
+def _stream(of: Busy, *, details: bool) -> Plain:
+    done, builds = of.tick, of.builds
     plain: dict[str, object] = {
         "stream": done.stream,
         "batch": _batch(done) if done.batch is not None else None,
         "tiles": by_level(done.tiles),
         "merged_runs": done.merged_runs,
         "windows": _windows(done, builds),
+        "results": refreshed(of.results),
     }
     if details:
         plain["rebuilt"] = [

@@ -52,6 +52,11 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def all_of(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def size(count: int) -> str:
     """Bytes for people."""
     if count < 1024:
@@ -214,11 +219,13 @@ def audit_lines(audit: Audit) -> Iterator[list[Piece]]:
         found = sum(1 for finding in audit.findings if finding.stream == one.stream)
         verdict = (many(found, "difference"), "bold red") if found else ("equal", "bold green")
         pending = f" ({one.pending:,} pending)" if one.pending else ""
-        datasets = f" and {many(one.datasets, 'dataset')}" if one.datasets else ""
+        made = [many(one.tiles, "tile")]
+        made += [many(one.datasets, "dataset")] if one.datasets else []
+        made += [many(one.results, "result")] if one.results else []
         yield [
             (one.stream, "bold"),
             f": {many(one.slices, 'slice')}{pending}, {many(one.raw_rows, 'raw row')}",
-            f", {many(one.tiles, 'tile')}{datasets} recomputed: ",
+            f", {all_of(made)} recomputed: ",
             verdict,
         ]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli import plain, plain_ticks
 from tidemill.cli.plain import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_words
+from tidemill.cli.tables_results import refreshed_words
 from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def tick_lines(report: TickReport, *, details: bool) -> Iterator[list[Piece]]:
-    for done, builds in plain_ticks.busy(report):
+    for busy in plain_ticks.busy(report):
+        done, builds = busy.tick, busy.builds
         line: list[Piece] = [(format_instant(report.now)[:19] + "Z ", "dim"), (done.stream, "bold"), ": "]
-        line.append("; ".join(_parts(done, builds)))
+        line.append("; ".join([*_parts(done, builds), *refreshed_words(busy.results)]))
         line.append((f"; {plain.took(report.seconds)}", "dim"))
         yield line
         if not details:

@@ -1,0 +1,86 @@
+"""What commands say of the results of streaming windows: the part of both outputs that knows these words.
+
+It prints only through what it is handed, so that one place decides where results and advice go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tidemill.cli import plain_results as plain
+from tidemill.cli.plain import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import RenderableType
+
+    from tidemill.model.streaming import WindowSpec
+    from tidemill.streaming.desk import Standing
+
+
+class ResultsOutput(Protocol):
+    """One method for each thing that a command can say of results."""
+
+    def results(self, spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> None: ...
+    def standings(self, stream: str, windows: Sequence[Standing], warehouse: Path) -> None: ...
+    def flushed(self, done: plain.Flushed) -> None: ...
+
+
+class JsonResults:
+    """One document a command."""
+
+    def __init__(self, document: Callable[[object], None]) -> None:
+        self._print = document
+
+    def results(self, spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> None:
+        self._print(plain.results(spec, rows, more=more))
+
+    def standings(self, stream: str, windows: Sequence[Standing], warehouse: Path) -> None:
+        self._print(plain.standings(stream, windows, warehouse))
+
+    def flushed(self, done: plain.Flushed) -> None:
+        self._print(plain.flushed(done))
+
+
+class TextResults:
+    """Tables and lines."""
+
+    def __init__(
+        self,
+        table: Callable[[RenderableType], None],
+        line: Callable[..., None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._print = table
+        self._line = line
+        self._note = note
+
+    def results(self, spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> None:
+        from tidemill.cli.tables_results import results_table
+
+        if not rows.num_rows:
+            self._line(f"no results of {shown(spec.name)}")
+            return
+        self._print(results_table(spec, rows, revisions=revisions))
+        if more:
+            self._note(f"the newest {rows.num_rows:,}; --limit 0 shows all")
+
+    def standings(self, stream: str, windows: Sequence[Standing], warehouse: Path) -> None:
+        from tidemill.cli.tables_results import standings_table
+
+        if not windows:
+            self._line(f"{shown(stream)} declares no streaming windows")
+            return
+        self._print(standings_table(windows, warehouse))
+        for one in windows:
+            if not one.current:
+                self._note(f"{one.spec.name} was declared otherwise; `tidemill run` makes its results anew")
+
+    def flushed(self, done: plain.Flushed) -> None:
+        from tidemill.cli.tables_results import flushed_lines
+
+        lines = list(flushed_lines(done))
+        for line in lines or [["nothing to flush: no window was open"]]:
+            self._line(*line)

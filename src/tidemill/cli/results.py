@@ -1,0 +1,96 @@
+"""Commands about the results of streaming windows: results, flush.
+
+What stands and what comes out is decided below; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import Limit
+from tidemill.cli.spans import span_of
+from tidemill.model.errors import InputError
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
+
+
+@command(
+    "results",
+    Panel.TIME,
+    "tidemill results requests",
+    "tidemill results requests per_minute --from 2024-01-15T12:00:00Z --tenant acme",
+    "tidemill results requests per_minute --revisions --limit 0 --output json",
+)
+def results(
+    session: Session,
+    stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")],
+    window: Annotated[
+        str | None, typer.Argument(help="One of its streaming windows; without it they are listed.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="T", help="Only windows that end after this …")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and start before this.")] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="T", help="Only the results of this tenant.")] = None,
+    revisions: Annotated[
+        bool, typer.Option("--revisions", metavar="", help="All that ever stood, withdrawn ones marked.")
+    ] = False,
+    limit: Limit = 50,
+) -> int:
+    """Show what came out of a streaming window: for each window, tenant and group the aggregates, how many
+    rows they are of, and why they came out.
+
+    Without WINDOW it lists the windows of the stream: how many results stand, and how far they have come.
+    """
+    from tidemill.streaming.desk import read_results, spec_named, standings
+
+    with session.mill() as mill:
+        declared, warehouse = mill.project.stream(stream), mill.project.warehouse
+        if window is None:
+            _check_listing(start, end, tenant, revisions=revisions)
+            found = standings(warehouse, declared, mill.state.marks(stream))
+            session.out.results.standings(stream, found, warehouse)
+            return OK
+        rows = read_results(
+            warehouse,
+            declared,
+            window,
+            span_of(start, end) or Interval(MIN_INSTANT, MAX_INSTANT),
+            tenant,
+            revisions=revisions,
+            limit=limit + 1 if limit else None,
+        )
+    more = bool(limit) and rows.num_rows > limit
+    rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])
+    session.out.results.results(spec_named(declared, window), rows, revisions=revisions, more=more)
+    return OK
+
+
+def _check_listing(start: str | None, end: str | None, tenant: str | None, *, revisions: bool) -> None:
+    if start is not None or end is not None or tenant is not None or revisions:
+        raise InputError(
+            "no window is named",
+            hint="--from, --to, --tenant and --revisions need one; without them the windows are listed",
+        )
+
+
+@command("flush", Panel.TIME, "tidemill flush", "tidemill flush requests --output json")
+def flush(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+) -> int:
+    """Let streaming windows that are still open come out as they are, as `run` does when it is stopped.
+
+    Their results have the trigger `stop`. The watermark stays where it is: when more rows come for such a
+    window, it comes out again as the next revision. Slices that wait for `run` are not in it.
+    """
+    with session.working() as progress, session.mill(progress) as mill:
+        if stream is not None:
+            mill.project.stream(stream)
+        done = mill.flush(stream)
+        declared = {name: of for name, of in done.items() if mill.project.stream(name).windows}
+    session.out.results.flushed(declared)
+    return OK

@@ -1,0 +1,93 @@
+"""Results of streaming windows as Rich tables and lines for people.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.plain import instant, shown
+from tidemill.cli.plain_results import Flushed, group_columns
+from tidemill.cli.tables import ID_LETTERS, Piece, cell, listing, many
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.model.streaming import WindowSpec
+    from tidemill.streaming.desk import Standing
+    from tidemill.streaming.refresh import Refreshed
+
+
+def results_table(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
+    """A line for each result: when, whose, what; with `revisions` also its window, and what became of it."""
+    import pyarrow.types as types
+
+    groups = [name for name in group_columns(spec) if name != "tenant"]
+    values = [one.name for one in spec.aggregates]
+    numbers = [
+        name
+        for name in values
+        if not (types.is_string(kind := rows.schema.field(name).type) or types.is_boolean(kind))
+    ]
+    told = ("rows", "late", "rev", "trigger")
+    story = ("window", "standing") if revisions else ()
+    table = listing("start", "end", "tenant", *groups, *values, *told, *story, right=(*numbers, *told[:3]))
+    for row in rows.to_pylist():
+        columns = ("start", "end", "tenant", *(group_columns(spec)[name] for name in groups), *values)
+        gone = row["withdrawn"]
+        table.add_row(
+            *(Text(cell(row[name])) for name in columns),
+            f"{row['rows']:,}",
+            f"{row['late_rows']:,}",
+            str(row["revision"]),
+            Text(row["trigger"], style="magenta" if gone else ""),
+            *((Text(row["window_id"][:ID_LETTERS]), _story(row)) if revisions else ()),
+            style="dim" if gone else None,
+        )
+    return table
+
+
+def _story(row: dict[str, object]) -> Text:
+    """Whether a revision took something back, and which windows replaced which."""
+    replaced, by = row["supersedes"], row["superseded_by"]
+    words = "withdrawn" if row["withdrawn"] else ""
+    if by is not None:
+        words += f", superseded by {str(by)[:ID_LETTERS]}"
+    if isinstance(replaced, list) and replaced:
+        words = f"supersedes {', '.join(str(one)[:ID_LETTERS] for one in replaced)}"
+    return Text(words, style="magenta" if row["withdrawn"] else "")
+
+
+def standings_table(windows: Sequence[Standing], warehouse: Path) -> Table:
+    table = listing("window", "kind", "results", "newest end", "watermark", "table", right=("results",))
+    for one in windows:
+        table.add_row(
+            Text(shown(one.spec.name), style="bold"),
+            one.spec.kind.value,
+            f"{one.results:,}",
+            *(Text(instant(at) or "-") for at in (one.newest_end, one.watermark)),
+            Text(shown(one.table.relative_to(warehouse).as_posix())),
+        )
+    return table
+
+
+def refreshed_words(done: Sequence[Refreshed]) -> Iterator[str]:
+    """`12 results of per_minute, 1 withdrawn`: for each window that something came out of."""
+    for one in done:
+        if one.results:
+            gone = f", {one.withdrawn:,} withdrawn" if one.withdrawn else ""
+            yield f"{many(one.results, 'result')} of {shown(one.window)}{gone}"
+        elif one.withdrawn:
+            yield f"{many(one.withdrawn, 'result')} of {shown(one.window)} withdrawn"
+
+
+def flushed_lines(done: Flushed) -> Iterator[list[Piece]]:
+    for stream, of in done.items():
+        if words := "; ".join(refreshed_words(of)):
+            yield ["flushed ", (stream, "bold"), f": {words}"]
