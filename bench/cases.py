@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench import work
 from bench.running import GB, OUT, PEERS, Bench, Result, best, faster, within
+from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
 
 
@@ -114,6 +115,9 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "windows_late": windows_late,
     "windows_tick": windows_tick,
     "windows_memory": windows_memory,
+    "streaming_windows": streaming_windows,
+    "streaming_ordered": streaming_ordered,
+    "streaming_live": streaming_live,
 }
 
 

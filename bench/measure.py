@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -75,15 +75,24 @@ class Timing:
     peak: int  # bytes
 
 
-def run_peer(name: str, job: str, out: Path) -> Timing:
-    """Run `peers/<name>_script.py` on the job; its results are in `out`."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a script said in its last line, and what the process took."""
+
+    said: dict[str, Any]
+    process: float  # seconds
+    peak: int  # bytes
+
+
+def run_script(script: str, job: str, out: Path) -> Told:
+    """Run `peers/<script>.py` on the job; its results are in `out`."""
     out.mkdir(parents=True, exist_ok=True)
     told = out / "job.json"
     told.write_text(job)
     os.sync()  # what the run before left in the page cache is not this one's to write
     started = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, str(PEERS / f"{name}_script.py"), str(told), str(out)],
+        [sys.executable, str(PEERS / f"{script}.py"), str(told), str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -93,5 +102,11 @@ def run_peer(name: str, job: str, out: Path) -> Timing:
         printed, complaint = process.communicate()
         took = time.perf_counter() - started
     if process.returncode:
-        raise RuntimeError(f"peer {name} failed:\n{complaint}")
-    return Timing(json.loads(printed.splitlines()[-1])["seconds"], took, memory.peak)
+        raise RuntimeError(f"peer {script} failed:\n{complaint}")
+    return Told(json.loads(printed.splitlines()[-1]), took, memory.peak)
+
+
+def run_peer(name: str, job: str, out: Path) -> Timing:
+    """Run `peers/<name>_script.py`, which does the job once."""
+    told = run_script(f"{name}_script", job, out)
+    return Timing(told.said["seconds"], told.process, told.peak)

@@ -1,0 +1,143 @@
+"""Event-time tumbling windows in Bytewax, as its guide has them; run as `… JOB OUT`.
+
+Everything that can be is in its favour: the rows are parsed and keyed in memory before the clock starts,
+aggregates do not wait for order, nothing is recovered, and no wall clock wakes windows of long ago.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import bytewax.operators as op
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bytewax.dataflow import Dataflow
+from bytewax.inputs import DynamicSource, StatelessSourcePartition
+from bytewax.operators import windowing as win
+from bytewax.outputs import DynamicSink, StatelessSinkPartition
+from bytewax.testing import run_main
+
+Row = tuple[datetime, int, int]  # when, cents, value
+Folded = tuple[int, int, int]  # count, sum of cents, greatest value
+Found = tuple[str, tuple[int, Folded]]  # key, number of the window
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+BATCH = 10_000
+
+
+class Rows(DynamicSource[tuple[str, Row]]):
+    """Rows in memory, in order of arrival."""
+
+    def __init__(self, rows: list[tuple[str, Row]]) -> None:
+        self.rows = rows
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Batches:
+        return Batches(self.rows)
+
+
+class Batches(StatelessSourcePartition[tuple[str, Row]]):
+    def __init__(self, rows: list[tuple[str, Row]]) -> None:
+        self.left: Iterator[list[tuple[str, Row]]] = (
+            rows[first : first + BATCH] for first in range(0, len(rows), BATCH)
+        )
+
+    def next_batch(self) -> Iterable[tuple[str, Row]]:
+        batch = next(self.left, None)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+
+class Kept(DynamicSink[Any]):
+    def __init__(self, found: list[Any]) -> None:
+        self.found = found
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Keeping:
+        return Keeping(self.found)
+
+
+class Keeping(StatelessSinkPartition[Any]):
+    def __init__(self, found: list[Any]) -> None:
+        self.found = found
+
+    def write_batch(self, items: list[Any]) -> None:
+        self.found.extend(items)
+
+
+def nothing() -> Folded:
+    return 0, 0, -1
+
+
+def folded(so_far: Folded, row: Row) -> Folded:
+    count, total, top = so_far
+    _, amount, value = row
+    return count + 1, total + amount, value if value > top else top
+
+
+def merged(a: Folded, b: Folded) -> Folded:
+    return a[0] + b[0], a[1] + b[1], max(a[2], b[2])
+
+
+def flow(
+    rows: list[tuple[str, Row]],
+    tolerance: timedelta,
+    found: list[Found],
+    late: list[object],
+) -> Dataflow:
+    still = datetime.now(UTC)
+    clock: win.EventClock[Row] = win.EventClock(
+        ts_getter=lambda row: row[0],
+        wait_for_system_duration=tolerance,
+        now_getter=lambda: still,  # or else the watermark would run on while rows of long ago are replayed …
+        to_system_utc=lambda _: None,  # … and each window be woken up again and again
+    )
+    windower = win.TumblingWindower(align_to=EPOCH, length=MINUTE)
+    dataflow = Dataflow("sales")
+    stream = op.input("rows", dataflow, Rows(rows))
+    windows = win.fold_window("fold", stream, clock, windower, nothing, folded, merged, ordered=False)
+    op.output("found", windows.down, Kept(found))
+    op.output("late", windows.late, Kept(late))
+    return dataflow
+
+
+def read(files: list[str]) -> list[tuple[str, Row]]:
+    rows: list[tuple[str, Row]] = []
+    for file in files:
+        with Path(file).open(encoding="utf-8") as lines:
+            for line in lines:
+                said: dict[str, Any] = json.loads(line)
+                at = datetime.fromtimestamp(said["ts"] / 1000, UTC)
+                rows.append((said["key"], (at, round(said["amount"] * 100), said["value"])))
+    return rows
+
+
+def write(found: list[Found], file: Path) -> None:
+    """A window's id is its number, counted from `align_to`."""
+    columns = [(number * 60_000_000, key, *values) for key, (number, values) in found]
+    start, key, n, total, top = zip(*columns, strict=True)
+    pq.write_table(pa.table({"start": start, "key": key, "n": n, "total": total, "top": top}), file)
+
+
+def main() -> None:
+    job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    rows, tolerance = read(job["files"]), timedelta(microseconds=job["tolerance"])
+    seconds: list[float] = []
+    for _ in range(job["repeats"]):
+        found: list[Found] = []
+        late: list[object] = []
+        began = time.perf_counter()
+        run_main(flow(rows, tolerance, found, late))
+        seconds.append(time.perf_counter() - began)
+        assert not late, f"{len(late)} rows were late"
+    write(found, Path(sys.argv[2]) / "tumbling.parquet")
+    print(json.dumps({"seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()

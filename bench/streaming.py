@@ -1,0 +1,180 @@
+"""The cases about event time: streaming windows from accepted rows, rows in order, and both as slices come.
+
+Each gives one result or more and prints nothing; results count only if they are exactly the truth.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from bench.check_streaming import check
+from bench.measure import Timing, Told, run_script
+from bench.ours_streaming import ON_SPARK, WINDOWS, StreamStore
+from bench.running import OUT, Bench, Result, faster
+from bench.sales import DISORDER, TOLERANCE, Sales
+
+SPARK_TARGET = 0.6
+BYTEWAX_TARGET = 5.0
+WARM_ROWS = 40_000
+MIB = 1 << 20
+
+
+def _store(bench: Bench, name: str, settings: str = "") -> StreamStore:
+    assert bench.ours is not None
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return StreamStore(folder, bench.ours.session(), settings)
+
+
+def _warm(bench: Bench) -> None:
+    """Spark ends workers that have been idle for a minute, as they are while others are measured."""
+    store = _store(bench, "streaming-warm", ON_SPARK)
+    store.accept(Sales(WARM_ROWS).slices(0))
+    for kind in WINDOWS:
+        store.compute(kind, kind)
+    store.close()
+
+
+def _rate(rows: int, seconds: float) -> str:
+    return f"{rows / seconds:,.0f} rows/s"
+
+
+# -- windows, from what is accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Best of the times that a peer took, or nothing when it is not installed."""
+
+    times: Sequence[float]
+    told: Told
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(min(self.times), self.told.process, self.told.peak)
+
+
+def streaming_windows(bench: Bench) -> list[Result]:
+    """Each kind, in each degree of disorder: ours, the same aggregation as a batch, and Bytewax."""
+    found: list[Result] = []
+    for disorder in DISORDER:
+        found += _windows(bench, disorder)
+    return found
+
+
+def _windows(bench: Bench, disorder: int) -> list[Result]:
+    plan = bench.plan
+    sales = Sales(plan.events)
+    slices = sales.slices(disorder)
+    bench.say(f"streaming windows, {disorder} % disorder")
+    store = _store(bench, "streaming")
+    store.accept(slices)
+    os.sync()  # what was accepted is not the windows' to write
+    _warm(bench)
+    ours: dict[str, float] = {}
+    for turn in range(plan.repeats):
+        for kind in WINDOWS:
+            took, results = store.compute(f"{kind}_{turn}", kind)
+            check("tidemill", kind, plan.events, results)
+            ours[kind] = min(took, ours.get(kind, took))
+    raw = store.raw_files()
+    bench.say("plain PySpark")
+    spark = _spark(raw, plan.events, plan.repeats)
+    note = f"; {disorder} % disorder"
+    results_ = [
+        faster(
+            f"streaming_{kind}_{disorder} vs pyspark",
+            ours[kind],
+            spark[kind].timing,
+            SPARK_TARGET,
+            f"{note}, {_rate(plan.events, ours[kind])}",
+        )
+        for kind in WINDOWS
+    ]
+    store.close()
+    case = f"streaming_tumbling_{disorder} vs bytewax"
+    if importlib.util.find_spec("bytewax") is None:
+        missing = "Bytewax is not installed: it has no wheels for this Python (3.12 is the newest)"
+        return [*results_, Result(case, ours["tumbling"], None, None, None, True, "s", note=missing)]
+    bench.say("bytewax")
+    peer = _bytewax([each.file for each in slices], plan.events, plan.repeats)
+    note += f", its rows parsed before; {_rate(plan.events, min(peer.times))} beside "
+    note += _rate(plan.events, ours["tumbling"])
+    return [*results_, faster(case, ours["tumbling"], peer.timing, BYTEWAX_TARGET, note)]
+
+
+def _spark(raw: Sequence[str], rows: int, repeats: int) -> dict[str, Peer]:
+    out = _empty("streaming-pyspark")
+    told = run_script("pyspark_windows", json.dumps({"raw": raw, "repeats": repeats}), out)
+    for kind in WINDOWS:
+        check("pyspark", kind, rows, pq.read_table(out / kind))
+    return {kind: Peer(times, told) for kind, times in told.said["seconds"].items()}
+
+
+def _bytewax(files: Sequence[str], rows: int, repeats: int) -> Peer:
+    out = _empty("streaming-bytewax")
+    job = {"files": files, "tolerance": TOLERANCE, "repeats": repeats}
+    told = run_script("bytewax_windows", json.dumps(job), out)
+    check("bytewax", "tumbling", rows, pq.read_table(out / "tumbling.parquet"))
+    return Peer(told.said["seconds"], told)
+
+
+def _empty(name: str) -> Path:
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+# -- order, and as it comes
+
+
+def streaming_ordered(bench: Bench) -> list[Result]:
+    """All rows in order of event time with the watermarks between them, as `tail --ordered` reads them."""
+    rows = bench.plan.events
+    found = []
+    for disorder in DISORDER:
+        bench.say(f"in order, {disorder} % disorder")
+        store = _store(bench, "streaming")
+        store.accept(Sales(rows).slices(disorder))
+        took = [store.ordered() for _ in range(bench.plan.repeats)]
+        store.close()
+        assert all(one.rows == rows for one in took), "not all rows came out"
+        best = min(one.seconds for one in took)
+        note = f"{_rate(rows, best)}, {took[0].watermarks} watermarks"
+        found.append(Result(f"streaming_ordered_{disorder}", best, None, None, None, True, "s", note=note))
+    return found
+
+
+def streaming_live(bench: Bench) -> list[Result]:
+    """A tick for each slice, with all three windows declared: landing, accepting, windows and a stop."""
+    rows = bench.plan.events
+    found = []
+    for disorder in DISORDER:
+        slices = Sales(rows).slices(disorder)
+        runs = []
+        for turn in range(bench.plan.repeats):
+            bench.say(f"as it comes, {disorder} % disorder, {turn + 1} of {bench.plan.repeats}")
+            _warm(bench)
+            store = _store(bench, "streaming")
+            runs.append(store.live(slices))
+            for kind in WINDOWS:
+                check("tidemill, slice by slice", kind, rows, store.results(kind))
+            store.close()
+        best = min(runs, key=lambda run: run.seconds)
+        note = (
+            f"{_rate(rows, best.seconds)}, {100 * best.windows / best.seconds:.0f} % of it in three windows, "
+            f"longest tick {max(best.ticks):.2f} s; buffer peak {best.peak_rows} rows, "
+            f"{best.peak_bytes / MIB:.2f} MiB"
+        )
+        case = f"streaming_live_{disorder}"
+        found.append(Result(case, best.seconds, None, None, None, True, "s", note=note))
+    return found
