@@ -11,10 +11,12 @@ trap 'rm -rf "$fresh"' EXIT
 # pinned as well: an editable install then needs nothing that is not in the lock.
 "$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
     'pyspark==4.2.*' hatchling editables '.[dev,bench]'
+"$fresh/venv/bin/python" -m pip freeze --disable-pip-version-check --exclude tidemill >"$fresh/pins"
 {
     echo "# Everything that is installed by \`make setup\`, direct and transitive: runtime, dev and bench."
     echo "# Renew with \`make lock\`; do not edit by hand."
-    "$fresh/venv/bin/python" -m pip freeze --disable-pip-version-check --exclude tidemill
+    # Bytewax, a peer of the benchmark, has wheels up to Python 3.12 only; a newer one does without.
+    sed "s/^bytewax==.*/&; python_version < '3.13'/" "$fresh/pins"
 } >"$fresh/lock"
 mv "$fresh/lock" requirements.lock
 chmod 644 requirements.lock
