@@ -38,6 +38,7 @@ class Recovered:
     batches: int
     tiles: int
     datasets: int
+    results: int  # commits of streaming windows whose events were told again
     state: str  # what it is called: a file, or a server
 
 
@@ -83,7 +84,8 @@ def _fill(mill: Mill, target: str) -> Recovered:
         mill.state.saw(stream, seen)
         tiles += len(builds)
     datasets = mill.yard.recall(mill.clock())
-    return Recovered(len(entries), len(records), tiles, datasets, target)
+    results = mill.flow.recall(mill.clock())
+    return Recovered(len(entries), len(records), tiles, datasets, results, target)
 
 
 def _finish(warehouse: Path, line: RetractionLine) -> None:

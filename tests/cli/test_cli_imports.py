@@ -24,6 +24,7 @@ LOOKING = [
     ["tail", "requests", "--no-follow"],
     ["late", "requests"],
     ["explain", "requests"],
+    ["results", "requests"],
     ["windows"],
     ["datasets"],
     ["events"],

@@ -299,6 +299,8 @@ JSON = {
     "query": "query 'SELECT count FROM requests'",
     "late": "late requests",
     "explain": "explain requests",
+    "results": "results requests",
+    "flush": "flush",
     "verify": "verify",
     "recover": "recover",
 }
