@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.check_streaming import check
@@ -53,7 +54,7 @@ def _rate(rows: int, seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Best of the times that a peer took, or nothing when it is not installed."""
+    """The times that a peer took."""
 
     times: Sequence[float]
     told: Told
@@ -90,7 +91,7 @@ def _windows(bench: Bench, disorder: int) -> list[Result]:
     bench.say("plain PySpark")
     spark = _spark(raw, plan.events, plan.repeats)
     note = f"; {disorder} % disorder"
-    results_ = [
+    beside_spark = [
         faster(
             f"streaming_{kind}_{disorder} vs pyspark",
             ours[kind],
@@ -104,12 +105,24 @@ def _windows(bench: Bench, disorder: int) -> list[Result]:
     case = f"streaming_tumbling_{disorder} vs bytewax"
     if importlib.util.find_spec("bytewax") is None:
         missing = "Bytewax is not installed: it has no wheels for this Python (3.12 is the newest)"
-        return [*results_, Result(case, ours["tumbling"], None, None, None, True, "s", note=missing)]
+        return [*beside_spark, Result(case, ours["tumbling"], None, None, None, True, "s", note=missing)]
     bench.say("bytewax")
-    peer = _bytewax([each.file for each in slices], plan.events, plan.repeats)
-    note += f", its rows parsed before; {_rate(plan.events, min(peer.times))} beside "
-    note += _rate(plan.events, ours["tumbling"])
-    return [*results_, faster(case, ours["tumbling"], peer.timing, BYTEWAX_TARGET, note)]
+    told = _bytewax([each.file for each in slices], plan.events, plan.repeats)
+    return [
+        *beside_spark,
+        _beside(told, "1", case, ours["tumbling"], plan.events, BYTEWAX_TARGET, note),
+        _beside(told, "2", f"{case} x 2", ours["tumbling"], plan.events, None, f"{note}, two processes"),
+    ]
+
+
+def _beside(
+    told: Told, processes: str, case: str, ours: float, rows: int, target: float | None, note: str
+) -> Result:
+    said = told.said[processes]
+    took = min(said["seconds"])
+    note += f", rows parsed before, batches of {said['batch']}, the best of {len(said['tried'])} sizes; "
+    note += f"{_rate(rows, took)} beside {_rate(rows, ours)}"
+    return faster(case, ours, Timing(took, told.process, told.peak), target, note)
 
 
 def _spark(raw: Sequence[str], rows: int, repeats: int) -> dict[str, Peer]:
@@ -120,12 +133,14 @@ def _spark(raw: Sequence[str], rows: int, repeats: int) -> dict[str, Peer]:
     return {kind: Peer(times, told) for kind, times in told.said["seconds"].items()}
 
 
-def _bytewax(files: Sequence[str], rows: int, repeats: int) -> Peer:
+def _bytewax(files: Sequence[str], rows: int, repeats: int) -> Told:
     out = _empty("streaming-bytewax")
     job = {"files": files, "tolerance": TOLERANCE, "repeats": repeats}
     told = run_script("bytewax_windows", json.dumps(job), out)
-    check("bytewax", "tumbling", rows, pq.read_table(out / "tumbling.parquet"))
-    return Peer(told.said["seconds"], told)
+    for processes in told.said:
+        parts = [pq.read_table(path) for path in sorted(out.glob(f"tumbling-{processes}-*.parquet"))]
+        check("bytewax", "tumbling", rows, pa.concat_tables(parts))
+    return told
 
 
 def _empty(name: str) -> Path:
