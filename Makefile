@@ -43,7 +43,7 @@ test: check ## check, then every test (the long ones apart: see soak)
 soak: setup ## the long versions of the tests
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
-bench: setup ## speed and memory beside DuckDB, Polars and plain PySpark; writes bench/results.json
+bench: setup ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json
 	@$(BIN)/python -m bench.run $(ARGS)
 
 lock: ## renew requirements.lock from pyproject.toml
