@@ -10,16 +10,16 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.check_streaming import check
-from bench.measure import Timing, Told, run_script
+from bench.measure import run_script
 from bench.ours_streaming import ON_SPARK, WINDOWS, StreamStore
-from bench.running import OUT, Bench, Result, faster
+from bench.running import OUT, Bench, Result
 from bench.sales import DISORDER, TOLERANCE, Sales
 
 SPARK_TARGET = 0.6
@@ -52,30 +52,14 @@ def _rate(rows: int, seconds: float) -> str:
 # -- windows, from what is accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The times that a peer took."""
-
-    times: Sequence[float]
-    told: Told
-
-    @property
-    def timing(self) -> Timing:
-        return Timing(min(self.times), self.told.process, self.told.peak)
-
-
 def streaming_windows(bench: Bench) -> list[Result]:
     """Each kind, in each degree of disorder: ours, the same aggregation as a batch, and Bytewax."""
-    found: list[Result] = []
-    for disorder in DISORDER:
-        found += _windows(bench, disorder)
-    return found
+    return [result for disorder in DISORDER for result in _windows(bench, disorder)]
 
 
 def _windows(bench: Bench, disorder: int) -> list[Result]:
     plan = bench.plan
-    sales = Sales(plan.events)
-    slices = sales.slices(disorder)
+    slices = Sales(plan.events).slices(disorder)
     bench.say(f"streaming windows, {disorder} % disorder")
     store = _store(bench, "streaming")
     store.accept(slices)
@@ -87,60 +71,58 @@ def _windows(bench: Bench, disorder: int) -> list[Result]:
             took, results = store.compute(f"{kind}_{turn}", kind)
             check("tidemill", kind, plan.events, results)
             ours[kind] = min(took, ours.get(kind, took))
-    raw = store.raw_files()
     bench.say("plain PySpark")
-    spark = _spark(raw, plan.events, plan.repeats)
-    note = f"; {disorder} % disorder"
-    beside_spark = [
-        faster(
-            f"streaming_{kind}_{disorder} vs pyspark",
-            ours[kind],
-            spark[kind].timing,
-            SPARK_TARGET,
-            f"{note}, {_rate(plan.events, ours[kind])}",
-        )
+    peers = _spark(store.raw_files(), plan.events, plan.repeats)
+    store.close()
+    found = [
+        _beside(f"streaming_{kind}_{disorder} vs pyspark", ours[kind], peers[kind], plan.events, SPARK_TARGET)
         for kind in WINDOWS
     ]
-    store.close()
+    bench.say("bytewax")
+    files = [each.file for each in slices]
+    return found + with_bytewax(disorder, ours["tumbling"], files, plan.events, plan.repeats)
+
+
+def with_bytewax(disorder: int, ours: float, files: Sequence[str], rows: int, repeats: int) -> list[Result]:
+    """Tumbling windows beside it; when it is not installed, a result that says so."""
     case = f"streaming_tumbling_{disorder} vs bytewax"
     if importlib.util.find_spec("bytewax") is None:
-        missing = "Bytewax is not installed: it has no wheels for this Python (3.12 is the newest)"
-        return [*beside_spark, Result(case, ours["tumbling"], None, None, None, True, "s", note=missing)]
-    bench.say("bytewax")
-    told = _bytewax([each.file for each in slices], plan.events, plan.repeats)
+        missing = "no peer: Bytewax is not installed, there are no wheels of it for Python 3.13 or newer"
+        return [Result(case, ours, None, None, None, True, "s", note=missing)]
+    said = _bytewax(files, rows, repeats)
+    how = {name: f"; batches of {one['batch']}, its rows parsed before" for name, one in said.items()}
+    best = {name: min(one["seconds"]) for name, one in said.items()}
     return [
-        *beside_spark,
-        _beside(told, "1", case, ours["tumbling"], plan.events, BYTEWAX_TARGET, note),
-        _beside(told, "2", f"{case} x 2", ours["tumbling"], plan.events, None, f"{note}, two processes"),
+        _beside(case, ours, best["1"], rows, BYTEWAX_TARGET, how["1"]),
+        _beside(f"{case} x 2", ours, best["2"], rows, None, f"{how['2']}, two processes by key"),
     ]
 
 
-def _beside(
-    told: Told, processes: str, case: str, ours: float, rows: int, target: float | None, note: str
-) -> Result:
-    said = told.said[processes]
-    took = min(said["seconds"])
-    note += f", rows parsed before, batches of {said['batch']}, the best of {len(said['tried'])} sizes; "
-    note += f"{_rate(rows, took)} beside {_rate(rows, ours)}"
-    return faster(case, ours, Timing(took, told.process, told.peak), target, note)
+def _beside(case: str, ours: float, peer: float, rows: int, target: float | None, how: str = "") -> Result:
+    ratio = peer / ours
+    sense: Literal[">=", ""] = "" if target is None else ">="
+    note = f"{_rate(rows, ours)} beside {_rate(rows, peer)}{how}"
+    return Result(case, ours, peer, ratio, target, target is None or ratio >= target, "s", sense, note)
 
 
-def _spark(raw: Sequence[str], rows: int, repeats: int) -> dict[str, Peer]:
+def _spark(raw: Sequence[str], rows: int, repeats: int) -> dict[str, float]:
+    """Seconds of each kind."""
     out = _empty("streaming-pyspark")
     told = run_script("pyspark_windows", json.dumps({"raw": raw, "repeats": repeats}), out)
     for kind in WINDOWS:
         check("pyspark", kind, rows, pq.read_table(out / kind))
-    return {kind: Peer(times, told) for kind, times in told.said["seconds"].items()}
+    return {kind: min(seconds) for kind, seconds in told.said["seconds"].items()}
 
 
-def _bytewax(files: Sequence[str], rows: int, repeats: int) -> Told:
+def _bytewax(files: Sequence[str], rows: int, repeats: int) -> dict[str, Any]:
+    """By the number of processes: `seconds`, and the size of `batch` that they were reached with."""
     out = _empty("streaming-bytewax")
     job = {"files": files, "tolerance": TOLERANCE, "repeats": repeats}
     told = run_script("bytewax_windows", json.dumps(job), out)
     for processes in told.said:
         parts = [pq.read_table(path) for path in sorted(out.glob(f"tumbling-{processes}-*.parquet"))]
         check("bytewax", "tumbling", rows, pa.concat_tables(parts))
-    return told
+    return told.said
 
 
 def _empty(name: str) -> Path:
