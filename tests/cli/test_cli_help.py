@@ -19,7 +19,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "init", "types", "version",
         "ingest", "ingest-command", "run", "retract",
         "status", "ledger", "slice", "quarantine", "query", "metrics",
-        "tail", "late", "explain",
+        "tail", "late", "explain", "results", "flush",
         "windows", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
         "verify", "recover", "bench",
