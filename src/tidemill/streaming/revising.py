@@ -5,7 +5,7 @@ Rules on two tables in memory; where nothing stands nothing is compared, however
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidemill.model.names import column_name
 from tidemill.model.slices import set_hash
-from tidemill.model.streaming import Trigger, WindowSpec
+from tidemill.model.streaming import Close, Trigger, WindowSpec
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.streaming.aggregate import GROUP, VALUE
@@ -52,6 +52,13 @@ class Revising:
             rows, olds = np.flatnonzero(there), before[there]
             equal = pc.equal(_take(fresh, "hash", rows), _take(held, "hash", olds))
             same[rows] = _mask(equal) & ~was_withdrawn[olds]
+            if not spec.kind.by_time or spec.close is Close.COMPLETE:
+                # Where windows end follows from rows, those of other groups too, and each aggregation window
+                # has slices of its own: one that begins at the same instant may hold other rows of the same
+                # slices.
+                for name, new in self._told():
+                    old = _take(held, name, olds)
+                    same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old)
         self._rows = np.flatnonzero(closed & ~same)  # of fresh: those that come out
         self._before_rows = before[self._rows]  # of held: what each of them was, or -1
         still = np.zeros(held.num_rows, np.bool_)
@@ -59,9 +66,10 @@ class Revising:
         open_ids = self._ids.filter(pa.array(~closed))
         waits = _mask(pc.is_in(held.column("window_id"), open_ids))
         waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
-        if anew:
-            waits[:] = False
-        waits[before[same & ~closed]] = True  # it is what the open window holds
+        if anew:  # slices may have gone: only what the open window still holds can stay
+            still_held = np.zeros(held.num_rows, np.bool_)
+            still_held[before[same & ~closed]] = True
+            waits &= still_held
         self._gone = np.flatnonzero(~still & ~was_withdrawn & ~waits)  # of held
         self._past = np.flatnonzero(~still & was_withdrawn)
         self._replaced = not spec.kind.by_time and bool(self._gone.size or self._past.size)
@@ -70,6 +78,13 @@ class Revising:
         self._why = [Trigger.RETRACTION] * self._gone.size
         if self._replaced:
             self._settle()
+
+    def _told(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """What a result says of its rows: its columns in the table, and fresh."""
+        for name in ("end", "rows", "late_rows", "first_time", "last_time", "bytes"):
+            yield name, self._fresh.column(name)
+        for aggregate in self._spec.aggregates:
+            yield aggregate.name, self._fresh.column(VALUE + aggregate.name)
 
     def _before(self) -> Ints:
         """Of each fresh result, the row of `held` that is about the same, or -1."""
@@ -232,6 +247,14 @@ class Revising:
 def _mask(column: pa.ChunkedArray | pa.Array) -> Mask:
     values: Mask = np.asarray(one(column).to_numpy(zero_copy_only=False), np.bool_)
     return values
+
+
+def _alike(a: pa.ChunkedArray, b: pa.ChunkedArray) -> Mask:
+    """Where both hold the same: nothing and nothing, and no number and no number, are the same."""
+    equal = pc.or_(pc.fill_null(pc.equal(a, b), False), pc.and_(pc.is_null(a), pc.is_null(b)))
+    if pa.types.is_floating(a.type):
+        equal = pc.or_(equal, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))
+    return _mask(equal)
 
 
 def _take(table: pa.Table, name: str, rows: Ints) -> pa.ChunkedArray:
