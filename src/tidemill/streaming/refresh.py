@@ -103,6 +103,7 @@ class Refresher:
         self.root = warehouse / "windows" / stream.name / spec.name
         self._warehouse = warehouse
         self._table: Table | None = None
+        self._cleaned = False  # of what a process that died may have left
 
     # -- the table and the mark
 
@@ -173,7 +174,7 @@ class Refresher:
             task = self._by_watermark(mark, look)
         if task is None:
             return self._nothing(mark, new)
-        return self._compute(mark, new, task, look)
+        return self._compute(new, task, look)
 
     def _nothing(self, mark: Mark | None, new: Mark) -> Refreshed:
         """Nothing to compute: remember what was looked at, so that it is not looked at again."""
@@ -181,6 +182,8 @@ class Refresher:
             new = replace(new, version=mark.version, carried=mark.carried)
             if (new.raw, new.heard) != (mark.raw, mark.heard):
                 self.state.set_mark(self.stream.name, self.spec.name, new.text())
+            if not self._cleaned:
+                self._clean_up(new)
         return Refreshed(self.spec.name)
 
     def _by_datasets(self, mark: Mark | None, new: Mark) -> tuple[Task | None, Mark]:
@@ -365,7 +368,7 @@ class Refresher:
         self.table.clean_staging()
         return found
 
-    def _compute(self, mark: Mark | None, new: Mark, task: Task, look: Look) -> Refreshed:
+    def _compute(self, new: Mark, task: Task, look: Look) -> Refreshed:
         table = self.table
         self.places.look(look.snapshot.version, anew=task.whole)
         if not self.spec.kind.by_time:
@@ -391,14 +394,15 @@ class Refresher:
             events = results_available(self.spec, told, batch, look.now)
         self.state.set_mark(self.stream.name, self.spec.name, new.text(), events)
         failpoint("results.after_state")
-        table.clean_staging()
-        self._forget(mark, new)
+        self._clean_up(new)
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
         return Refreshed(self.spec.name, results, withdrawn)
 
-    def _forget(self, mark: Mark | None, new: Mark) -> None:
-        """Rows of windows that were open before are not needed any more, nor what a crash left of them."""
+    def _clean_up(self, mark: Mark) -> None:
+        """Rows of windows that were open before are not needed any more, nor is what a crash left."""
+        self.table.clean_staging()
         folder = self.root / OPEN
         for path in folder.iterdir() if folder.is_dir() else ():
-            if path.name not in new.carried:
+            if path.name not in mark.carried:
                 path.unlink(missing_ok=True)
+        self._cleaned = True
