@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tidemill.accept.clocks import watermark_at
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
 from tidemill.model.time import DAY
+from tidemill.reports import watermark_of
 from tidemill.state.protocol import State
 from tidemill.streaming.places import Places
 from tidemill.streaming.refresh import Look, Refreshed, Refresher
@@ -48,13 +48,6 @@ class Flow:
     def declared(self) -> Mapping[str, Stream]:
         """Streams with streaming windows."""
         return {name: stream for name, stream in self._project.streams.items() if stream.windows}
-
-    def watermark(self, stream: str, now: int) -> int | None:
-        """Of the stream as of now; while slices wait to be accepted, as of the arrival of the oldest."""
-        waiting = self._state.pending(stream, 1)[:1]
-        instant = min([now, *(entry.slice.arrival for entry in waiting)])
-        declared = self._project.stream(stream)
-        return watermark_at(declared, self._state.clocks(stream), self._state.progress(stream), instant)
 
     def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[Refreshed]:
         """Bring the results of a stream up to its watermark; with `flush` open windows come out, too."""
@@ -99,7 +92,7 @@ class Flow:
             return None
         self._raw[stream] = raw
         raw.refresh()
-        return Look(raw, self.watermark(stream, now), now, flush)
+        return Look(raw, watermark_of(self._project.stream(stream), self._state, now), now, flush)
 
     def _of(self, stream: str) -> list[Refresher]:
         declared = self._project.stream(stream)

@@ -16,10 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from tidemill import eventtime
+from tidemill import eventtime, given
 from tidemill.config import Project, Stream, load_project
 from tidemill.ingest.adopt import adopt, has_landings
-from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.ingest.sources import expand
@@ -28,8 +27,7 @@ from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError, TidemillError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
-from tidemill.reports import StreamStatus, TickReport
+from tidemill.reports import StreamStatus, TickReport, idle_sources, watermark_of
 from tidemill.rounds import tick_stream
 from tidemill.state.opening import open_store, store_exists, store_name
 from tidemill.state.protocol import State
@@ -147,7 +145,7 @@ class Mill:
         """Land files (paths, globs, folders, `-` for standard input); returns once they are durable. With
         `empty` there are none: nothing happened between `start` and `end`."""
         declared = self.project.stream(stream)
-        bounds = _bounds(declared, start, end)
+        bounds = given.bounds(declared, start, end)
         if empty:
             if files or bounds is None:
                 raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
@@ -191,13 +189,13 @@ class Mill:
             content,
             arrival=self.clock(),
             format=self._format(declared, format) or (None if content else Format.NDJSON),
-            declared=_bounds(declared, start, end),
+            declared=given.bounds(declared, start, end),
             source=source,
             name=name,
         )
 
-    def _format(self, stream: Stream, given: str | Format | None) -> Format | None:
-        chosen = given or stream.format
+    def _format(self, stream: Stream, wanted: str | Format | None) -> Format | None:
+        chosen = wanted or stream.format
         if chosen == "auto":
             return None
         try:
@@ -279,9 +277,13 @@ class Mill:
                 return reports
 
     def run(
-        self, stop: threading.Event, interval: float, on_tick: Callable[[TickReport], None] | None = None
+        self,
+        stop: threading.Event,
+        interval: float,
+        on_tick: Callable[[TickReport], None] | None = None,
+        on_flush: Callable[[dict[str, list[Refreshed]]], None] = lambda _flushed: None,
     ) -> None:
-        """The daemon: ticks until `stop` is set, without a pause while there is work."""
+        """The daemon: ticks until `stop` is set, without a pause while there is work; then it flushes."""
         while not stop.is_set():
             try:
                 report = self.tick()
@@ -296,7 +298,7 @@ class Mill:
             if report.idle:
                 stop.wait(interval)
         if self.project.engine.flush_on_stop and any(s.windows for s in self.project.streams.values()):
-            self.flush()
+            on_flush(self.flush())
 
     def acceptor(self, stream: str) -> Acceptor:
         from tidemill.accept.batch import Acceptor
@@ -352,7 +354,7 @@ class Mill:
         from tidemill.streaming.desk import read_results
 
         declared = self.project.stream(stream)
-        span = _span(start, end)
+        span = given.span(start, end)
         return read_results(self.project.warehouse, declared, window, span, tenant, revisions=revisions)
 
     @cached_property
@@ -396,7 +398,7 @@ class Mill:
         """Write the datasets of windows as parquet, arrow or csv to a file (for one) or into a folder."""
         from tidemill.windowing import export
 
-        return export(self, stream, [_instant(window) for window in windows], to, target, revision)
+        return export(self, stream, [given.instant(window) for window in windows], to, target, revision)
 
     def events(
         self, after: int = 0, limit: int = 1000, stream: str | None = None
@@ -480,17 +482,21 @@ class Mill:
 
     def _status(self, stream: str) -> StreamStatus:
         raw, quarantine = self.existing("raw", stream), self.existing("quarantine", stream)
+        declared, clocks = self.project.stream(stream), self.state.clocks(stream)
         return StreamStatus(
             stream=stream,
             totals=dict(self.state.totals(stream)),
-            clocks=self.state.clocks(stream),
+            clocks=clocks,
             watermark=self.watermark(stream),
-            stale_tiles=len(self.state.stale_tiles(stream)) if self.project.stream(stream).metrics else 0,
+            stale_tiles=len(self.state.stale_tiles(stream)) if declared.metrics else 0,
             raw_parts=len(raw.snapshot().parts) if raw else 0,
             raw_rows=raw.snapshot().rows if raw else 0,
             quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
             tiles=dict(self.state.tile_counts(stream)),
             windows=self._window_counts(stream),
+            progress=self.state.progress(stream),
+            idle=idle_sources(declared, clocks, self.clock()),
+            event_time=declared.in_event_time,
         )
 
     def _window_counts(self, stream: str) -> dict[str, int]:
@@ -500,7 +506,7 @@ class Mill:
 
     def watermark(self, stream: str) -> int | None:
         """Of the stream as of now: the least of those of its sources that are not idle."""
-        return self.flow.watermark(stream, self.clock())
+        return watermark_of(self.project.stream(stream), self.state, self.clock())
 
     def quarantine(
         self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None
@@ -570,25 +576,3 @@ def recover(
 
     project = load_project(Path(path), eventtime.registered())
     return recover_state(project, spark=spark, clock=clock, progress=progress)
-
-
-def _bounds(stream: Stream, start: str | int | None, end: str | int | None) -> Interval | None:
-    if start is None and end is None:
-        return None
-    if start is None or end is None:
-        raise InputError("declared bounds need both ends", hint="give --start and --end, half-open")
-    declared = Interval(_instant(start), _instant(end))
-    check_bounds(stream, declared)
-    return declared
-
-
-def _span(start: str | int | None, end: str | int | None) -> Interval:
-    """All of time where no end is given."""
-    return Interval(
-        _instant(start) if start is not None else MIN_INSTANT,
-        _instant(end) if end is not None else MAX_INSTANT,
-    )
-
-
-def _instant(given: str | int) -> int:
-    return parse_instant(given) if isinstance(given, str) else given

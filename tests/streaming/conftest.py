@@ -54,7 +54,9 @@ class Rows:
             ts = (EPOCH + round(at * SECOND)) // 1000
             lines.append(json.dumps({"id": f"r{self.number}", "ts": ts} | fields))
         with self.open() as mill:
-            return mill.land("rows", "\n".join(lines).encode(), name=f"s{self.number}", source=source).entry.id
+            return mill.land(
+                "rows", "\n".join(lines).encode(), name=f"s{self.number}", source=source
+            ).entry.id
 
     def tick(self) -> None:
         with self.open() as mill:
@@ -73,7 +75,9 @@ class Rows:
         """What stands: start and end in seconds, then these columns."""
         with self.open() as mill:
             found = mill.results("rows", window, revisions=revisions).to_pylist()
-        return [(seconds(row["start"]), seconds(row["end"]), *(row[name] for name in columns)) for row in found]
+        return [
+            (seconds(row["start"]), seconds(row["end"]), *(row[name] for name in columns)) for row in found
+        ]
 
     def watermark(self) -> float | None:
         with self.open() as mill:
@@ -106,8 +110,15 @@ def new_rows(tmp_path: Path) -> NewRows:
         event_time: Mapping[str, object] | None = None,
         **stream: object,
     ) -> Rows:
-        time = {"column": "ts", "type": "unixtimestamp_ms", "late_tolerance": tolerance} | dict(event_time or {})
-        declared: dict[str, object] = {"schema": SCHEMA, "event_time": time, "identity": "id", "windows": windows}
+        time = {"column": "ts", "type": "unixtimestamp_ms", "late_tolerance": tolerance} | dict(
+            event_time or {}
+        )
+        declared: dict[str, object] = {
+            "schema": SCHEMA,
+            "event_time": time,
+            "identity": "id",
+            "windows": windows,
+        }
         return Rows(tmp_path, declared | stream, engine or {"cores": 2})
 
     return new

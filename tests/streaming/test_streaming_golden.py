@@ -61,7 +61,11 @@ def test_v17_count_windows(new_rows: NewRows) -> None:
         rows.feed((number, value))
     assert [row[2] for row in rows.results("w", "sum")] == [30, 70]
     rows.stop()
-    assert [row[2:] for row in rows.results("w", "sum", "trigger")] == [(30, "count"), (70, "count"), (50, "stop")]
+    assert [row[2:] for row in rows.results("w", "sum", "trigger")] == [
+        (30, "count"),
+        (70, "count"),
+        (50, "stop"),
+    ]
     rows.feed((5, 60))
     assert [row[2:] for row in rows.results("w", "sum", "revision")] == [(30, 1), (70, 1), (110, 2)]
 

@@ -66,12 +66,12 @@ def value_of(aggregate: Aggregate, rows: Sequence[StreamRow]) -> Value:
         case Function.LAST:
             return present[-1] if present else None
         case Function.MIN:
-            return min(present, default=None)  # type: ignore[type-var]  # values of one field have one type
+            return min(present, default=None)
         case Function.MAX:
-            return max(present, default=None)  # type: ignore[type-var]
+            return max(present, default=None)
         case Function.PERCENTILE:
             rank = max(1, ceil(aggregate.quantile * len(present)))
-            return sorted(present)[rank - 1] if present else None  # type: ignore[type-var]
+            return sorted(present)[rank - 1] if present else None
         case Function.SUM | Function.AVG | Function.STDDEV:
             numbers = [value for value in present if not isinstance(value, str)]
             return _measure(aggregate, numbers) if numbers else None
@@ -86,7 +86,8 @@ def _measure(aggregate: Aggregate, numbers: Sequence[int | float]) -> int | floa
         case Function.SUM:
             return total
         case Function.AVG:
-            return total / (count * unit)  # a quotient of integers is the nearest double
+            quotient: float = total / (count * unit)  # of integers it is the nearest double
+            return quotient
         case _:
             if count < 2:
                 return None

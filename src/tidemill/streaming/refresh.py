@@ -256,7 +256,10 @@ class Refresher:
     def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
         """The used rows of new parts that count where windows may be out already; None: there are none."""
         self.places.look(look.snapshot.version, anew=False)
+        if not added:
+            return None
         span = Interval(ALL.start, before + 1)
+        self.places.look(look.snapshot.version, anew=False)
         snapshot = replace(look.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
         found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
