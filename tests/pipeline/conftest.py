@@ -56,8 +56,26 @@ streams:
 """
 
 
-# Small work is done in the driver by the same kernels; here nothing is.
-ALL_ON_SPARK = CONFIG.replace("memory: 512m", "memory: 512m, inline_bytes: 0")
+# The story has streaming windows, too: one whose open windows are carried on, and one of the grid that late
+# rows bring out again.
+STREAMING = f"""{CONFIG}
+    windows:
+      visits: {{kind: session, gap: 1m, key: region, aggregates: {{count: count, longest: max(latency_ms)}}}}
+      ten_minutes:
+        kind: tumbling
+        size: 10m
+        group_by: region
+        aggregates: {{latency: sum(latency_ms), p99: p99(latency_ms)}}
+        late: {{policy: reemit, max_lateness: 1d}}
+"""
+
+
+def all_on_spark(config: str) -> str:
+    """Small work is done in the driver by the same kernels; here nothing is."""
+    return config.replace("memory: 512m", "memory: 512m, inline_bytes: 0")
+
+
+ALL_ON_SPARK = all_on_spark(CONFIG)
 
 
 def request(number: int, **changes: object) -> dict[str, object]:
@@ -105,7 +123,7 @@ class Plant:
     # -- what it holds, read with nothing but the tables' logs
 
     def _table(self, kind: str) -> Table:
-        found = Table.existing(self.warehouse / kind / "requests")
+        found = Table.existing(self.warehouse / kind if "/" in kind else self.warehouse / kind / "requests")
         assert found is not None, kind
         return found
 
@@ -132,13 +150,23 @@ class Plant:
         hashes = {f"{b.key.level} {b.key.start}": b.hash for b in tile_builds(table, table.snapshot().parts)}
         return hashes, sorted(json.dumps(row, default=str) for row in self._rows("rollups").to_pylist())
 
+    def results(self, window: str) -> list[dict[str, object]]:
+        """Every revision of a streaming window's results."""
+        rows: list[dict[str, object]] = self._rows(f"windows/requests/{window}").to_pylist()
+        return sorted(rows, key=lambda r: json.dumps(r, sort_keys=True, default=str))
+
     def leftovers(self) -> list[str]:
-        """Files that no finished work needs: staging, temporaries, notes, id runs nobody knows."""
+        """Files that no finished work needs: staging, temporaries, notes, id runs and rows of open windows
+        that nobody knows."""
         with self.open() as mill:
-            runs = {f"gate/requests/{name}" for name in mill.state.runs("requests")}
+            needed = {f"gate/requests/{name}" for name in mill.state.runs("requests")}
+            for window, mark in mill.state.marks("requests").items():
+                carried = json.loads(mark)["carried"]
+                needed |= {f"windows/requests/{window}/_open/{name}" for name in carried}
         files = [p.relative_to(self.warehouse).as_posix() for p in self.warehouse.rglob("*") if p.is_file()]
         stray = [f for f in files if "_staging" in f or f.endswith((".tmp", ".note"))]
-        return sorted([*stray, *(f for f in files if f.startswith("gate/") and f not in runs)])
+        kept = [f for f in files if f.startswith("gate/") or "/_open/" in f]
+        return sorted([*stray, *(f for f in kept if f not in needed)])
 
 
 NewPlant = Callable[..., Plant]
@@ -188,7 +216,9 @@ def last_round(plant: Plant) -> None:
 
 @dataclass
 class Story:
-    """The warehouse before the last round, after it, and at each fail point in it. Copy before you touch."""
+    """The warehouse before the last round, after it, and at each fail point in it. Copy before you touch.
+
+    A point that is passed once for each streaming window is there as `point` and as `point:2`."""
 
     before: Plant
     after: Plant
@@ -197,27 +227,29 @@ class Story:
 
 @pytest.fixture(scope="session")
 def story(new_plant: NewPlant, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    plant = new_plant()
+    plant = new_plant(STREAMING)
     folder = tmp_path_factory.mktemp("story")
     with plant.open() as mill:
         for number in range(SLICES):
-            mill.land("requests", slice_of(number), name=f"slice {number}")
+            mill.land("requests", slice_of(number), name=f"slice {number}", source="file")
             if number % 2:
                 mill.tick()
-    plant.configure(ALL_ON_SPARK)
+    plant.configure(all_on_spark(STREAMING))
     before = plant.copy(folder / "before")
     at: dict[str, Plant] = {}
     one_at_a_time = threading.Lock()  # several files are copied at once when they land
 
     def keep(point: str) -> None:
         with one_at_a_time:
+            if point in at and point.startswith("results."):
+                point = f"{point}:2"
             if point not in at:
                 at[point] = plant.copy(folder / point)
 
     with observed(keep):
         last_round(plant)
     for copy in (plant, *at.values()):
-        copy.configure(CONFIG)
+        copy.configure(STREAMING)
     return Story(before, plant, at)
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 from tests.pipeline.conftest import (
-    ALL_ON_SPARK,
-    CONFIG,
     NOON,
     SLICES,
+    STREAMING,
     Plant,
     Story,
+    all_on_spark,
     last_round,
     slice_of,
     start_child,
@@ -37,6 +37,7 @@ ELSEWHERE = ("windows.", "dataset.", "events.", "retract.")  # those have walks 
 HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 LANDING = [point for point in HERE if point.startswith("landing.")]
 ON_SPARK = [point for point in HERE if point not in LANDING]
+SECOND_WINDOW = [f"{point}:2" for point in HERE if point.startswith("results.")]  # passed for each of the two
 
 
 def told(plant: Plant) -> dict[str, list[dict[str, object]]]:
@@ -52,6 +53,8 @@ def assert_same(plant: Plant, wanted: Plant) -> None:
     assert plant.raw() == wanted.raw()
     assert plant.quarantine() == wanted.quarantine()
     assert plant.tiles() == wanted.tiles()
+    for window in ("visits", "ten_minutes"):
+        assert plant.results(window) == wanted.results(window)
     assert plant.leftovers() == []
 
 
@@ -73,15 +76,15 @@ def test_the_undisturbed_story_is_what_the_oracle_says(story: Story) -> None:
 
 
 def test_every_fail_point_was_passed(story: Story) -> None:
-    assert sorted(story.at) == sorted(HERE)
+    assert sorted(story.at) == sorted([*HERE, *SECOND_WINDOW])
 
 
-@pytest.mark.parametrize("point", ON_SPARK)
+@pytest.mark.parametrize("point", [*ON_SPARK, *SECOND_WINDOW])
 def test_death_while_working_leaves_nothing_to_repair(story: Story, point: str, tmp_path: Path) -> None:
     plant = story.at[point].copy(tmp_path / "corpse")
     with plant.open() as mill:
         mill.run_until_idle()
-        if point in ("raw.after_commit", "rollups.after_commit"):
+        if point in ("raw.after_commit", "rollups.after_commit", "results.after_commit:2"):
             assert mill.verify().findings == []
     assert_same(plant, story.after)
 
@@ -105,7 +108,7 @@ def test_death_while_landing_leaves_whole_slices_or_none(story: Story, point: st
 def test_dying_again_and_again_is_no_different(story: Story, tmp_path: Path) -> None:
     """Each new process dies as well, one point further on than the one before it."""
     plant = story.at["landing.after_log"].copy(tmp_path / "first")
-    for point in ("quarantine.after_commit", "raw.after_commit", "rollups.before_commit", "gate.after_merge"):
+    for point in ("raw.after_commit", "rollups.before_commit", "gate.after_merge", "results.after_commit"):
         copies: list[Plant] = []
 
         def keep(passed: str, point: str = point, plant: Plant = plant, copies: list[Plant] = copies) -> None:
@@ -167,7 +170,7 @@ def assert_all_leave_their_copies(story: Story, points: list[str], config: str, 
 @pytest.mark.parametrize("points", [LANDING, *(ON_SPARK[i : i + 3] for i in range(0, len(ON_SPARK), 3))])
 def test_what_a_process_leaves_that_dies_is_the_copy(story: Story, points: list[str], tmp_path: Path) -> None:
     """These do their small work without Spark, by the same kernels: so quick, and the same files."""
-    assert_all_leave_their_copies(story, points, CONFIG, tmp_path)
+    assert_all_leave_their_copies(story, points, STREAMING, tmp_path)
 
 
 @pytest.mark.soak
@@ -175,7 +178,7 @@ def test_what_a_process_leaves_that_dies_is_the_copy(story: Story, points: list[
 def test_what_a_process_on_spark_leaves_that_dies_is_the_copy(
     story: Story, point: str, tmp_path: Path
 ) -> None:
-    assert_all_leave_their_copies(story, [point], ALL_ON_SPARK, tmp_path)
+    assert_all_leave_their_copies(story, [point], all_on_spark(STREAMING), tmp_path)
 
 
 SENDER = """
