@@ -36,7 +36,7 @@ def unscaled(array: pa.Array) -> Ints:
     if not len(array):
         return np.empty(0, np.int64)
     words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
-    return np.ascontiguousarray(words[array.offset : array.offset + len(array), 0])
+    return words[array.offset : array.offset + len(array), 0].copy()  # Arrow's own is not to be written to
 
 
 def decimals(low: NDArray[np.uint64], high: Ints, kind: pa.DataType, valid: Mask | None = None) -> pa.Array:
