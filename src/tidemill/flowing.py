@@ -70,7 +70,9 @@ class Flow:
                 table = Table.existing(refresher.root)
                 batches: dict[int, list[str]] = {}
                 for path in table.snapshot().paths() if table is not None else ():
-                    batches.setdefault(int(str(read_footer(path)["batch"])), []).append(path)
+                    footer = read_footer(path)
+                    if footer["fingerprint"] == refresher.fingerprint:  # else they are made anew
+                        batches.setdefault(int(str(footer["batch"])), []).append(path)
                 for batch, parts in sorted(batches.items()):
                     events = refresher.events(parts, batch, now)
                     self._state.set_mark(stream, refresher.spec.name, None, events)

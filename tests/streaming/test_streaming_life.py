@@ -314,6 +314,27 @@ def test_a_lost_state_is_recovered_with_its_results_and_events(new_rows: NewRows
     assert rows.verify() == []
 
 
+def test_what_a_stop_let_out_outlives_a_lost_state(new_rows: NewRows) -> None:
+    rows = new_rows(windows=LIFE, event_time={"late_tolerance": "20s"})
+    for step in range(2):
+        _live(rows, step)
+    rows.tick()
+    rows.stop()
+    before = _story(rows)
+    assert any("stop" in row for row in rows.results("s", "trigger"))
+    assert rows.verify() == []
+    for path in rows.folder.glob("**/state.db*"):
+        path.unlink()
+    recover(rows.folder, clock=rows.clock)
+    rows.tick()
+    assert _story(rows) == before
+    rows.feed({"at": 3.5, "a": 1, "b": 1})  # on time, and in a window that a stop let out
+    assert rows.verify() == []
+    rows.feed({"at": 100, "a": 0, "b": 9})
+    assert rows.results("w", "sum")[:2] == [(-10, 0, Decimal(1000)), (0, 10, Decimal(9))]
+    assert rows.verify() == []
+
+
 def test_verify_finds_a_result_that_was_tampered_with(new_rows: NewRows) -> None:
     rows = new_rows(windows={"w": summed(size="10s")})
     rows.feed((1, 1), (12, 2), (30, 4))

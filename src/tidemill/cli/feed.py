@@ -18,6 +18,7 @@ from tidemill.model.time import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tidemill.cli.plain_results import Flushed
     from tidemill.ingest.landing import LandedMany
     from tidemill.mill import Mill
     from tidemill.reports import TickReport
@@ -155,11 +156,18 @@ def run(
                     if not report.idle:
                         session.out.tick(report)
 
+                def flushed(done: Flushed) -> None:
+                    for name, one in ((name, one) for name, of in done.items() for one in of):
+                        if meter is not None:
+                            meter.window_results(name, one.window, one.results, one.withdrawn)
+                    if any(not one.idle for of in done.values() for one in of):
+                        session.out.results.flushed(done)
+
                 if once:
                     _until_idle(mill, stop, told)
                     return
                 session.out.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
-                mill.run(stop, wait / SECOND, told)
+                mill.run(stop, wait / SECOND, told, flushed)
                 session.out.note("stopped")
 
         until_stopped(work)

@@ -137,6 +137,7 @@ def _event(spec: WindowSpec, told: Told, batch: int, now: int) -> OutboxEvent:
         "location": f"windows/{spec.stream}/{spec.name}",
         "batch": batch,
     }
-    parts = (AVAILABLE, spec.stream, spec.name, spec.fingerprint, batch, told.start, told.end)
+    content = (told.results, told.withdrawn, told.rows, told.late_rows, told.revision)
+    parts = (AVAILABLE, spec.stream, spec.name, spec.fingerprint, batch, told.start, told.end, *content)
     event_id = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
     return OutboxEvent(0, event_id, AVAILABLE, spec.stream, now, data)

@@ -19,6 +19,7 @@ from tidemill.lake.sync import sync_file
 from tidemill.model.names import column_name
 from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import Interval
+from tidemill.records.arrays import Ints
 from tidemill.records.arrow import read_ipc, write_ipc
 from tidemill.streaming.aggregate import aggregate
 from tidemill.streaming.announce import Told, told_of
@@ -52,6 +53,7 @@ class FoldUnit:
         default_factory=dict
     )  # computed anew from there on: what is carried is void
     whole: bool = False  # not by_time: all keys are computed anew
+    gone: bool = False  # slices may have gone since what stands was computed
     open_file: str | None = None  # where rows of open windows go; None: nobody needs them
 
 
@@ -61,23 +63,24 @@ class Folded:
     results: int
     withdrawn: int
     carried: str | None
-    open_windows: int
+    unsettled: int | None  # the least start of a window that is open and that there are results of
     told: Sequence[Told]
 
 
 def fold(unit: FoldUnit) -> Iterator[Folded]:
     rows = rows_in(unit)
+    held = held_by(unit, rows)
     found = changes(
         unit.spec,
         unit.stream,
         computed(unit, rows),
-        held_by(unit, rows),
+        held,
         watermark=unit.watermark,
         batch=unit.batch,
         trigger=unit.trigger,
-        anew=unit.whole,
+        anew=unit.gone,
     )
-    carried, open_windows = _carry(unit, rows)
+    carried, opened = _carry(unit, rows)
     part = None
     if found.table.num_rows:
         footer: dict[str, object] = {
@@ -88,7 +91,8 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
             "batch": unit.batch,
         }
         part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
-    yield Folded(part, found.results, found.withdrawn, carried, open_windows, told_of(unit.spec, found.table))
+    unsettled = _unsettled(unit, [held, found.table], opened)
+    yield Folded(part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table))
 
 
 def computed(unit: FoldUnit, rows: pa.Table) -> pa.Table:
@@ -146,17 +150,30 @@ def _since(unit: FoldUnit, rows: pa.Table) -> dict[Key, int]:
     return since
 
 
-def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, int]:
-    """Rows of windows that are open at the watermark, whatever a stop let out."""
+def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
+    """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those."""
     if unit.open_file is None:
-        return None, 0
+        return None, np.empty(0, np.int64)
     assigned = assign(unit.spec, rows, unit.watermark, flush=False)
     kept = np.sort(assigned.row[~assigned.closed[assigned.window]])
     if not kept.size:
-        return None, 0
+        return None, np.empty(0, np.int64)
     write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
     sync_file(Path(unit.open_file))
-    return unit.open_file, int(np.count_nonzero(~assigned.closed))
+    return unit.open_file, assigned.start[~assigned.closed]
+
+
+def _unsettled(unit: FoldUnit, tables: Sequence[pa.Table], opened: Ints) -> int | None:
+    """Where results begin that a later fold has to look at although nothing disturbs them: of windows that
+    are open, and of what a stop brought out of rows after the watermark."""
+    found: list[int] = []
+    for table in tables:
+        starts = table.column("start").cast(pa.int64()).to_numpy()
+        concerned = np.isin(starts, opened)
+        if unit.watermark is not None:
+            concerned |= starts > unit.watermark
+        found += starts[concerned].tolist()
+    return min(found, default=None)
 
 
 def _inside(starts: np.ndarray, intervals: Sequence[Interval]) -> np.ndarray:

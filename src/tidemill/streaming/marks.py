@@ -22,6 +22,7 @@ class Mark:
     raw: int = UNKNOWN  # version of raw they are made of
     watermark: int | None = None  # windows are out up to here
     carried: tuple[str, ...] = ()  # files with the rows of windows that were open then
+    unsettled: int | None = None  # the least start of one of those that there are results of in the table
     heard: int = 0  # `close: complete`: place in the outbox up to which datasets are taken into account
 
     def text(self) -> str:

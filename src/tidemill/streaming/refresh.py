@@ -21,6 +21,7 @@ from tidemill.config.stream import Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.lake.parts import read_footer
+from tidemill.lake.schemas import stored_schema
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.lake.sync import make_folder, storage_errors
 from tidemill.lake.table import Table
@@ -37,7 +38,7 @@ from tidemill.streaming.fold import FoldUnit, fold
 from tidemill.streaming.keys import Key
 from tidemill.streaming.marks import Mark, fingerprint_of, read_mark
 from tidemill.streaming.places import Places
-from tidemill.streaming.results import results_table
+from tidemill.streaming.results import results_schema, results_table
 from tidemill.streaming.rows import Extracted, ExtractUnit, Wanted, extract, rows_of
 from tidemill.streaming.tasks import (
     ALL,
@@ -137,13 +138,14 @@ class Refresher:
         existing = Table.existing(self.root)
         if existing is None:
             return
-        for path in existing.snapshot().paths()[:1]:
-            if read_footer(path).get("fingerprint") != self.fingerprint:
-                story = {"stream": self.stream.name, "window": self.spec.name}
-                log.warning("the declaration of the window changed: its results are made anew", extra=story)
-                self._table = None
-                with storage_errors("clear the results", self.root):
-                    shutil.rmtree(self.root)
+        others = [read_footer(path).get("fingerprint") for path in existing.snapshot().paths()[:1]]
+        fits = existing.schema == stored_schema(results_schema(self.spec, self.stream), ())
+        if any(one != self.fingerprint for one in others) or not fits:
+            story = {"stream": self.stream.name, "window": self.spec.name}
+            log.warning("the declaration of the window changed: its results are made anew", extra=story)
+            self._table = None
+            with storage_errors("clear the results", self.root):
+                shutil.rmtree(self.root)
 
     def _catch_up(self, mark: Mark) -> None:
         for commit in self.table.commits(after=mark.version):
@@ -179,7 +181,7 @@ class Refresher:
     def _nothing(self, mark: Mark | None, new: Mark) -> Refreshed:
         """Nothing to compute: remember what was looked at, so that it is not looked at again."""
         if mark is not None:
-            new = replace(new, version=mark.version, carried=mark.carried)
+            new = replace(new, version=mark.version, carried=mark.carried, unsettled=mark.unsettled)
             if (new.raw, new.heard) != (mark.raw, mark.heard):
                 self.state.set_mark(self.stream.name, self.spec.name, new.text())
             if not self._cleaned:
@@ -194,11 +196,11 @@ class Refresher:
     def _by_watermark(self, mark: Mark | None, look: Look) -> Task | None:
         added = self._added(mark, look)
         if mark is None or added is None:
-            return self._anew(look)
+            return self._anew(look, gone=mark is not None)
         watermark = look.watermark
         before = mark.watermark
         if watermark is None or (before is not None and watermark < before):
-            return self._anew(look)
+            return self._anew(look, gone=True)
         late = self._late_rows(added, before, look) if before is not None else None
         if self.spec.kind.by_time:
             starts = closing(self.spec, before, watermark)
@@ -211,28 +213,32 @@ class Refresher:
             return None
         return self._of_keys(mark, late, watermark, look)
 
-    def _anew(self, look: Look) -> Task:
+    def _anew(self, look: Look, *, gone: bool) -> Task:
         trigger = first_trigger(self.spec, flush=look.flush)
         starts = (ALL,) if self.spec.kind.by_time else ()
         wanted = Wanted(ALL, starts=starts or None)
-        return Task(wanted, starts, whole=True, flush=look.flush, trigger=trigger)
+        return Task(wanted, starts, whole=True, gone=gone, flush=look.flush, trigger=trigger)
 
     def _of_grid(self, starts: Sequence[Interval], look: Look) -> Task:
         span = Interval(starts[0].start, starts[-1].end + self.spec.size)
         trigger = first_trigger(self.spec, flush=look.flush)
         return Task(Wanted(span, starts=starts), starts, flush=look.flush, trigger=trigger)
 
-    def _of_keys(self, mark: Mark, late: pa.Table | None, watermark: int, look: Look) -> Task:
-        held = self.table.snapshot().paths()
+    def _of_keys(self, mark: Mark, late: pa.Table | None, watermark: int, look: Look) -> Task | None:
         carried = [str(self.root / OPEN / name) for name in mark.carried]
         if not all(Path(path).is_file() for path in carried):
-            return self._anew(look)
+            return self._anew(look, gone=False)
         again: dict[Key, int] = {}
         if late is not None:
+            held = self.table.snapshot().paths()
             again = restarts(self.spec, self.stream, first_instants(self.spec, late), carried, held)
         low = ALL.start if mark.watermark is None else mark.watermark + 1
         span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
+        if not (carried or again or look.flush or parts_for(self.spec, look.snapshot, [span])):
+            return None
+        concerned = [low, *again.values(), *([mark.unsettled] if mark.unsettled is not None else [])]
         return Task(
+            held_from=min(concerned),
             wanted=Wanted(span, again=again or None, since=low if again else None),
             again=again,
             carried=carried,
@@ -255,11 +261,10 @@ class Refresher:
 
     def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
         """The used rows of new parts that count where windows may be out already; None: there are none."""
-        self.places.look(look.snapshot.version, anew=False)
         if not added:
             return None
-        span = Interval(ALL.start, before + 1)
         self.places.look(look.snapshot.version, anew=False)
+        span = Interval(ALL.start, before + 1)
         snapshot = replace(look.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
         found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
@@ -327,6 +332,7 @@ class Refresher:
     ) -> FoldUnit:
         low = cuts[bucket - 1] if cuts and bucket else ALL.start
         high = cuts[bucket] if bucket < len(cuts) else ALL.end
+        starts = clipped(task.starts, low, high)
         name = f"{batch:08d}-{bucket:04d}"
         carries = not self.spec.kind.by_time
         return FoldUnit(
@@ -334,22 +340,35 @@ class Refresher:
             stream=self.stream,
             fingerprint=self.fingerprint,
             files=[one.files[bucket] for one in found if bucket in one.files],
-            held=self.table.snapshot().paths(),
+            held=self._held(task, starts),
             watermark=look.watermark,
             flush=task.flush,
             trigger=task.trigger,
             batch=batch,
             folder=str(self.table.staging(str(batch))),
             name=f"{name}.parquet",
-            starts=clipped(task.starts, low, high),
+            starts=starts,
             only=clipped(task.only, low, high) if task.only is not None else None,
             bucket=bucket,
             buckets=buckets,
             carried=task.carried,
             again=task.again,
             whole=task.whole,
+            gone=task.gone,
             open_file=str(self.root / OPEN / f"{name}-{look.snapshot.version}.arrow") if carries else None,
         )
+
+    def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
+        """Parts of the results table that may hold what a bucket answers for."""
+        snapshot = self.table.snapshot()
+        if self.spec.kind.by_time:
+            found: dict[str, Part] = {}
+            for one in starts:
+                found |= {p.path: p for p in snapshot.select(None, {"start": (one.start, one.end - 1)})}
+            return snapshot.paths([found[path] for path in sorted(found)])
+        if task.held_from is None:
+            return snapshot.paths()
+        return snapshot.paths(snapshot.select(None, {"start": (task.held_from, None)}))
 
     def verify(self, look: Look) -> list[Difference | int]:
         """Compute everything anew and compare; the numbers are of results compared. What raw or the watermark
@@ -358,7 +377,7 @@ class Refresher:
         if mark is None or mark.raw != look.snapshot.version:
             return []
         look = replace(look, watermark=mark.watermark)
-        task: Task | None = self._anew(look)
+        task: Task | None = self._anew(look, gone=False)
         if self.spec.close is Close.COMPLETE:
             heard, task = heard_of(self.spec, self.stream, self.state, 0)
             if heard != mark.heard:
@@ -382,7 +401,8 @@ class Refresher:
         folded = self.engine.run(fold, units, f"fold {self.spec.name}", size)
         failpoint("results.after_fold")
         carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
-        new = replace(new, version=table.version, carried=carried)
+        unsettled = min((one.unsettled for one in folded if one.unsettled is not None), default=None)
+        new = replace(new, version=table.version, carried=carried, unsettled=unsettled)
         parts = [one.part for one in folded if one.part is not None]
         events: list[OutboxEvent] = []
         if parts:

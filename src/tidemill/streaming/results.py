@@ -220,7 +220,7 @@ def changes(
     it, if there is one, which names it in `supersedes`; windows of the grid replace nothing.
     """
     schema = results_schema(spec, stream)
-    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, anew=anew)
+    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, watermark, anew=anew)
     results, withdrawn = revising.results(), revising.withdrawn()
     table = pa.concat_tables([results, withdrawn])
     said = {

@@ -37,6 +37,7 @@ class Revising:
         fresh: pa.Table,
         held: pa.Table,
         trigger: Trigger,
+        watermark: int | None,
         *,
         anew: bool,
     ) -> None:
@@ -65,6 +66,8 @@ class Revising:
         still[before[closed & there]] = True
         open_ids = self._ids.filter(pa.array(~closed))
         waits = _mask(pc.is_in(held.column("window_id"), open_ids))
+        if watermark is not None:  # a stop brings out rows that are still buffered, too
+            waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark
         waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
         if anew:  # slices may have gone: only what the open window still holds can stay
             still_held = np.zeros(held.num_rows, np.bool_)
@@ -207,7 +210,8 @@ class Revising:
             for name in ("rows", "slices"):
                 fewer |= self._fresh.column(name).to_numpy()[news] < self._held.column(name).to_numpy()[olds]
             stopped = _mask(pc.equal(_take(self._held, "trigger", olds), Trigger.STOP.value))
-            why[there] = np.where(stopped, 0, np.where(fewer, 2, 1))
+            if self._trigger is not Trigger.STOP:
+                why[there] = np.where(stopped, 0, np.where(fewer, 2, 1))
         told = [self._trigger.value, Trigger.LATE.value, Trigger.RETRACTION.value]
         return pa.array(told, pa.string()).take(pa.array(why))
 

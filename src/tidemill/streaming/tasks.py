@@ -32,6 +32,8 @@ class Task:
     only: Sequence[Interval] | None = None  # … and of those, only these may stand; None: by the watermark
     again: Mapping[Key, int] = field(default_factory=dict)
     whole: bool = False
+    gone: bool = False  # slices may have gone since what stands was computed
+    held_from: int | None = None  # no result with an earlier start is concerned; None: any may be
     carried: Sequence[str] = ()
     flush: bool = False
     trigger: Trigger = Trigger.WATERMARK
