@@ -333,8 +333,6 @@ class Refresher:
         low = cuts[bucket - 1] if cuts and bucket else ALL.start
         high = cuts[bucket] if bucket < len(cuts) else ALL.end
         starts = clipped(task.starts, low, high)
-        name = f"{batch:08d}-{bucket:04d}"
-        carries = not self.spec.kind.by_time
         return FoldUnit(
             spec=self.spec,
             stream=self.stream,
@@ -346,7 +344,7 @@ class Refresher:
             trigger=task.trigger,
             batch=batch,
             folder=str(self.table.staging(str(batch))),
-            name=f"{name}.parquet",
+            name=f"{batch:08d}-{bucket:04d}.parquet",
             starts=starts,
             only=clipped(task.only, low, high) if task.only is not None else None,
             bucket=bucket,
@@ -355,7 +353,6 @@ class Refresher:
             again=task.again,
             whole=task.whole,
             gone=task.gone,
-            open_file=str(self.root / OPEN / f"{name}-{look.snapshot.version}.arrow") if carries else None,
         )
 
     def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
@@ -393,10 +390,10 @@ class Refresher:
     def _compute(self, new: Mark, task: Task, look: Look) -> Refreshed:
         table = self.table
         self.places.look(look.snapshot.version, anew=task.whole)
-        if not self.spec.kind.by_time:
-            make_folder(self.root / OPEN, top=self.root)
         batch = table.version + 1
         units = self._units(task, look, batch)
+        if not self.spec.kind.by_time:
+            units = self._carrying(units)
         size = sum(Path(path).stat().st_size for unit in units for path in unit.files)
         folded = self.engine.run(fold, units, f"fold {self.spec.name}", size)
         failpoint("results.after_fold")
@@ -420,6 +417,16 @@ class Refresher:
         self._clean_up(new)
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
         return Refreshed(self.spec.name, results, withdrawn)
+
+    def _carrying(self, units: Sequence[FoldUnit]) -> list[FoldUnit]:
+        """With a file for the rows of open windows each, under a name that never was: others read what was
+        carried so far meanwhile, and a process that dies before the mark is set goes on from that."""
+        folder = self.root / OPEN
+        make_folder(folder, top=self.root)
+        number = 1 + max((int(path.name.partition("-")[0]) for path in folder.iterdir()), default=0)
+        return [
+            replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}.arrow")) for unit in units
+        ]
 
     def _clean_up(self, mark: Mark) -> None:
         """Rows of windows that were open before are not needed any more, nor is what a crash left."""
