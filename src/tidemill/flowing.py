@@ -14,6 +14,7 @@ from tidemill.engine import Engine
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
+from tidemill.model.errors import TidemillError
 from tidemill.model.time import DAY
 from tidemill.reports import watermark_of
 from tidemill.state.protocol import State
@@ -60,6 +61,17 @@ class Flow:
             done.append(refresher.refresh(look))
             self._progress(stream, f"window {refresher.spec.name}", 1.0)
             _tidy(refresher.table, now)
+        return done
+
+    def refresh_all(self, now: int, troubles: list[TidemillError]) -> dict[str, list[Refreshed]]:
+        """`refresh` all streams; one that is in trouble does not hold up the others."""
+        done: dict[str, list[Refreshed]] = {}
+        for name in self.declared:
+            try:
+                done[name] = self.refresh(name, now)
+            except TidemillError as error:
+                log.error("%s", error, extra={"stream": name})
+                troubles.append(error)
         return done
 
     def recall(self, now: int) -> int:

@@ -1,10 +1,11 @@
-"""Instants as callers give them, text or microseconds, made into what the rooms take."""
+"""What callers give, made into what the rooms take: instants as text or microseconds, names of formats."""
 
 from __future__ import annotations
 
 from tidemill.config import Stream
 from tidemill.ingest.bounds import check_bounds
 from tidemill.model.errors import InputError
+from tidemill.model.slices import Format
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
 
 Instant = str | int
@@ -30,3 +31,16 @@ def bounds(stream: Stream, start: Instant | None, end: Instant | None) -> Interv
     declared = Interval(instant(start), instant(end))
     check_bounds(stream, declared)
     return declared
+
+
+def format_of(stream: Stream, wanted: str | Format | None) -> Format | None:
+    """Of a slice: as asked for, else as its stream declares it; None: it is found out by looking."""
+    chosen = wanted or stream.format
+    if chosen == "auto":
+        return None
+    try:
+        return Format(chosen)
+    except ValueError:
+        raise InputError(
+            f"there is no format {chosen!r}", hint=f"formats: auto, {', '.join(f.value for f in Format)}"
+        ) from None

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from tidemill import eventtime, given
-from tidemill.config import Project, Stream, load_project
+from tidemill.config import Project, load_project
 from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
 from tidemill.ingest.retractions import RetractionLog
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
+    from tidemill.eventtime import Watermark
     from tidemill.flowing import Flow
+    from tidemill.following import Feed
     from tidemill.metrics import Meter
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.recovery import Recovered
@@ -157,7 +159,7 @@ class Mill:
             stream,
             paths,
             arrival=self.clock(),
-            format=self._format(declared, format),
+            format=given.format_of(declared, format),
             declared=bounds,
             source=source,
             progress=(lambda _result: progress()) if progress else None,
@@ -188,22 +190,11 @@ class Mill:
             stream,
             content,
             arrival=self.clock(),
-            format=self._format(declared, format) or (None if content else Format.NDJSON),
+            format=given.format_of(declared, format) or (None if content else Format.NDJSON),
             declared=given.bounds(declared, start, end),
             source=source,
             name=name,
         )
-
-    def _format(self, stream: Stream, wanted: str | Format | None) -> Format | None:
-        chosen = wanted or stream.format
-        if chosen == "auto":
-            return None
-        try:
-            return Format(chosen)
-        except ValueError:
-            raise InputError(
-                f"there is no format {chosen!r}", hint=f"formats: auto, {', '.join(f.value for f in Format)}"
-            ) from None
 
     # -- the pipeline
 
@@ -234,25 +225,11 @@ class Mill:
                     log.error("%s", error, extra={"stream": stream.name})
                     troubles.append(error)
             builds = self.yard.build(clock, BUILDS_PER_ROUND)
-            results = self._refresh_windows(now, troubles)
+            results = self.flow.refresh_all(now, troubles) if self._has_streaming else {}
             delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
         if troubles:
             raise troubles[0]
         return TickReport(now, done, time.perf_counter() - began, builds, delivered, results)
-
-    def _refresh_windows(
-        self, now: int, troubles: list[TidemillError], *, flush: bool = False
-    ) -> dict[str, list[Refreshed]]:
-        """Streaming windows of all streams, up to their watermarks."""
-        done: dict[str, list[Refreshed]] = {}
-        for name, stream in self.project.streams.items():
-            if stream.windows:
-                try:
-                    done[name] = self.flow.refresh(name, now, flush=flush)
-                except TidemillError as error:  # the other streams do not wait for it
-                    log.error("%s", error, extra={"stream": name})
-                    troubles.append(error)
-        return done
 
     def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
         """A graceful stop: windows that are still open come out as they are, with trigger `stop`. The
@@ -297,7 +274,7 @@ class Mill:
                 on_tick(report)
             if report.idle:
                 stop.wait(interval)
-        if self.project.engine.flush_on_stop and any(s.windows for s in self.project.streams.values()):
+        if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
 
     def acceptor(self, stream: str) -> Acceptor:
@@ -332,6 +309,10 @@ class Mill:
         return self._rollers[stream]
 
     # -- windows, datasets, events
+
+    @property
+    def _has_streaming(self) -> bool:
+        return any(stream.windows for stream in self.project.streams.values())
 
     @cached_property
     def flow(self) -> Flow:
@@ -526,6 +507,42 @@ class Mill:
         self.project.stream(stream)
         with self._working():
             return replay(self.project.warehouse, stream, self.state, self._landing, self.clock(), reason)
+
+    # -- event time
+
+    def tail(
+        self,
+        stream: str,
+        *,
+        ordered: bool = True,
+        follow: bool = False,
+        since: str | int | None = None,
+        limit: int | None = None,
+        tenant: str | None = None,
+        stop: threading.Event | None = None,
+        interval: float = 1.0,
+    ) -> Iterator[pa.RecordBatch | Watermark]:
+        """Accepted rows, in order of event time (else as they came), and the watermarks between them. With
+        `follow` it goes on until `stop` is set; then what is still buffered comes out, and no watermark."""
+        from tidemill.following import tail
+
+        end, at = stop or threading.Event(), given.instant(since) if since is not None else None
+        return tail(
+            self.feed(stream),
+            ordered=ordered,
+            follow=follow,
+            since=at,
+            limit=limit,
+            tenant=tenant,
+            stop=end,
+            wait=lambda: end.wait(interval),
+        )
+
+    def feed(self, stream: str) -> Feed:
+        """What `tidemill.following` reads: `tail`, `late_rows`, `late_totals`."""
+        from tidemill.following import Feed
+
+        return Feed(self.project.warehouse, self.project.stream(stream), self.state, self.clock)
 
     # -- asking
 

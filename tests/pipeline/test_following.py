@@ -495,3 +495,25 @@ def test_no_rows_are_no_late_rows(play) -> None:
     player.land(1)
     player.tick()
     assert late_rows(player.feed).num_rows == 0
+
+
+def test_the_mill_itself_can_be_followed(tmp_path: Path) -> None:
+    """V1, V2: rows in order of event time, and a watermark after them."""
+    (tmp_path / "tidemill.yaml").write_text(
+        "version: 1\n"
+        "streams:\n"
+        "  rows:\n"
+        "    schema: {id: string, ts: integer}\n"
+        "    event_time: {column: ts, type: unixtimestamp_s, late_tolerance: 1s}\n"
+        "    identity: id\n"
+    )
+    with Mill.open(tmp_path, clock=FakeClock(10 * SECOND)) as mill:
+        for times in ((3, 1, 2), (4,)):
+            mill.land("rows", "\n".join(f'{{"id": "{t}", "ts": {t}}}' for t in times).encode())
+            mill.tick()
+        found = list(mill.tail("rows"))
+    told = [
+        item.at // SECOND if isinstance(item, Watermark) else [int(t) for t in item["event_id"].to_pylist()]
+        for item in found
+    ]
+    assert told == [[1, 2], 2, [3], 3, [4]]

@@ -19,8 +19,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND, parse_duration, parse_instant
 
 if TYPE_CHECKING:
-    from tidemill.following import Feed
-    from tidemill.mill import Mill
+    pass
 
 StreamName = Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")]
 Tenant = Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")]
@@ -71,7 +70,7 @@ def tail(
 
         with session.mill() as mill:
             items = tail(
-                _feed(mill, stream),
+                mill.feed(stream),
                 ordered=ordered,
                 follow=not no_follow,
                 stop=stop,
@@ -115,7 +114,7 @@ def late(
     from tidemill.following import late_rows, late_totals
 
     with session.mill() as mill:
-        feed, start = _feed(mill, stream), _since(since, mill.clock())
+        feed, start = mill.feed(stream), _since(since, mill.clock())
         found = late_rows(feed, since=start, limit=limit + 1 if limit else None, tenant=tenant)
         totals = late_totals(feed, since=start, tenant=tenant)
     rows = found.slice(0, limit) if limit else found
@@ -133,12 +132,6 @@ def explain(session: Session, stream: StreamName) -> int:
         now = mill.clock()
         session.out.time.explained(explain_stream(mill.project.stream(stream), mill.state, now), now)
     return OK
-
-
-def _feed(mill: Mill, stream: str) -> Feed:
-    from tidemill.following import Feed
-
-    return Feed(mill.project.warehouse, mill.project.stream(stream), mill.state, mill.clock)
 
 
 def _since(given: str | None, now: int) -> int | None:
