@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ import yaml
 from tidemill.config.stream import EventTime
 from tidemill.config.windowing import KindName, parse_aggregate
 from tidemill.eventtime import Watermark
-from tidemill.following import Feed, tail
 from tidemill.mill import Mill
 from tidemill.model.streaming import Function, Trigger
 from tidemill.model.time import format_instant, parse_instant
@@ -93,10 +91,8 @@ def rows(tmp_path: Path) -> Rows:
 
 def buffered(mill: Mill) -> int:
     """Rows on time that no watermark has reached: what ordered output ends with."""
-    feed = Feed(mill.project.warehouse, mill.project.stream("rows"), mill.state, mill.clock)
-    stop = threading.Event()
     waiting = 0
-    for item in tail(feed, ordered=True, follow=False, stop=stop, wait=stop.wait):
+    for item in mill.tail("rows", ordered=True):
         waiting = 0 if isinstance(item, Watermark) else waiting + item.num_rows
     return waiting
 
