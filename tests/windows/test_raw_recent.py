@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,13 +45,13 @@ def pieces(tmp_path: Path) -> list[Piece]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Parts in the order in which they were opened."""
     paths: list[str] = []
-    real = raw._part
+    real = raw.open_part
 
-    def counted(path: str) -> object:
+    def counted(path: str, *coded: Sequence[str]) -> object:
         paths.append(path)
-        return real(path)
+        return real(path, *coded)
 
-    monkeypatch.setattr(raw, "_part", counted)
+    monkeypatch.setattr(raw, "open_part", counted)
     return paths
 
 
@@ -67,16 +68,16 @@ def test_who_comes_while_it_is_read_waits_for_it(
     pieces: list[Piece], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, go_on = threading.Event(), threading.Event()
-    real = raw._part
+    real = raw.open_part
     opened = []
 
-    def slow(path: str) -> object:
+    def slow(path: str, *coded: Sequence[str]) -> object:
         opened.append(path)
         reading.set()
         assert go_on.wait(20)
-        return real(path)
+        return real(path, *coded)
 
-    monkeypatch.setattr(raw, "_part", slow)
+    monkeypatch.setattr(raw, "open_part", slow)
     recent = Recent(1 << 20)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(recent.table, pieces[0])

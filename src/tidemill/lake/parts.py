@@ -7,7 +7,8 @@ part written here is invisible until its table publishes and commits it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from tidemill.lake.sync import storage_errors, sync_file
 from tidemill.model.errors import StorageError
 
 FOOTER_KEY: Final = b"tidemill"
+DAMAGED: Final = "`tidemill verify` says what is damaged; restore it, then run the same again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,20 @@ def _checked(table: pa.Table) -> pa.Table:
         if pa.types.is_timestamp(field.type):
             assert (field.type.unit, field.type.tz) == ("us", "UTC"), field
     return table.replace_schema_metadata(None)
+
+
+@contextmanager
+def open_part(path: str, dictionary: Sequence[str] = (), *, hint: str = DAMAGED) -> Iterator[pq.ParquetFile]:
+    """A part, to be read piece by piece; StorageError with the hint when it can not be."""
+    with storage_errors("read the part", path):
+        try:
+            # Column chunks are streamed: the size of a row group does not matter for memory.
+            with pq.ParquetFile(path, read_dictionary=list(dictionary), buffer_size=1 << 20) as file:
+                yield file
+        except pa.ArrowInvalid as error:
+            raise StorageError(
+                f"the part can not be read: {str(error).splitlines()[0]}", hint=hint, where=path
+            ) from error
 
 
 def read_footer(path: Path | str) -> dict[str, object]:

@@ -7,15 +7,13 @@ written here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemill.lake.sync import storage_errors
-from tidemill.model.errors import StorageError
+from tidemill.lake.parts import open_part
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, string_buffers
 from tidemill.records.locate import paths_of
@@ -54,7 +52,7 @@ class Reader:
 
     def read(self) -> Iterator[Found]:
         for path in self._unit.parts:
-            with _open(path) as file:
+            with open_part(path, ("tenant", "slice")) as file:
                 for group in range(file.num_row_groups):
                     if self._may_hold(file, group):
                         yield from self._group(file, group)
@@ -225,18 +223,3 @@ def _bounds(file: pq.ParquetFile, group: int, column: str) -> tuple[int, int, bo
         empty = stats is not None and stats.has_null_count and stats.num_values == 0
         return _LEAST, _MOST, not empty
     return stats.min_raw, stats.max_raw, True
-
-
-@contextmanager
-def _open(path: str) -> Iterator[pq.ParquetFile]:
-    with storage_errors("read the part", path):
-        try:
-            # Column chunks are streamed: the size of a row group does not matter for memory.
-            with pq.ParquetFile(path, read_dictionary=["tenant", "slice"], buffer_size=1 << 20) as file:
-                yield file
-        except pa.ArrowInvalid as error:
-            raise StorageError(
-                f"the part can not be read: {str(error).splitlines()[0]}",
-                hint="`tidemill verify` says what is damaged; restore it, then run the same again",
-                where=path,
-            ) from error

@@ -6,8 +6,7 @@ What stands is, for each (window_id, group), the row with the highest revision, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,10 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.config.stream import Stream
-from tidemill.lake.parts import StagedPart, write_part
-from tidemill.lake.sync import storage_errors
+from tidemill.lake.parts import StagedPart, open_part, write_part
 from tidemill.lake.table import Table
-from tidemill.model.errors import StorageError
 from tidemill.model.names import column_name
 from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import Interval
@@ -37,6 +34,7 @@ STATS: Final = ("start", "end", "tenant", "batch")
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = ("tenant", "trigger", "hash")
 _ROW_GROUP: Final = 32_768  # what stands is found by the statistics of row groups
+_MAKE_AGAIN: Final = "remove the folder of the window's results: they are made again from raw"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -115,7 +113,7 @@ def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: Scop
     schema = results_schema(spec, stream)
     found = [schema.empty_table()]
     for path in parts:
-        with _open(path) as file:
+        with open_part(path, hint=_MAKE_AGAIN) as file:
             for group in range(file.num_row_groups):
                 if scope.may_hold(*_starts(file, group)):
                     table = _shaped(file.read_row_group(group, use_threads=False), schema)
@@ -152,20 +150,6 @@ def _starts(file: pq.ParquetFile, group: int) -> tuple[int, int]:
     if stats is None or not stats.has_min_max:
         return _LEAST, _MOST
     return stats.min_raw, stats.max_raw
-
-
-@contextmanager
-def _open(path: str) -> Iterator[pq.ParquetFile]:
-    with storage_errors("read the part", path):
-        try:
-            with pq.ParquetFile(path) as file:
-                yield file
-        except pa.ArrowInvalid as error:
-            raise StorageError(
-                f"the part can not be read: {str(error).splitlines()[0]}",
-                hint="remove the folder of the window's results: they are made again from raw",
-                where=path,
-            ) from error
 
 
 def current(table: pa.Table) -> pa.Table:

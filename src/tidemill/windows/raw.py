@@ -9,17 +9,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidemill.config.stream import Stream
-from tidemill.lake.sync import storage_errors
-from tidemill.model.errors import StorageError
+from tidemill.lake.parts import open_part
 from tidemill.model.time import Interval
 from tidemill.model.windows import Build
 from tidemill.records.arrays import Ints, Mask
@@ -29,6 +26,7 @@ from tidemill.windows.dataset import dataset_schema
 from tidemill.windows.order import LINE, SLICE
 
 _NARROW: Final = ("event_time", "slice")
+CODED: Final = ("tenant", "slice")  # columns that are read as codes
 _WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line", "payload")
 _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch that is read
 
@@ -72,7 +70,7 @@ class Recent:
                 self._kept[piece] = reading
         if mine:
             try:
-                with _part(piece.path) as file:
+                with open_part(piece.path, CODED) as file:
                     columns = list(_WIDE)
                     reading.set_result(file.read_row_group(piece.group, columns, use_threads=False))
             except BaseException as error:
@@ -100,7 +98,7 @@ class Parts:
 
 
 def _pieces(path: str) -> Iterator[Piece]:
-    with _part(path) as file:
+    with open_part(path, CODED) as file:
         places = {name: file.schema_arrow.get_field_index(name) for name in _WIDE}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
@@ -109,21 +107,6 @@ def _pieces(path: str) -> Iterator[Piece]:
             known = stats is not None and stats.has_min_max
             first, last = (stats.min_raw, stats.max_raw) if known else (-(2**63), 2**63 - 1)
             yield Piece(path, number, group.num_rows, size, first, last)
-
-
-@contextmanager
-def _part(path: str) -> Iterator[pq.ParquetFile]:
-    with storage_errors("read the part", path):
-        try:
-            # Column chunks are streamed: the size of a row group does not matter for memory.
-            with pq.ParquetFile(path, read_dictionary=["tenant", "slice"], buffer_size=1 << 20) as file:
-                yield file
-        except pa.ArrowInvalid as error:
-            raise StorageError(
-                f"the part can not be read: {str(error).splitlines()[0]}",
-                hint="`tidemill verify` says what is damaged; restore it, then run the same again",
-                where=path,
-            ) from error
 
 
 def row_schema(stream: Stream) -> pa.Schema:
@@ -211,7 +194,7 @@ class Reader:
         self, pieces: Sequence[Piece], columns: Sequence[str], rows: int
     ) -> Iterator[tuple[Piece, pa.RecordBatch]]:
         for piece in pieces:
-            with _part(piece.path) as file:
+            with open_part(piece.path, CODED) as file:
                 groups = [piece.group]
                 for batch in file.iter_batches(rows, groups, columns=list(columns), use_threads=False):
                     yield piece, batch
