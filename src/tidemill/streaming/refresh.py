@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tidemill.config.stream import Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
+from tidemill.lake.log import Commit
 from tidemill.lake.parts import read_footer
 from tidemill.lake.schemas import stored_schema
 from tidemill.lake.snapshot import Part, Snapshot
@@ -121,12 +122,17 @@ class Refresher:
     def mark(self) -> Mark | None:
         """How far the results have come, with what a crash left between the commit and the state taken up."""
         mark = self._known()
+        if mark is not None and self._table is None and Table.existing(self.root) is None:
+            mark = None  # somebody removed the results, to have them made anew
         if mark is None:
             self._clear_other()
+            self._tell_last()
             return None
         self.table.expect(mark.version)
         if self.table.version != mark.version:
-            self._catch_up(mark)
+            for commit in self.table.commits(after=mark.version):
+                self._take_up(commit, commit.info.get("mark"))
+                log.warning("took up committed results", extra={"stream": self.stream.name})
             mark = self._known()
         return mark
 
@@ -144,16 +150,23 @@ class Refresher:
             story = {"stream": self.stream.name, "window": self.spec.name}
             log.warning("the declaration of the window changed: its results are made anew", extra=story)
             self._table = None
+            # Whoever declares the window again as it was must not take the next table for this one.
+            self.state.set_mark(self.stream.name, self.spec.name, None)
             with storage_errors("clear the results", self.root):
                 shutil.rmtree(self.root)
 
-    def _catch_up(self, mark: Mark) -> None:
-        for commit in self.table.commits(after=mark.version):
-            if "mark" in commit.info:
-                parts = [str(self.table.root / path) for path in commit.added]
-                told = self.events(parts, int(commit.info["batch"]), int(commit.info["now"]))
-                self.state.set_mark(self.stream.name, self.spec.name, commit.info["mark"], told)
-                log.warning("took up committed results", extra={"stream": self.stream.name})
+    def _tell_last(self) -> None:
+        """A process may have died between the first commit of a table and its mark."""
+        existing = Table.existing(self.root)
+        if existing is not None and existing.version > 0:
+            for commit in existing.commits(after=existing.version - 1):
+                self._take_up(commit, None)
+
+    def _take_up(self, commit: Commit, mark: str | None) -> None:
+        if "batch" in commit.info:
+            parts = [str(self.root / path) for path in commit.added]
+            told = self.events(parts, int(commit.info["batch"]), int(commit.info["now"]))
+            self.state.set_mark(self.stream.name, self.spec.name, mark, told)
 
     def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
         """What a commit has to tell, from the parts that it added."""
@@ -171,7 +184,7 @@ class Refresher:
         if self.spec.close is Close.COMPLETE:
             task, new = self._by_datasets(mark, new)
         else:
-            if mark is None and look.watermark is None and not look.flush:
+            if mark is None and look.watermark is None and not (look.flush or self.table.snapshot().parts):
                 return Refreshed(self.spec.name)
             task = self._by_watermark(mark, look)
         if task is None:
