@@ -19,11 +19,11 @@ from tidemill.lake.sync import sync_file
 from tidemill.model.names import column_name
 from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import Interval
-from tidemill.records.arrays import Ints
+from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import read_ipc, write_ipc
 from tidemill.streaming.aggregate import aggregate
 from tidemill.streaming.announce import Told, told_of
-from tidemill.streaming.assign import assign
+from tidemill.streaming.assign import Assigned, assign
 from tidemill.streaming.keys import Key, bucket_of, key_codes
 from tidemill.streaming.results import Scope, changes, standing, write_results
 from tidemill.streaming.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
@@ -155,12 +155,25 @@ def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
     if unit.open_file is None:
         return None, np.empty(0, np.int64)
     assigned = assign(unit.spec, rows, unit.watermark, flush=False)
-    kept = np.sort(assigned.row[~assigned.closed[assigned.window]])
+    kept = np.sort(assigned.row[_kept(unit.spec, rows, assigned)[assigned.window]])
     if not kept.size:
         return None, np.empty(0, np.int64)
     write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
     sync_file(Path(unit.open_file))
     return unit.open_file, assigned.start[~assigned.closed]
+
+
+def _kept(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> Mask:
+    """Windows whose rows are carried: open ones, and those of the same key that began at the same instant
+    before one, or it would not be numbered after them."""
+    opened = ~assigned.closed
+    if not (opened & (assigned.ordinal > 0)).any():
+        return opened
+    codes, _ = _keys(spec, rows)
+    begun = np.stack([codes[assigned.head], assigned.start], axis=1)
+    _, which = np.unique(begun, axis=0, return_inverse=True)
+    kept: Mask = np.isin(which, which[opened])
+    return kept
 
 
 def _unsettled(unit: FoldUnit, tables: Sequence[pa.Table], opened: Ints) -> int | None:
