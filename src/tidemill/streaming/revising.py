@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidemill.model.names import column_name
 from tidemill.model.slices import set_hash
-from tidemill.model.streaming import Close, Trigger, WindowSpec
+from tidemill.model.streaming import Function, Trigger, WindowSpec
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.streaming.aggregate import GROUP, VALUE
@@ -23,6 +23,7 @@ from tidemill.streaming.keys import Key
 from tidemill.streaming.superseding import Gone, Heirs, Live
 
 _NOTHING: Final = set_hash(())
+_ROUNDED: Final = (Function.AVG, Function.STDDEV)
 _LISTS: Final = pa.list_(pa.string())
 
 
@@ -42,6 +43,7 @@ class Revising:
         anew: bool,
     ) -> None:
         self._spec, self._schema, self._group, self._trigger = spec, schema, group, trigger
+        self._near = {a.name for a in spec.aggregates if a.type == "float" and a.function in _ROUNDED}
         self._fresh, self._held = fresh, held
         self._ids = window_ids(spec, fresh)
         closed = _mask(fresh.column("closed"))
@@ -53,20 +55,19 @@ class Revising:
             rows, olds = np.flatnonzero(there), before[there]
             equal = pc.equal(_take(fresh, "hash", rows), _take(held, "hash", olds))
             same[rows] = _mask(equal) & ~was_withdrawn[olds]
-            if not spec.kind.by_time or spec.close is Close.COMPLETE:
-                # Where windows end follows from rows, those of other groups too, and each aggregation window
-                # has slices of its own: one that begins at the same instant may hold other rows of the same
-                # slices.
-                for name, new in self._told():
-                    old = _take(held, name, olds)
-                    same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old)
+            # The same slices can hold other rows for it: where windows end follows from rows, those of other
+            # groups too; each aggregation window has slices of its own; and what was judged again after a
+            # retraction met another watermark.
+            for name, new in self._told():
+                old = _take(held, name, olds)
+                same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old, near=name in self._near)
         self._rows = np.flatnonzero(closed & ~same)  # of fresh: those that come out
         self._before_rows = before[self._rows]  # of held: what each of them was, or -1
         still = np.zeros(held.num_rows, np.bool_)
         still[before[closed & there]] = True
         open_ids = self._ids.filter(pa.array(~closed))
         waits = _mask(pc.is_in(held.column("window_id"), open_ids))
-        if watermark is not None:  # a stop brings out rows that are still buffered, too
+        if watermark is not None and trigger is not Trigger.STOP:  # a stop brings out buffered rows, too
             waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark
         waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
         if anew:  # slices may have gone: only what the open window still holds can stay
@@ -253,11 +254,15 @@ def _mask(column: pa.ChunkedArray | pa.Array) -> Mask:
     return values
 
 
-def _alike(a: pa.ChunkedArray, b: pa.ChunkedArray) -> Mask:
-    """Where both hold the same: nothing and nothing, and no number and no number, are the same."""
+def _alike(a: pa.ChunkedArray, b: pa.ChunkedArray, *, near: bool) -> Mask:
+    """Where both hold the same: nothing and nothing, and no number and no number, are the same. `near`: what
+    is rounded on the way is the same to twelve digits."""
     equal = pc.or_(pc.fill_null(pc.equal(a, b), False), pc.and_(pc.is_null(a), pc.is_null(b)))
     if pa.types.is_floating(a.type):
         equal = pc.or_(equal, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))
+    if near:
+        bound = pc.multiply(pc.max_element_wise(pc.abs(a), pc.abs(b)), 1e-12)
+        equal = pc.or_(equal, pc.fill_null(pc.less_equal(pc.abs(pc.subtract(a, b)), bound), False))
     return _mask(equal)
 
 
