@@ -150,8 +150,12 @@ class Plant:
         hashes = {f"{b.key.level} {b.key.start}": b.hash for b in tile_builds(table, table.snapshot().parts)}
         return hashes, sorted(json.dumps(row, default=str) for row in self._rows("rollups").to_pylist())
 
-    def results(self, window: str) -> list[dict[str, object]]:
-        """Every revision of a streaming window's results."""
+    def results(self) -> dict[str, list[dict[str, object]]]:
+        """Every revision of the results of each streaming window, if it declares any."""
+        windows = sorted(path.name for path in (self.warehouse / "windows" / "requests").glob("*"))
+        return {window: self._results(window) for window in windows}
+
+    def _results(self, window: str) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = self._rows(f"windows/requests/{window}").to_pylist()
         return sorted(rows, key=lambda r: json.dumps(r, sort_keys=True, default=str))
 

@@ -53,8 +53,7 @@ def assert_same(plant: Plant, wanted: Plant) -> None:
     assert plant.raw() == wanted.raw()
     assert plant.quarantine() == wanted.quarantine()
     assert plant.tiles() == wanted.tiles()
-    for window in ("visits", "ten_minutes"):
-        assert plant.results(window) == wanted.results(window)
+    assert plant.results() == wanted.results()
     assert plant.leftovers() == []
 
 
