@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 
 from tidemill.mill import Mill
 from tidemill.model.time import DAY, SECOND, parse_instant
@@ -27,8 +29,15 @@ SCHEMA = {
 class Rows:
     """Rows `a@seconds` into one stream; instants are told in seconds after `EPOCH`."""
 
-    def __init__(self, folder: Path, stream: Mapping[str, object], engine: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stream: Mapping[str, object],
+        engine: Mapping[str, object],
+        spark: SparkSession,
+    ) -> None:
         self.folder = folder
+        self.spark = spark
         self.clock = FakeClock(EPOCH + DAY)
         self.number = 0
         document = {"version": 1, "engine": dict(engine), "streams": {"rows": dict(stream)}}
@@ -41,7 +50,13 @@ class Rows:
         path.write_text(yaml.safe_dump(document))
 
     def open(self) -> Mill:
-        return Mill.open(self.folder, clock=self.clock)
+        return Mill.open(self.folder, clock=self.clock, spark=self.spark)
+
+    def elsewhere(self, folder: Path) -> Rows:
+        """A copy of it that stands in `folder`, to go on from there."""
+        other = copy(self)
+        other.folder = folder
+        return other
 
     def land(self, *rows: tuple[float, int] | Mapping[str, object], source: str = "api") -> str:
         """One slice of rows `(seconds, a)`, or of fields with `at` in seconds."""
@@ -101,7 +116,7 @@ NewRows = Callable[..., Rows]
 
 
 @pytest.fixture
-def new_rows(tmp_path: Path) -> NewRows:
+def new_rows(tmp_path: Path, spark: SparkSession) -> NewRows:
     def new(
         *,
         tolerance: str = "0s",
@@ -119,7 +134,7 @@ def new_rows(tmp_path: Path) -> NewRows:
             "identity": "id",
             "windows": windows,
         }
-        return Rows(tmp_path, declared | stream, engine or {"cores": 2})
+        return Rows(tmp_path, declared | stream, engine or {"cores": 2}, spark)
 
     return new
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 from tests.streaming.conftest import EPOCH, NewRows, Rows, summed
 
-from tidemill.mill import Mill, recover
+from tidemill.mill import recover
 from tidemill.model.failpoints import observed
 from tidemill.model.time import HOUR, SECOND
 
@@ -284,8 +283,8 @@ def test_a_process_that_dies_anywhere_leaves_nothing_to_repair(new_rows: NewRows
     _finish(rows)
     expected = _story(rows)
     for folder in copies.values():
-        left = Rows.__new__(Rows)
-        left.folder, left.clock, left.number = folder, rows.clock, 7
+        left = rows.elsewhere(folder)
+        left.number = 7
         _finish(left)
         assert _story(left) == expected, folder.name
         assert left.verify() == []
@@ -307,7 +306,7 @@ def test_a_lost_state_is_recovered_with_its_results_and_events(new_rows: NewRows
     before = _story(rows)
     for path in rows.folder.glob("**/state.db*"):
         path.unlink()
-    recover(rows.folder, clock=rows.clock)
+    recover(rows.folder, clock=rows.clock, spark=rows.spark)
     assert _story(rows) == before
     rows.tick()
     assert _story(rows) == before  # nothing is told again, nothing comes out again
@@ -325,7 +324,7 @@ def test_what_a_stop_let_out_outlives_a_lost_state(new_rows: NewRows) -> None:
     assert rows.verify() == []
     for path in rows.folder.glob("**/state.db*"):
         path.unlink()
-    recover(rows.folder, clock=rows.clock)
+    recover(rows.folder, clock=rows.clock, spark=rows.spark)
     rows.tick()
     assert _story(rows) == before
     rows.feed({"at": 3.5, "a": 1, "b": 1})  # on time, and in a window that a stop let out
@@ -349,12 +348,11 @@ def test_verify_finds_a_result_that_was_tampered_with(new_rows: NewRows) -> None
 
 
 @pytest.mark.parametrize("inline_bytes", [1 << 23, 0], ids=["inline", "spark"])
-def test_the_same_on_spark_and_in_process(new_rows: NewRows, inline_bytes: int, spark: SparkSession) -> None:
+def test_the_same_on_spark_and_in_process(new_rows: NewRows, inline_bytes: int) -> None:
     rows = new_rows(windows=LIFE, engine={"cores": 2, "inline_bytes": inline_bytes})
     for step in range(3):
         _live(rows, step)
-        with Mill.open(rows.folder, clock=rows.clock, spark=spark) as mill:
-            mill.tick()
+        rows.tick()
     assert rows.results("w", "sum", "late_rows") == [(-10, 0, Decimal(1000), 1), (0, 10, Decimal(8), 0)]
     assert rows.results("s", "b", "sum") == [
         (-5, -1, 1, Decimal(1000)),

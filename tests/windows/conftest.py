@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, parse_instant
@@ -47,11 +48,12 @@ class Stations:
 
     root: Path
     clock: FakeClock
+    spark: SparkSession
     rows: int = 0
     names: dict[str, str] = field(default_factory=dict)  # what a test calls a slice -> its id
 
     def open(self) -> Mill:
-        return Mill.open(self.root, clock=self.clock)
+        return Mill.open(self.root, clock=self.clock, spark=self.spark)
 
     def land(
         self,
@@ -121,7 +123,7 @@ NewStations = Callable[..., Stations]
 
 
 @pytest.fixture
-def new_stations(tmp_path: Path) -> NewStations:
+def new_stations(tmp_path: Path, spark: SparkSession) -> NewStations:
     """A project with these settings of its windows; the clock stands far later than the golden cases."""
 
     def make(
@@ -132,6 +134,6 @@ def new_stations(tmp_path: Path) -> NewStations:
         root = tmp_path / f"project-{len(list(tmp_path.iterdir()))}"
         root.mkdir()
         (root / "tidemill.yaml").write_text(CONFIG.format(windows=text, builder=builder))
-        return Stations(root, FakeClock(instant(now)))
+        return Stations(root, FakeClock(instant(now)), spark)
 
     return make

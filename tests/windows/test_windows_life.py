@@ -76,7 +76,7 @@ def test_recover_gives_the_same_windows(new_stations: NewStations) -> None:
         events = {event["id"] for _, event in mill.events()}
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (stations.root / "warehouse" / name).unlink(missing_ok=True)
-    done = recover(stations.root, clock=stations.clock)
+    done = recover(stations.root, clock=stations.clock, spark=stations.spark)
     assert done.datasets == 3
     after = story(stations)
     assert after["windows"] == before["windows"]
@@ -209,7 +209,7 @@ def test_a_rebuild_can_take_in_what_came_late(new_stations: NewStations) -> None
     before = story(stations)
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (stations.root / "warehouse" / name).unlink(missing_ok=True)
-    recover(stations.root, clock=stations.clock)
+    recover(stations.root, clock=stations.clock, spark=stations.spark)
     assert story(stations)["windows"] == before["windows"]
 
 
@@ -280,7 +280,7 @@ def test_dead_at_any_point_nothing_is_lost_and_nothing_comes_twice(
         "windows.after_state",
     }
     for point, root in copies.items():
-        survivor = Stations(root, stations.clock)
+        survivor = Stations(root, stations.clock, stations.spark)
         stations.clock.set(instant("14:00"))
         survivor.tick()
         stations.clock.set(instant("15:00"))  # leases of the dead have run out

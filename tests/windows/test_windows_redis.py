@@ -51,7 +51,7 @@ def test_recover_fills_a_server_that_lost_everything(new_stations: NewStations, 
     with pytest.raises(StorageError) as caught:
         stations.open()
     assert "tidemill recover" in caught.value.hint
-    assert recover(stations.root, clock=stations.clock).datasets == 3
+    assert recover(stations.root, clock=stations.clock, spark=stations.spark).datasets == 3
     after = story(stations)
     assert (after["windows"], after["window_slices"]) == (before["windows"], before["window_slices"])
     assert after["slices"] == before["slices"]
