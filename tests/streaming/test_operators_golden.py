@@ -188,6 +188,14 @@ def test_d8_windows_without_rows_hold_nobody_up() -> None:
     assert windows.held == 0
 
 
+def test_a_condition_on_a_float_takes_the_nearest_double_of_its_number() -> None:
+    """As it does where whole columns are looked at: 0.1 of a feed is the 0.1 of the declaration."""
+    windows = WindowOperator(spec("state", open=parse_predicate("f = 0.1"), emit=parse_predicate("f > 0.1")))
+    rows = [StreamRow("t", at, 1, at, "x", fields={"a": at, "f": f}) for at, f in ((1, 0.1), (2, 0.5))]
+    windows.push(rows)
+    assert [each.result.values["total"] for each in windows.advance(2)] == [3]
+
+
 def test_rows_outside_a_state_window_are_in_none_and_an_opening_row_may_emit() -> None:
     windows = WindowOperator(spec("state", open=parse_predicate("a >= 1"), emit=parse_predicate("a >= 4")))
     windows.push(batch((1, 0), (2, 5), (3, 0), (4, 1), (5, 0), (6, 9), (7, 1)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from math import ceil, fsum, inf, isfinite, isqrt, nan
 
-from tidemill.model.predicates import Literal
+from tidemill.model.predicates import Given
 from tidemill.model.streaming import Aggregate, Function, Value, WindowResult, WindowSpec
 
 
@@ -153,11 +153,9 @@ def root(top: int, bottom: int) -> float:
         return inf
 
 
-def condition_value(row: StreamRow, column: str, scales: Mapping[str, int]) -> Literal | None:
-    """A field as conditions compare it: numbers as exact decimals."""
+def condition_value(row: StreamRow, column: str, scales: Mapping[str, int]) -> Given:
+    """A field as conditions compare it: integers and decimals exactly, floats as they are."""
     value = row.fields.get(column)
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool | str | float):
         return value
-    if isinstance(value, float):
-        return Decimal(value)
     return Decimal(value).scaleb(-scales.get(column, 0))
