@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
@@ -15,8 +15,8 @@ from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
 from tidemill.model.errors import TidemillError
-from tidemill.model.time import DAY
 from tidemill.reports import watermark_of
+from tidemill.rounds import tidy
 from tidemill.state.protocol import State
 from tidemill.streaming.places import Places
 from tidemill.streaming.refresh import Look, Refreshed, Refresher
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tidemill.mill import Progress
 
 log = logging.getLogger(__name__)
-
-TIDY_EVERY: Final = 20  # versions of a table
-KEEP_LOG: Final = DAY
 
 
 class Flow:
@@ -60,7 +57,7 @@ class Flow:
             self._progress(stream, f"window {refresher.spec.name}", 0.0)
             done.append(refresher.refresh(look))
             self._progress(stream, f"window {refresher.spec.name}", 1.0)
-            _tidy(refresher.table, now)
+            tidy([refresher.table], self._project.engine.keep_replaced, now)
         return done
 
     def refresh_all(self, now: int, troubles: list[TidemillError]) -> dict[str, list[Refreshed]]:
@@ -117,8 +114,3 @@ class Flow:
                     self._project.warehouse, declared, spec, self._engine(), self._state, places
                 )
         return [self._refreshers[stream, spec.name] for spec in declared.window_specs]
-
-
-def _tidy(table: Table, now: int) -> None:
-    if table.version and table.version % TIDY_EVERY == 0:
-        table.trim_log(KEEP_LOG, now)

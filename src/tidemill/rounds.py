@@ -52,15 +52,15 @@ def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
     mill.progress(stream.name, "tiles", 1.0)
     acceptor.finish()
     merged = merge_runs(acceptor)
-    _tidy(mill, (acceptor.raw, acceptor.quarantine, roller.table), now)
+    tidy((acceptor.raw, acceptor.quarantine, roller.table), mill.project.engine.keep_replaced, now)
     return StreamTick(stream.name, batch, tiles, len(merged))
 
 
-def _tidy(mill: Mill, tables: Sequence[Table], now: int) -> None:
+def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
     """Now and then, delete parts that were replaced and log entries that nobody needs any more."""
     for table in tables:
         if table.version and table.version % TIDY_EVERY == 0:
-            gone = table.vacuum(mill.project.engine.keep_replaced, now)
+            gone = table.vacuum(keep_replaced, now)
             trimmed = table.trim_log(KEEP_LOG, now)
             where = {"table": str(table.root)}
             log.info("deleted %d files and %d log entries", len(gone), trimmed, extra=where)
