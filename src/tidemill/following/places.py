@@ -6,7 +6,7 @@ Each entry is read once, so that a look costs what is new. It only reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,11 +18,11 @@ from tidemill.ingest.retractions import is_judging_again
 from tidemill.model.errors import BusyError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, SECOND
+from tidemill.state.newer import newer
 from tidemill.state.protocol import State
 
 # A landing reads the clock a moment before others can see that it is under way.
 SETTLE: Final = 2 * SECOND
-_FIRST: Final = 64  # entries that are asked for at once, when there is something new
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +59,10 @@ class Places:
         if acts != self._retractions:
             self._retractions, self._decided = acts, 0
             self.seqs.clear()
-        found = [
-            entry
-            for entry in self._entries()
-            if entry.status is SliceStatus.ACCEPTED and entry.id not in self.seqs
-        ]
+        new, self._decided = newer(self._feed.state, self._feed.stream.name, self._decided)
+        found = [entry for entry in new if entry.status is SliceStatus.ACCEPTED and entry.id not in self.seqs]
         self.seqs.update((entry.id, entry.seq) for entry in found)
         return found
-
-    def _entries(self) -> Iterable[SliceEntry]:
-        """Those behind the ones that are decided, in ledger order."""
-        state, name = self._feed.state, self._feed.stream.name
-        limit: int | None = _FIRST if self._decided else None
-        while True:
-            found = state.slices(name, newest=True, limit=limit)
-            if limit is None or len(found) < limit or found[-1].seq <= self._decided:
-                break
-            limit *= 4
-        new = [entry for entry in reversed(found) if entry.seq > self._decided]
-        for entry in new:
-            if entry.status is SliceStatus.PENDING:
-                break
-            self._decided = entry.seq
-        return new
 
 
 class StreamWatermark:

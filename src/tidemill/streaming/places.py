@@ -6,14 +6,12 @@ A cache: nothing is decided here, and a retraction empties it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.state.newer import newer
 from tidemill.state.protocol import State
 from tidemill.streaming.rows import Place
-
-_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +28,18 @@ class Places:
         self._state = state
         self._stream = stream
         self._known: dict[str, _Known] = {}
-        self._newest = 0  # place in the ledger up to which all are known
+        self._decided = 0  # place in the ledger up to which all are known
         self._raw = -1
 
     def look(self, raw: int, *, anew: bool) -> None:
         """Learn of slices that came since, up to this version of raw; of all of them when some went."""
         if anew:
-            self._known, self._newest, self._raw = {}, 0, -1
+            self._known, self._decided, self._raw = {}, 0, -1
         if raw == self._raw:
             return
-        limit = _AT_ONCE
-        while True:
-            entries = self._state.slices(self._stream, newest=True, limit=limit)
-            if len(entries) < limit or entries[-1].seq <= self._newest:
-                break
-            limit *= 4
-        waiting = [entry.seq for entry in entries if entry.status is SliceStatus.PENDING]
+        entries, self._decided = newer(self._state, self._stream, self._decided)
         for entry in entries:
             self._learn(entry)
-        # Those that are pending now are looked at again, and so is everything after them.
-        self._newest = min(waiting, default=max((e.seq for e in entries), default=0) + 1) - 1
         self._raw = raw
 
     def _learn(self, entry: SliceEntry) -> None:
