@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.language.parse import parse
 from tidemill.model.errors import QueryError
-from tidemill.query.parse import parse
 
 
 @pytest.fixture

@@ -242,8 +242,8 @@ class _Rows:
         )
 
     def _tapped(self, raw: pa.Table) -> pa.Table:
-        """What a tap sees: tenant, event time, id, and the columns that metrics use (d0 …, m0 …)."""
-        columns = {name: raw.column(name) for name in ("tenant", "event_time", "event_id")}
+        """What a tap sees: whose event it is, when, its id and place, and what metrics use (d0 …, m0 …)."""
+        columns = {name: raw.column(name) for name in ("tenant", "event_time", "event_id", "slice", "line")}
         names = [f"d{i}" for i in range(self.unit.dimensions)] + [f"m{i}" for i in range(self.unit.measures)]
         order = pa.array(self.order)
         for name in names:

@@ -2,20 +2,11 @@
 
 from tidemill.config.events import Events, FileSink, RedisSink, Sink, WebhookSink
 from tidemill.config.loading import load_project, parse_project
+from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Metric, Ratio, State, Term, Transition
 from tidemill.config.project import FILE_NAME, Builder, Engine, Limits, Project, StateStore
 from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
-from tidemill.config.stream import (
-    Counter,
-    EventTime,
-    EventType,
-    LateSlices,
-    Metric,
-    Retention,
-    Skew,
-    Stream,
-    Tenant,
-)
+from tidemill.config.stream import EventTime, EventType, LateSlices, Retention, Skew, Stream, Tenant
 from tidemill.config.template import TEMPLATE
 from tidemill.config.windowing import LateRows, WindowDeclaration, parse_aggregate
 
@@ -32,18 +23,25 @@ __all__ = [
     "Field",
     "FieldType",
     "FileSink",
+    "Gauge",
+    "Histogram",
+    "Kept",
     "LateRows",
     "LateSlices",
     "Limits",
     "Metric",
     "Project",
+    "Ratio",
     "RedisSink",
     "Retention",
     "Sink",
     "Skew",
+    "State",
     "StateStore",
     "Stream",
     "Tenant",
+    "Term",
+    "Transition",
     "WebhookSink",
     "WindowDeclaration",
     "load_project",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from tidemill.config.checks_metrics import check_metrics
 from tidemill.config.checks_windowing import check_windows
 from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.problems import Path, choices
@@ -15,24 +16,14 @@ from tidemill.config.project import Engine, Limits
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
-from tidemill.model.names import (
-    DATASET_COLUMNS,
-    MEASURE_COLUMNS,
-    ROLLUP_COLUMNS,
-    column_name,
-    measure_column,
-)
+from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import SECOND, format_duration
 
 IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
-DIMENSION_TYPES: tuple[FieldType, ...] = ("string", "integer", "boolean")
-MEASURE_TYPES: tuple[FieldType, ...] = ("integer", "decimal")
 TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "any")
 
 LEAST_SPAN = SECOND  # of windows: what a year of slices touches must stay countable
 _OF_WINDOWS = ("subject_to_change_window", "allow_incomplete_windows", "gap_tolerance", "late_slices")
-
-_MEASURE_HINT = "a float has no exact sum: declare a decimal with a scale, such as {type: decimal, scale: 3}"
 
 
 def check_stream(
@@ -56,18 +47,8 @@ def check_stream(
         path = ("event_type", "column")
         yield from columns.check(path, stream.event_type.column, ("string",), "an event type is a string")
         yield from repeats(("event_type", "allowed"), stream.event_type.allowed)
-    for name, metric in stream.metrics.items():
-        at = ("metrics", name)
-        for path, column in listed((*at, "dimensions"), metric.dimensions):
-            hint = f"a dimension is {one_of(DIMENSION_TYPES)}"
-            yield from columns.check(path, column, DIMENSION_TYPES, hint)
-        for path, column in listed((*at, "measures"), metric.measures):
-            hint = f"a measure is {one_of(MEASURE_TYPES)}; {_MEASURE_HINT}"
-            yield from columns.check(path, column, MEASURE_TYPES, hint)
-        yield from repeats((*at, "dimensions"), metric.dimensions)
-        yield from repeats((*at, "measures"), metric.measures)
+    yield from check_metrics(stream, columns)
     yield from repeats(("identity",), stream.identity)
-    yield from _rollup_columns(stream)
     yield from _windows(stream, broken)
     yield from _dataset_columns(stream, broken)
     yield from check_windows(stream, columns, broken)
@@ -119,25 +100,6 @@ def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
                     f"{parent!r} is of type {outer.type} and has nothing inside",
                     f"declare {parent} as object, or rename {column}",
                 )
-
-
-def _rollup_columns(stream: Stream) -> Iterator[Finding]:
-    """Dimensions and measures become columns of one table; readers do not tell upper from lower case."""
-    taken = {name: f"the table's own column {name}" for name in ROLLUP_COLUMNS}
-    used: list[tuple[str, tuple[str, ...], str]] = [
-        (name, (column_name(name),), "dimensions") for name in stream.dimension_columns
-    ]
-    used += [
-        (name, tuple(measure_column(name, kept) for kept in MEASURE_COLUMNS), "measures")
-        for name in stream.measure_columns
-    ]
-    for name, columns, kind in used:
-        metric = next(m for m, declared in stream.metrics.items() if name in getattr(declared, kind))
-        for column in columns:
-            other = taken.setdefault(column.lower(), f"{kind[:-1]} {name!r}")
-            if other != f"{kind[:-1]} {name!r}":
-                message = f"{name!r} would be kept in column {column}, which is taken by {other}"
-                yield Finding(("metrics", metric, kind), message, "rename one of the two fields in the feed")
 
 
 def _windows(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from tidemill.config.quantities import wrong
 
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
 FIELD_TYPES: Final[tuple[FieldType, ...]] = get_args(FieldType)
+KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")  # what things can be told apart by
 MAX_SCALE: Final = 15
 DECIMAL_DIGITS: Final = 18  # so that a value, scaled, is a 64-bit integer
 

@@ -5,15 +5,16 @@ Each section checks only itself here; what one section says about another is che
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pydantic
 from pydantic import AfterValidator, StrictBool, model_validator
 
 from tidemill.config.messages import Messages
+from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
-from tidemill.config.schema import SECTION, ColumnList, ColumnName, Field
+from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
 from tidemill.model.names import NAME_HINT, is_safe_name
@@ -161,28 +162,17 @@ class Skew(pydantic.BaseModel):
     future: Duration | None = DAY
 
 
-class Counter(pydantic.BaseModel):
-    """Counts events and sums measures exactly, for every combination of its dimensions."""
-
-    model_config = SECTION
-
-    kind: Literal["counter"]
-    dimensions: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
-
-
-Metric = Counter
-"""Every kind of metric. With a second one: `Annotated[Counter | Gauge, Field(discriminator="kind")]`."""
-
-
 class Retention(pydantic.BaseModel):
     """How long what is kept is kept. None or absent: for ever."""
 
     model_config = SECTION
 
     raw: PositiveDuration | None = None
+    index: PositiveDuration | None = None
     quarantine: PositiveDuration | None = None
+    datasets: PositiveDuration | None = None
     rollups: Mapping[LevelName, PositiveDuration] = {}
+    sealed: Literal["merge", "refuse"] = "merge"  # what becomes of events of a time that raw is gone for
 
 
 class LateSlices(pydantic.BaseModel):
@@ -228,6 +218,7 @@ class Stream(pydantic.BaseModel):
     skew: Skew = Skew()
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
+    indexed: tuple[ColumnName, ...] = ()  # paths into the payload that a search can name in WHERE
     retention: Retention = Retention()
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
@@ -260,9 +251,33 @@ class Stream(pydantic.BaseModel):
         return self.event_time.enabled and (self.time_column is not None or self.messages is not None)
 
     @property
+    def kept_metrics(self) -> Mapping[str, Kept]:
+        """Those that have rows in the rollups: all but ratios."""
+        return {name: metric for name, metric in self.metrics.items() if not isinstance(metric, Ratio)}
+
+    @property
     def dimension_columns(self) -> tuple[str, ...]:
-        return _once(column for metric in self.metrics.values() for column in metric.dimensions)
+        return _once(column for metric in self.kept_metrics.values() for column in metric.dimensions)
 
     @property
     def measure_columns(self) -> tuple[str, ...]:
-        return _once(column for metric in self.metrics.values() for column in metric.measures)
+        return _once(column for metric in self.kept_metrics.values() for column in metric.numbers)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """What metrics read as it is: dimensions, objects and states, and what filters compare."""
+        states = [m for m in self.kept_metrics.values() if isinstance(m, State)]
+        followed = (column for metric in states for column in (metric.object, metric.state))
+        return _once((*self.dimension_columns, *followed, *self._filtered(KEY_TYPES)))
+
+    @property
+    def number_columns(self) -> tuple[str, ...]:
+        """What metrics read as exact numbers: measures, values, samples, decimals that filters compare."""
+        return _once((*self.measure_columns, *self._filtered(("decimal",))))
+
+    def _filtered(self, types: Sequence[FieldType]) -> Iterator[str]:
+        for metric in self.kept_metrics.values():
+            condition = filter_of(metric)
+            for column in condition.columns if condition is not None else ():
+                if column in self.fields and self.fields[column].type in types:
+                    yield column

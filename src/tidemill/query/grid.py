@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.language.ast import Edges
 from tidemill.model.errors import QueryError
 from tidemill.model.levels import BASE, LEVELS, Level
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, format_instant
-from tidemill.query.ast import Edges
 
 
 @dataclass(frozen=True, slots=True)

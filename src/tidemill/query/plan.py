@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn, TypeVar, cast
 
-from tidemill.model.errors import QueryError
-from tidemill.model.levels import BASE, LEVELS, Level, level_for, level_named
-from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, format_duration
-from tidemill.query.ast import (
+from tidemill.language.ast import (
     All,
     Among,
     AnyOf,
@@ -33,6 +30,9 @@ from tidemill.query.ast import (
     Since,
     Value,
 )
+from tidemill.model.errors import QueryError
+from tidemill.model.levels import BASE, LEVELS, Level, level_for, level_named
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, format_duration
 from tidemill.query.declared import TENANT, DeclaredStream, Dimension, Measure, dimensions_of, measures_of
 from tidemill.query.grid import Grid, lay, level_of_total, outward
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tidemill.language.ast import Query
+from tidemill.language.parse import parse, pointed
 from tidemill.model.errors import QueryError
 from tidemill.query.answer import Answer, Explanation
-from tidemill.query.ast import Query
 from tidemill.query.declared import DeclaredStream
-from tidemill.query.parse import parse, pointed
 from tidemill.query.plan import Plan, make_plan
 from tidemill.query.run import Runner
 from tidemill.query.source import Source

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidemill.query.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path
+from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path
 from tidemill.query.declared import Measure
 from tidemill.query.plan import Plan
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from tidemill.records.arrays import Bytes, Offsets
+from tidemill.records.arrays import Bytes, Ints, Offsets
 
 
 def write_ipc(path: Path, table: pa.Table) -> None:
@@ -37,3 +37,11 @@ def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return column.combine_chunks()
+
+
+def unscaled(array: pa.Array) -> Ints:
+    """Decimals of at most 18 digits as integers; anything where there is none."""
+    if not len(array):
+        return np.empty(0, np.int64)
+    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+    return words[array.offset : array.offset + len(array), 0].copy()  # Arrow's own is not to be written to

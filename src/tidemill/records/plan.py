@@ -62,8 +62,8 @@ class ReadPlan:
     skew_past: int | None
     skew_future: int | None
     tolerance: int
-    dimensions: tuple[str, ...]
-    measures: tuple[str, ...]
+    dimensions: tuple[str, ...]  # what metrics read as it is: d0, d1, … of a chunk
+    measures: tuple[str, ...]  # and as exact numbers: m0, m1, …
     record_bytes: int
     depth: int
     messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
@@ -128,8 +128,8 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         skew_past=stream.skew.past,
         skew_future=stream.skew.future,
         tolerance=stream.event_time.late_tolerance,
-        dimensions=stream.dimension_columns,
-        measures=stream.measure_columns,
+        dimensions=stream.key_columns,
+        measures=stream.number_columns,
         record_bytes=limits.record_bytes,
         depth=limits.depth,
         messages=_messages(stream),

@@ -55,23 +55,23 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> pa.Table:
     for metric in spec.metrics:
         group = _Group(events.num_rows)
         group.text(events.column("tenant"))
-        for i in metric.dimensions:
-            group.column(events.column(f"d{i}"))
+        for d in metric.dimensions:
+            group.column(events.column(f"d{d.at}"))
         group.number(bucket)
         group.close()
         columns: dict[str, pa.Array] = {
             "metric": _constant(metric.name, group.size),
             "tenant": group.take(events.column("tenant")),
         }
-        for i in range(len(spec.dimensions)):
+        for i, d in enumerate(spec.dimensions):
             kind = cell_schema(spec).field(f"d{i}").type
-            used = i in metric.dimensions
-            columns[f"d{i}"] = group.take(events.column(f"d{i}")) if used else pa.nulls(group.size, kind)
+            used = d in metric.dimensions
+            columns[f"d{i}"] = group.take(events.column(f"d{d.at}")) if used else pa.nulls(group.size, kind)
         columns["bucket"] = pa.array(bucket[group.first])
         columns["count"] = pa.array(group.counts())
-        for i in range(len(spec.measures)):
-            if i in metric.measures:
-                columns |= _measured(group, events.column(f"m{i}"), i)
+        for i, m in enumerate(spec.measures):
+            if m in metric.measures:
+                columns |= _measured(group, events.column(f"m{m.at}"), i)
             else:
                 columns |= _unmeasured(group.size, i)
         tables.append(pa.table(columns).cast(cell_schema(spec)))

@@ -8,42 +8,111 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemill.config import Stream
+from tidemill.config import Histogram, Kept, State, Stream
+from tidemill.config.metrics import filter_of
 from tidemill.lake.table import Table
+from tidemill.model.metrics import Bins, MetricKind, TransitionRule
 from tidemill.model.names import column_name
+from tidemill.model.predicates import Predicate
 
 STATS: Final = ("bucket", "tenant", "metric")
-_DIMENSION_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.bool_()}
+KEY_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.bool_()}
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+
+# Columns of the table that only some kinds use; `__` keeps them apart from dimensions.
+STATE: Final = "state__is"  # rows of a state metric that say by how much the objects in a state changed,
+RULE: Final = "state__rule"  # and those that count transitions: by the name of the rule,
+FROM: Final = "state__from"
+TO: Final = "state__to"
+STATE_COLUMNS: Final = (STATE, RULE, FROM, TO)
+BINS: Final = "histogram__bins"  # ascending,
+BIN_COUNTS: Final = "histogram__counts"  # and how many samples each holds
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
     column: str  # in the table
     type: str  # string | integer | boolean
+    at: int  # column d{at} of the events
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    column: str
+    column: str  # stem of its columns in the table
     type: str  # integer | decimal
     scale: int
+    at: int  # column m{at} of the events
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Only events for which `condition` is true."""
+
+    condition: Predicate
+    columns: tuple[tuple[str, str, int], ...]  # field -> column of the events, and scale if it is a decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Of a state metric: whose state it is, and which changes are counted."""
+
+    object: int  # column d{object} of the events
+    object_type: str
+    state: int
+    state_type: str
+    rules: tuple[TransitionRule, ...]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether neighbouring observations of an object are all that has to be known of it."""
+        return all(rule.is_local for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One counter: which of the stream's dimensions and measures it keeps, by their numbers."""
+    """One metric: which of the stream's dimensions and measures it keeps, and how."""
 
     name: str
-    dimensions: tuple[int, ...]
-    measures: tuple[int, ...]
+    kind: MetricKind
+    dimensions: tuple[Dimension, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    filter: Filter | None = None
+    limit: int | None = None  # of keys (combinations of dimensions) per tenant
+    bins: Bins | None = None  # of a histogram
+    following: Following | None = None  # of a state metric
+
+    @property
+    def keeps_ends(self) -> bool:
+        """Whether the first and last value are kept."""
+        return self.kind is MetricKind.GAUGE
 
 
 @dataclass(frozen=True, slots=True)
 class RollupSpec:
     stream: str
-    dimensions: tuple[Dimension, ...]
-    measures: tuple[Measure, ...]
-    metrics: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]  # by name
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Of all metrics, each once."""
+        return tuple(dict.fromkeys(d for metric in self.metrics for d in metric.dimensions))
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return tuple(dict.fromkeys(m for metric in self.metrics for m in metric.measures))
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a state metric."""
+        return any(metric.following is not None for metric in self.metrics)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether what came before decides what an event adds: states are followed, or keys are limited."""
+        return self.follows or any(metric.limit is not None for metric in self.metrics)
+
+    def metric(self, name: str) -> Metric:
+        return next(metric for metric in self.metrics if metric.name == name)
 
     @property
     def schema(self) -> pa.Schema:
@@ -52,37 +121,91 @@ class RollupSpec:
             pa.field("level", pa.string()),
             pa.field("metric", pa.string()),
             pa.field("tenant", pa.string()),
-            *(pa.field(d.column, _DIMENSION_TYPES[d.type]) for d in self.dimensions),
-            pa.field("bucket", pa.timestamp("us", tz="UTC")),
+            *(pa.field(d.column, KEY_TYPES[d.type]) for d in self.dimensions),
+            pa.field("bucket", INSTANT),
             pa.field("count", pa.int64()),
         ]
+        ends = {m for metric in self.metrics if metric.keeps_ends for m in metric.measures}
         for m in self.measures:
-            value = pa.int64() if m.type == "integer" else pa.decimal128(18, m.scale)
-            fields += [
-                pa.field(f"{m.column}__count", pa.int64()),
-                pa.field(f"{m.column}__sum", pa.decimal128(38, m.scale)),
-                pa.field(f"{m.column}__min", value),
-                pa.field(f"{m.column}__max", value),
-            ]
+            fields += measure_fields(m, m in ends)
+        if self.follows:
+            fields += [pa.field(name, pa.string()) for name in STATE_COLUMNS]
+        if any(metric.bins is not None for metric in self.metrics):
+            fields += [pa.field(BINS, pa.list_(pa.int32())), pa.field(BIN_COUNTS, pa.list_(pa.int64()))]
         return pa.schema(fields)
 
 
+def value_type(m: Measure) -> pa.DataType:
+    return pa.int64() if m.type == "integer" else pa.decimal128(18, m.scale)
+
+
+def measure_fields(m: Measure, ends: bool) -> list[pa.Field]:
+    """The columns of a measure: how many values, their sum, least and greatest; of a gauge also the first and
+    last with the time and id of their events."""
+    fields = [
+        pa.field(f"{m.column}__count", pa.int64()),
+        pa.field(f"{m.column}__sum", pa.decimal128(38, m.scale)),
+        pa.field(f"{m.column}__min", value_type(m)),
+        pa.field(f"{m.column}__max", value_type(m)),
+    ]
+    for end in ("first", "last") if ends else ():
+        fields += [
+            pa.field(f"{m.column}__{end}", value_type(m)),
+            pa.field(f"{m.column}__{end}_time", INSTANT),
+            pa.field(f"{m.column}__{end}_id", pa.string()),
+        ]
+    return fields
+
+
 def spec_for(stream: Stream) -> RollupSpec:
-    dimensions, measures = stream.dimension_columns, stream.measure_columns
-    return RollupSpec(
-        stream=stream.name,
-        dimensions=tuple(Dimension(column_name(d), stream.fields[d].type) for d in dimensions),
-        measures=tuple(
-            Measure(column_name(m), stream.fields[m].type, stream.fields[m].scale or 0) for m in measures
-        ),
-        metrics=tuple(
-            Metric(
-                name,
-                tuple(dimensions.index(d) for d in metric.dimensions),
-                tuple(measures.index(m) for m in metric.measures),
-            )
-            for name, metric in sorted(stream.metrics.items())
-        ),
+    metrics = sorted(stream.kept_metrics.items())
+    return RollupSpec(stream.name, tuple(_metric(stream, name, metric) for name, metric in metrics))
+
+
+def _metric(stream: Stream, name: str, metric: Kept) -> Metric:
+    keys, numbers = stream.key_columns, stream.number_columns
+
+    def dimension(path: str) -> Dimension:
+        return Dimension(column_name(path), stream.fields[path].type, keys.index(path))
+
+    def measure(path: str) -> Measure:
+        field = stream.fields[path]
+        return Measure(column_name(path), field.type, field.scale or 0, numbers.index(path))
+
+    measures = tuple(measure(path) for path in metric.numbers)
+    return Metric(
+        name=name,
+        kind=MetricKind(metric.kind),
+        dimensions=tuple(dimension(path) for path in metric.dimensions),
+        measures=measures,
+        filter=_filter(stream, metric),
+        limit=metric.max_cardinality,
+        bins=metric.bins(measures[0].scale) if isinstance(metric, Histogram) else None,
+        following=_following(stream, metric) if isinstance(metric, State) else None,
+    )
+
+
+def _filter(stream: Stream, metric: Kept) -> Filter | None:
+    condition = filter_of(metric)
+    if condition is None:
+        return None
+    keys, numbers = stream.key_columns, stream.number_columns
+    columns = []
+    for path in condition.columns:
+        field = stream.fields[path]
+        at = f"m{numbers.index(path)}" if field.type == "decimal" else f"d{keys.index(path)}"
+        columns.append((path, at, field.scale or 0))
+    return Filter(condition, tuple(columns))
+
+
+def _following(stream: Stream, metric: State) -> Following:
+    keys = stream.key_columns
+    return Following(
+        object=keys.index(metric.object),
+        object_type=stream.fields[metric.object].type,
+        state=keys.index(metric.state),
+        state_type=stream.fields[metric.state].type,
+        rules=metric.rules,
     )
 
 

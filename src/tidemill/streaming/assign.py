@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidemill.model.predicates import Predicate
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.records.arrays import Ints, Mask
+from tidemill.records.arrow import one
+from tidemill.records.conditions import holds
 from tidemill.streaming.codes import codes, combined, integers, spans, stable_order
-from tidemill.streaming.conditions import holds
 from tidemill.streaming.wanted import AT, FIELD, TENANT
 
 
@@ -117,8 +119,8 @@ def _states(spec: WindowSpec, rows: pa.Table, keys: _Keys) -> _Found:
     for itself, and its window begins with the first row in it that opens."""
     assert spec.open is not None, spec.name
     assert spec.emit is not None, spec.name
-    opens = np.flatnonzero(holds(spec.open, rows)[keys.order])
-    emits = holds(spec.emit, rows)[keys.order]
+    opens = np.flatnonzero(_holding(spec.open, rows)[keys.order])
+    emits = _holding(spec.emit, rows)[keys.order]
     begins = keys.begins.copy()
     begins[1:] |= emits[:-1]
     stretch = np.flatnonzero(begins)
@@ -128,6 +130,10 @@ def _states(spec: WindowSpec, rows: pa.Table, keys: _Keys) -> _Found:
     there = first < stop
     first, stop = first[there], stop[there]
     return _Found(first, stop, keys.at[stop - 1] + 1, emits[stop - 1])
+
+
+def _holding(condition: Predicate, rows: pa.Table) -> Mask:
+    return holds(condition, lambda field: (one(rows.column(FIELD + field)), 0))
 
 
 def _numbered(keys: _Keys, found: _Found, flush: bool) -> Assigned:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemill.records.arrays import Ints, Mask
-from tidemill.records.arrow import one
+from tidemill.records.arrow import one, unscaled
 
 _TABLE: Final = 1 << 22  # a table of all possible codes is cheaper than hashing up to here
 _BUT_SIGN: Final = np.int64(2**63 - 1)
@@ -29,14 +29,6 @@ def integers(column: pa.ChunkedArray | pa.Array) -> Ints:
 def validity(array: pa.Array) -> Mask | None:
     """Where there is a value; None when there is one everywhere."""
     return np.asarray(array.is_valid()) if array.null_count else None
-
-
-def unscaled(array: pa.Array) -> Ints:
-    """Decimals of at most 18 digits as integers; anything where there is none."""
-    if not len(array):
-        return np.empty(0, np.int64)
-    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
-    return words[array.offset : array.offset + len(array), 0].copy()  # Arrow's own is not to be written to
 
 
 def decimals(low: NDArray[np.uint64], high: Ints, kind: pa.DataType, valid: Mask | None = None) -> pa.Array:

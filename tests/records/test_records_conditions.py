@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
@@ -22,15 +23,16 @@ from tidemill.model.predicates import (
     Or,
     Predicate,
 )
-from tidemill.streaming.conditions import holds
+from tidemill.records.arrow import one
+from tidemill.records.conditions import holds
 
 TYPES = {
-    "f.i": pa.int64(),
-    "f.d": pa.decimal128(18, 3),
-    "f.f": pa.float64(),
-    "f.s": pa.string(),
-    "f.c": pa.dictionary(pa.int32(), pa.string()),
-    "f.o": pa.bool_(),
+    "i": pa.int64(),
+    "d": pa.decimal128(18, 3),
+    "f": pa.float64(),
+    "s": pa.string(),
+    "c": pa.dictionary(pa.int32(), pa.string()),
+    "o": pa.bool_(),
 }
 Row = tuple[int | None, Decimal | None, float | None, str | None, str | None, bool | None]
 
@@ -59,7 +61,7 @@ ROWS = st.lists(
     ),
     max_size=12,
 )
-COLUMNS = st.sampled_from([name.removeprefix("f.") for name in TYPES])
+COLUMNS = st.sampled_from([name.removeprefix("") for name in TYPES])
 LEAVES: st.SearchStrategy[Node] = st.one_of(
     st.builds(Compare, COLUMNS, st.sampled_from(OPERATORS), LITERALS),
     st.builds(OneOf, COLUMNS, st.lists(LITERALS, min_size=1, max_size=3).map(tuple)),
@@ -76,11 +78,12 @@ NODES = st.recursive(
 )
 
 
-def table_of(rows: list[Row]) -> pa.Table:
+def columns_of(rows: list[Row]) -> Callable[[str], tuple[pa.Array, int]]:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(TYPES)
-    return pa.table(
-        {name: pa.array(column, kind) for (name, kind), column in zip(TYPES.items(), columns, strict=True)}
-    )
+    found = {
+        name: pa.array(column, kind) for (name, kind), column in zip(TYPES.items(), columns, strict=True)
+    }
+    return lambda name: (one(found[name]), 0)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -90,10 +93,10 @@ def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows
     predicate = Predicate("", node)
 
     def one_by_one(row: Row) -> bool:
-        values: dict[str, Given] = dict(zip((name.removeprefix("f.") for name in TYPES), row, strict=True))
+        values: dict[str, Given] = dict(zip((name.removeprefix("") for name in TYPES), row, strict=True))
         return predicate.holds(values.__getitem__)
 
-    assert holds(predicate, table_of(rows)).tolist() == [one_by_one(row) for row in rows]
+    assert holds(predicate, columns_of(rows)).tolist() == [one_by_one(row) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -110,4 +113,4 @@ def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows
 )
 def test_a_missing_value_is_unknown_and_unknown_does_not_pass(node: Node, expected: list[bool]) -> None:
     rows: list[Row] = [(value, None, None, None, None, None) for value in (1, 2, None)]
-    assert holds(Predicate("", node), table_of(rows)).tolist() == expected
+    assert holds(Predicate("", node), columns_of(rows)).tolist() == expected

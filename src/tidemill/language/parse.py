@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidemill.model.errors import InputError, QueryError
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_instant, parse_duration, parse_instant
-from tidemill.query.ast import (
+from tidemill.language.ast import (
     All,
     Among,
     AnyOf,
@@ -32,6 +30,8 @@ from tidemill.query.ast import (
     Since,
     Value,
 )
+from tidemill.model.errors import InputError, QueryError
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_instant, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -135,7 +135,7 @@ def _parser() -> Lark:
 
     from lark import Lark
 
-    grammar = files("tidemill.query").joinpath("grammar.lark").read_text("utf-8")
+    grammar = files("tidemill.language").joinpath("grammar.lark").read_text("utf-8")
     return Lark(grammar, parser="lalr", lexer="contextual", maybe_placeholders=True, transformer=_builder())
 
 
@@ -273,8 +273,8 @@ def _builder() -> object:
         def item(self, value: Value, alias: Path | None) -> Item:
             return Item(value, alias)
 
-        def value(self, function: Path, argument: Path | None) -> Value:
-            return Value(function, argument)
+        def value(self, function: Path, *arguments: Path | Literally | None) -> Value:
+            return Value(function, tuple(each for each in arguments if each is not None))
 
         def path(self, *parts: Token) -> Path:
             names = (str(p)[1:-1].replace("``", "`") if p.type == "QUOTED" else str(p) for p in parts)

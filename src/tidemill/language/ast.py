@@ -5,12 +5,13 @@ never whether the names in it exist: the plan decides that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 Edges = Literal["include", "exclude", "null"]
-Fill = Literal["null", "zero", "drop"]
+Fill = Literal["null", "zero", "drop", "carry"]
 Format = Literal["rows", "series"]
-Scalar = str | int | bool
+Scalar = str | int | bool | Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,31 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Literally:
+    """A value written out in a condition."""
+
+    value: Scalar
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
-    """`count`, `sum(latency_ms)`: a function and what it is of."""
+    """`count`, `sum(latency_ms)`, `ratio(failures, requests)`, `percentile(0.999)`: a function and what it
+    is of."""
 
     function: Path
-    argument: Path | None = None
+    arguments: tuple[Path | Literally, ...] = ()
+
+    @property
+    def argument(self) -> Path | None:
+        """The only one, when it is a name."""
+        found = self.arguments[0] if len(self.arguments) == 1 else None
+        return found if isinstance(found, Path) else None
 
     @property
     def text(self) -> str:
-        return f"{self.function.text}({self.argument.text})" if self.argument else self.function.text
+        inside = ", ".join(str(a.value) if isinstance(a, Literally) else a.text for a in self.arguments)
+        return f"{self.function.text}({inside})" if self.arguments else self.function.text
 
     @property
     def position(self) -> int:
@@ -41,14 +58,6 @@ class Value:
 class Item:
     value: Value
     alias: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Literally:
-    """A value written out in a condition."""
-
-    value: Scalar
-    position: int
 
 
 @dataclass(frozen=True, slots=True)

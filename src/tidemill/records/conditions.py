@@ -1,4 +1,4 @@
-"""Conditions of state windows over whole columns: the same truth as `Predicate.holds`, for all rows at once.
+"""Conditions over whole columns: the same truth as `Predicate.holds`, for all rows at once.
 
 Missing values make unknown, unknown is kept through NOT, AND and OR, and only true passes.
 """
@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from tidemill.model.predicates import And, Compare, IsNull, Literal, Node, Not, OneOf, Or, Predicate
 from tidemill.records.arrays import Mask
-from tidemill.records.arrow import one
-from tidemill.streaming.codes import unscaled
-from tidemill.streaming.wanted import FIELD
+from tidemill.records.arrow import unscaled
+
+ColumnOf = Callable[[str], tuple[pa.Array, int]]
+"""The values of a field, and the scale of integers that stand for decimals (else 0)."""
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
     "=": pc.equal, "!=": pc.not_equal,
@@ -28,38 +29,34 @@ _TO_FLOOR: Final = {"<": "<=", ">=": ">"}  # of a literal between two integers, 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-def holds(predicate: Predicate, rows: pa.Table) -> Mask:
+def holds(predicate: Predicate, column_of: ColumnOf) -> Mask:
     """For each row whether the condition is true."""
-    truth = _truth(predicate.node, rows)
+    truth = _truth(predicate.node, column_of)
     return np.asarray(truth.fill_null(False) if truth.null_count else truth)
 
 
-def _truth(node: Node, rows: pa.Table) -> pa.BooleanArray:
+def _truth(node: Node, column_of: ColumnOf) -> pa.BooleanArray:
     match node:
         case Compare(column, operator, literal):
-            return _compared(_column(rows, column), operator, literal)
+            return _compared(*column_of(column), operator, literal)
         case OneOf(column, literals):
-            values = _column(rows, column)
-            return reduce(pc.or_kleene, [_compared(values, "=", literal) for literal in literals])
+            values, scale = column_of(column)
+            return reduce(pc.or_kleene, [_compared(values, scale, "=", literal) for literal in literals])
         case IsNull(column):
-            return pc.is_null(_column(rows, column))
+            return pc.is_null(column_of(column)[0])
         case Not(inner):
-            return pc.invert(_truth(inner, rows))
+            return pc.invert(_truth(inner, column_of))
         case And(parts):
-            return reduce(pc.and_kleene, [_truth(part, rows) for part in parts])
+            return reduce(pc.and_kleene, [_truth(part, column_of) for part in parts])
         case Or(parts):
-            return reduce(pc.or_kleene, [_truth(part, rows) for part in parts])
+            return reduce(pc.or_kleene, [_truth(part, column_of) for part in parts])
 
 
-def _column(rows: pa.Table, name: str) -> pa.Array:
-    return one(rows.column(FIELD + name))
-
-
-def _compared(values: pa.Array, operator: str, literal: Literal) -> pa.BooleanArray:
+def _compared(values: pa.Array, scale: int, operator: str, literal: Literal) -> pa.BooleanArray:
     """Values of different kinds have no order and are not known to differ."""
     kind = values.type
     if pa.types.is_dictionary(kind) and isinstance(literal, str):
-        return _compared(values.dictionary, operator, literal).take(values.indices)
+        return _compared(values.dictionary, 0, operator, literal).take(values.indices)
     if pa.types.is_string(kind) and isinstance(literal, str):
         return _COMPARE[operator](values, pa.scalar(literal))
     if pa.types.is_boolean(kind) and isinstance(literal, bool):
@@ -68,7 +65,7 @@ def _compared(values: pa.Array, operator: str, literal: Literal) -> pa.BooleanAr
         if pa.types.is_floating(kind):
             return _COMPARE[operator](values, pa.scalar(float(literal)))
         if pa.types.is_integer(kind):
-            return _compared_exactly(values, operator, literal, 0)
+            return _compared_exactly(values, operator, literal, scale)
         if pa.types.is_decimal(kind):
             absent = np.asarray(values.is_null()) if values.null_count else None
             return _compared_exactly(pa.array(unscaled(values), mask=absent), operator, literal, kind.scale)

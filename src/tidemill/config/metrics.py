@@ -1,0 +1,213 @@
+"""The metrics of a stream as declared in `tidemill.yaml`: counter, gauge, histogram, state and ratio.
+
+A metric checks only itself here; whether its columns exist and suit their use is for `checks_metrics`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Annotated, Final, Literal
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
+
+from tidemill.config.quantities import wrong
+from tidemill.config.schema import SECTION
+from tidemill.model.errors import InputError
+from tidemill.model.metrics import CHANGE, Bins, TransitionRule, bounded, log_scaled
+from tidemill.model.names import NAME_HINT, is_safe_name
+from tidemill.model.predicates import Predicate, parse_predicate
+
+DEFAULT_ACCURACY: Final = Decimal("0.01")
+MIN_ACCURACY, MAX_ACCURACY = Decimal("0.0005"), Decimal("0.5")
+MAX_BOUNDS: Final = 1_000
+
+
+def _predicate(text: str) -> str:
+    try:
+        parse_predicate(text)
+    except InputError as error:
+        raise wrong(error.message, error.hint) from None
+    return text
+
+
+def _exact(value: object) -> object:
+    """A number of the file without a detour over binary fractions."""
+    return Decimal(str(value)) if isinstance(value, float) else value
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _name(name: str) -> str:
+    if not is_safe_name(name):
+        raise wrong(f"name {name!r} is not allowed", NAME_HINT)
+    if name == CHANGE:
+        raise wrong(f"{CHANGE!r} is the name of the transitions that are counted anyway", "use another name")
+    return name
+
+
+Condition = Annotated[str, AfterValidator(_predicate)]
+Number = Annotated[Decimal, BeforeValidator(_exact)]
+States = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), pydantic.Field(min_length=1)]
+Limit = Annotated[StrictInt, pydantic.Field(ge=1)]
+Columns = tuple[str, ...]
+
+
+class Counter(pydantic.BaseModel):
+    """Counts events and sums measures exactly, for every combination of its dimensions."""
+
+    model_config = SECTION
+
+    kind: Literal["counter"]
+    dimensions: Columns = ()
+    measures: Columns = ()
+    filter: Condition | None = None  # only events for which this is true; None: all
+    max_cardinality: Limit | None = None  # of dimensions together, per tenant; the rest is __other__
+
+    @property
+    def numbers(self) -> Columns:
+        """The columns whose values it keeps."""
+        return self.measures
+
+
+class Gauge(pydantic.BaseModel):
+    """Keeps count, sum, least, greatest, first and last of a value; `policy` says which one is the value."""
+
+    model_config = SECTION
+
+    kind: Literal["gauge"]
+    value: str
+    policy: Literal["avg", "min", "max", "first", "last"] = "last"
+    dimensions: Columns = ()
+    filter: Condition | None = None
+    max_cardinality: Limit | None = None
+
+    @property
+    def numbers(self) -> Columns:
+        return (self.value,)
+
+
+class Histogram(pydantic.BaseModel):
+    """Counts samples in declared bins, or in log-scale ones that tell percentiles with a known accuracy."""
+
+    model_config = SECTION
+
+    kind: Literal["histogram"]
+    value: str
+    bounds: Annotated[tuple[Number, ...], pydantic.Field(min_length=1, max_length=MAX_BOUNDS)] | None = None
+    accuracy: Number | None = None  # relative; 0.01 without bounds
+    dimensions: Columns = ()
+    filter: Condition | None = None
+    max_cardinality: Limit | None = None
+
+    @model_validator(mode="after")
+    def _bounds_or_accuracy(self) -> Histogram:
+        if self.bounds is not None and self.accuracy is not None:
+            raise wrong("bounds and accuracy are two ways to say the same", "give one of the two")
+        if self.accuracy is not None and not MIN_ACCURACY <= self.accuracy <= MAX_ACCURACY:
+            raise wrong(f"accuracy {self.accuracy} is out of range", f"use {MIN_ACCURACY} to {MAX_ACCURACY}")
+        if self.bounds is not None and any(a >= b for a, b in itertools.pairwise(self.bounds)):
+            raise wrong("bounds do not ascend", "write them from the least to the greatest, each once")
+        return self
+
+    @property
+    def numbers(self) -> Columns:
+        return (self.value,)
+
+    def bins(self, scale: int) -> Bins:
+        """Where samples of this scale are counted."""
+        if self.bounds is not None:
+            return bounded(self.bounds, scale)
+        return log_scaled(self.accuracy or DEFAULT_ACCURACY)
+
+
+class Transition(pydantic.BaseModel):
+    """Changes of state that are counted under a name of their own: from the state just left (`last`), from
+    any state seen before, or from those of a list that were; to any state or those of a list; of an object
+    only until it first reaches one of `until`."""
+
+    model_config = SECTION
+
+    from_: Annotated[Literal["last", "any"] | States, pydantic.Field(alias="from")] = "last"
+    to: States | None = None  # None: any
+    until: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+
+    def rule(self, name: str) -> TransitionRule:
+        states = self.from_ if isinstance(self.from_, tuple) else None
+        return TransitionRule(name, self.from_ == "last", states, self.to, self.until)
+
+
+class State(pydantic.BaseModel):
+    """Follows the state of each object by event time: how many objects are in which, and what changes."""
+
+    model_config = SECTION
+
+    kind: Literal["state"]
+    object: str
+    state: str
+    dimensions: Columns = ()
+    transitions: Mapping[Annotated[str, AfterValidator(_name)], Transition] = {}
+    filter: Condition | None = None
+    max_cardinality: Limit | None = None
+
+    @property
+    def numbers(self) -> Columns:
+        return ()
+
+    @property
+    def rules(self) -> tuple[TransitionRule, ...]:
+        """What is counted: every change, and the declared ones."""
+        declared = (transition.rule(name) for name, transition in sorted(self.transitions.items()))
+        return (TransitionRule(CHANGE), *declared)
+
+
+class Term(pydantic.BaseModel):
+    """One side of a ratio, or a summand of it: a counter, or transitions of a state metric."""
+
+    model_config = SECTION
+
+    metric: str
+    transition: str | None = None  # of a state metric: the rule; None: every change
+    from_: Annotated[States | None, pydantic.Field(alias="from")] = None  # only from these states,
+    to: States | None = None  # and to these
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: object) -> object:
+        return {"metric": data} if isinstance(data, str) else data
+
+
+def _terms(value: object) -> object:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+Terms = Annotated[tuple[Term, ...], BeforeValidator(_terms), pydantic.Field(min_length=1)]
+
+
+class Ratio(pydantic.BaseModel):
+    """The counts of one side divided by those of the other, null where there is nothing to divide by.
+    Keeps nothing itself; its dimensions are those that all its metrics have."""
+
+    model_config = SECTION
+
+    kind: Literal["ratio"]
+    numerator: Terms
+    denominator: Terms
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (*self.numerator, *self.denominator)
+
+
+Kept = Counter | Gauge | Histogram | State
+"""The kinds that have rows in the rollups."""
+
+Metric = Annotated[Counter | Gauge | Histogram | State | Ratio, pydantic.Field(discriminator="kind")]
+
+
+def filter_of(metric: Kept) -> Predicate | None:
+    return parse_predicate(metric.filter) if metric.filter is not None else None
