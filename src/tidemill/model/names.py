@@ -24,6 +24,10 @@ def safe_name(name: str, what: str) -> str:
 
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
+END_COLUMNS: Final = ("first", "first_time", "first_id", "last", "last_time", "last_id")  # more, of a gauge
+STATE_COLUMNS: Final = ("state__is", "state__rule", "state__from", "state__to")  # if there is a state metric
+HISTOGRAM_COLUMNS: Final = ("histogram__bins", "histogram__counts")  # and a histogram
+PSEUDO_DIMENSIONS: Final = ("state", "from_state", "to_state")  # what queries call those of a state metric
 DATASET_COLUMNS: Final = ("event_time", "tenant", "event_id")  # the first ones of every dataset
 RESULT_COLUMNS: Final = (  # of the results of a streaming window, beside its group and its aggregates
     "window_id", "start", "end", "tenant", "revision", "rows", "late_rows", "first_time", "last_time",
@@ -37,5 +41,5 @@ def column_name(field: str) -> str:
 
 
 def measure_column(field: str, kept: str) -> str:
-    """The column that keeps the count, sum, min or max of a measure."""
+    """The column that keeps the count, sum, min or max of a measure, or the first or last of a gauge."""
     return f"{column_name(field)}__{kept}"

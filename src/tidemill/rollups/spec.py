@@ -12,21 +12,18 @@ from tidemill.config import Histogram, Kept, State, Stream
 from tidemill.config.metrics import filter_of
 from tidemill.lake.table import Table
 from tidemill.model.metrics import Bins, MetricKind, TransitionRule
-from tidemill.model.names import column_name
+from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
+from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
 from tidemill.model.predicates import Predicate
 
 STATS: Final = ("bucket", "tenant", "metric")
 KEY_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.bool_()}
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
-# Columns of the table that only some kinds use; `__` keeps them apart from dimensions.
-STATE: Final = "state__is"  # rows of a state metric that say by how much the objects in a state changed,
-RULE: Final = "state__rule"  # and those that count transitions: by the name of the rule,
-FROM: Final = "state__from"
-TO: Final = "state__to"
-STATE_COLUMNS: Final = (STATE, RULE, FROM, TO)
-BINS: Final = "histogram__bins"  # ascending,
-BIN_COUNTS: Final = "histogram__counts"  # and how many samples each holds
+# Columns of the table that only some kinds use; `__` keeps them apart from dimensions. A state metric has rows
+# that say by how much the objects in a state changed, and rows that count transitions by their rule.
+STATE, RULE, FROM, TO = STATE_COLUMNS
+BINS, BIN_COUNTS = HISTOGRAM_COLUMNS  # ascending, and how many samples each holds
 
 
 @dataclass(frozen=True, slots=True)
