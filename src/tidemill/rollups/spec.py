@@ -20,8 +20,8 @@ STATS: Final = ("bucket", "tenant", "metric")
 KEY_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.bool_()}
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
-# Columns of the table that only some kinds use; `__` keeps them apart from dimensions. A state metric has rows
-# that say by how much the objects in a state changed, and rows that count transitions by their rule.
+# Columns of the table that only some kinds use; `__` keeps them apart from dimensions. Rows of a state metric
+# say by how much the objects in a state changed, or count transitions by the name of their rule.
 STATE, RULE, FROM, TO = STATE_COLUMNS
 BINS, BIN_COUNTS = HISTOGRAM_COLUMNS  # ascending, and how many samples each holds
 
