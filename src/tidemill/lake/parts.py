@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -45,13 +46,15 @@ def write_part(
     footer: Mapping[str, object],
     stats_columns: Sequence[str],
     row_group_rows: int = 131_072,
+    row_groups: Sequence[int] = (),
     dictionary: Sequence[str] = (),
     level: int = 1,
 ) -> StagedPart:
     """Write `table` as zstd Parquet to `folder`/`name` and return once its bytes are on disk.
 
     The same columns, footer and options give the same bytes, however the table is chunked. Columns named
-    in `partition` are left out of the file, as Delta wants it. The name itself is durable only once the
+    in `partition` are left out of the file, as Delta wants it. Row groups have `row_group_rows` rows each, or
+    begin at the rows that `row_groups` names (ascending, 0 first). The name itself is durable only once the
     folder is synced, which `Table.publish` does for the final one.
     """
     assert "/" not in name, name
@@ -76,10 +79,11 @@ def write_part(
                     store_schema=False,  # an Arrow schema would make readers see dictionary types
                 ) as writer,
             ):
-                for start in range(0, table.num_rows, row_group_rows):
+                starts = row_groups or range(0, table.num_rows, row_group_rows)
+                for start, end in pairwise([*starts, table.num_rows]):
                     # one chunk per column and row group: chunk borders would move page borders
-                    group = table.slice(start, row_group_rows).combine_chunks()
-                    writer.write_table(group, row_group_rows)
+                    group = table.slice(start, end - start).combine_chunks()
+                    writer.write_table(group, end - start)
                 text = json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
                 writer.add_key_value_metadata({FOOTER_KEY: text.encode()})
             sync_file(temporary)
@@ -106,12 +110,21 @@ def _checked(table: pa.Table) -> pa.Table:
 
 
 @contextmanager
-def open_part(path: str, dictionary: Sequence[str] = (), *, hint: str = DAMAGED) -> Iterator[pq.ParquetFile]:
-    """A part, to be read piece by piece; StorageError with the hint when it can not be."""
+def open_part(
+    path: str,
+    dictionary: Sequence[str] = (),
+    *,
+    hint: str = DAMAGED,
+    metadata: pq.FileMetaData | None = None,
+) -> Iterator[pq.ParquetFile]:
+    """A part, to be read piece by piece; StorageError with the hint when it can not be. Who has read its
+    metadata before hands it in."""
     with storage_errors("read the part", path):
         try:
             # Column chunks are streamed: the size of a row group does not matter for memory.
-            with pq.ParquetFile(path, read_dictionary=list(dictionary), buffer_size=1 << 20) as file:
+            with pq.ParquetFile(
+                path, metadata=metadata, read_dictionary=list(dictionary), buffer_size=1 << 20
+            ) as file:
                 yield file
         except pa.ArrowInvalid as error:
             raise StorageError(
