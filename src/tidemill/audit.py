@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tidemill.accept.recall import PartFacts, part_facts
-from tidemill.accept.runs import hash_keys
 from tidemill.accept.undo import quarantined_rows
 from tidemill.ingest.landing import content_digest
 from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
 from tidemill.records.arrow import one
+from tidemill.records.runs import hash_keys
 from tidemill.retraction import finish_retractions
 from tidemill.rollups.verify import verify_tiles
 from tidemill.windows.rules import rules_of

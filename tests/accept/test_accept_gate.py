@@ -24,8 +24,6 @@ from tidemill.accept.runs import (
     MergeUnit,
     RunUnit,
     covering,
-    hash_keys,
-    key_ranges,
     make_run,
     merge,
     merged_names,
@@ -36,6 +34,7 @@ from tidemill.accept.runs import (
 from tidemill.records.arrays import Words
 from tidemill.records.arrow import read_ipc, write_ipc
 from tidemill.records.judge import content_hash, parse
+from tidemill.records.runs import hash_keys, key_ranges
 
 
 class Record(NamedTuple):

@@ -19,7 +19,7 @@ from tidemill.accept.buffer import Piece as Timings
 from tidemill.accept.clocks import Clocks, Passing, TimeRules, all_again, recorded, settled
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.quarantine import REPLAY
-from tidemill.accept.runs import SUFFIX, key_ranges, run_folder
+from tidemill.accept.runs import SUFFIX, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.accept.tables import quarantine_table, raw_table
 from tidemill.accept.write import Tap, WriteChunk, WriteUnit, Written, write
@@ -35,6 +35,7 @@ from tidemill.model.time import DAY, Interval
 from tidemill.records.arrays import Mask
 from tidemill.records.arrow import one, read_ipc
 from tidemill.records.plan import ReadPlan, plan_for
+from tidemill.records.runs import key_ranges
 from tidemill.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from tidemill.accept.runs import (
     RunUnit,
     covering,
     is_whole,
-    key_ranges,
     make_run,
     merge,
     merged_names,
@@ -28,6 +27,7 @@ from tidemill.accept.runs import (
 )
 from tidemill.lake.parts import read_footer
 from tidemill.model.failpoints import failpoint
+from tidemill.records.runs import key_ranges
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemill.accept.runs import positions, within, write_run
+from tidemill.accept.runs import write_run
 from tidemill.records.arrays import Ints, Mask, Words
 from tidemill.records.arrow import one, read_ipc, string_buffers, write_ipc
 from tidemill.records.columns import join_at
+from tidemill.records.runs import positions, within
 
 DUPLICATE: Final = 1
 CONFLICT: Final = 2

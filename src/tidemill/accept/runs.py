@@ -6,7 +6,6 @@ gate) it holds. Raw is the truth: runs can be deleted and are then made again fr
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numba import njit
 from pyarrow import ipc
 
 from tidemill.lake.sync import sync_file
 from tidemill.model.slices import set_hash
-from tidemill.records.arrays import Ints, Words
 from tidemill.records.arrow import one, read_ipc, string_buffers
-from tidemill.records.hashing import SEED_TENANT, hash_bytes, key_lanes
 from tidemill.records.judge import content_hash, parse
+from tidemill.records.runs import crowded_tier, hash_keys, within
 from tidemill.records.scan import scan
 
 FAN_IN: Final = 12  # runs of about one size that are merged
@@ -85,41 +82,6 @@ def merge(unit: MergeUnit) -> Iterator[str]:
     yield unit.target
 
 
-def within(run: pa.Table, low: int, high: int) -> pa.Table:
-    """The entries of a run whose key lies in a range; no copy is made."""
-    highs = one(run.column("high")).to_numpy()
-    first = int(np.searchsorted(highs, np.uint64(low)))
-    last = int(np.searchsorted(highs, np.uint64(high - 1), side="right"))
-    return run.slice(first, last - first)
-
-
-@njit(cache=True, nogil=True)
-def positions(run: Words, keys: Words) -> Ints:
-    """Where each of the sorted keys would stand in the sorted run.
-
-    Steps grow while the run is behind and are halved when it is ahead, so that the cost depends on how
-    many keys there are and only on the logarithm of how far they lie apart in the run.
-    """
-    out = np.empty(keys.size, np.int64)
-    at = 0
-    for i in range(keys.size):
-        key = keys[i]
-        step = 1
-        while at + step < run.size and run[at + step] < key:
-            at += step
-            step *= 2
-        low, high = at, min(at + step, run.size)
-        while low < high:
-            middle = (low + high) // 2
-            if run[middle] < key:
-                low = middle + 1
-            else:
-                high = middle
-        at = low
-        out[i] = at
-    return out
-
-
 @dataclass(frozen=True, slots=True)
 class RunUnit:
     """A batch whose run is made again from its raw parts."""
@@ -167,26 +129,13 @@ def _keys_of(path: str, seqs: Mapping[str, int]) -> pa.Table:
     )
 
 
-def hash_keys(tenant: pa.DictionaryArray, ids: pa.StringArray) -> tuple[Words, Words]:
-    """The 128-bit keys of (tenant, event_id)."""
-    offsets, data = string_buffers(ids)
-    seeds = np.array([hash_bytes(t.encode(), SEED_TENANT) for t in tenant.dictionary.to_pylist()], np.uint64)
-    return key_lanes(data, offsets, seeds, tenant.indices.to_numpy(zero_copy_only=False))
-
-
 def plan_merge(sizes: Mapping[str, int]) -> list[str]:
     """Names of the runs to merge now: the smallest tier that has FAN_IN runs of about one size.
 
     The files of one merged run, one per range of keys, stay together.
     """
-    tiers: dict[int, list[str]] = {}
-    for name, size in sizes.items():
-        tiers.setdefault(max(0, size.bit_length() // 3), []).append(name)
-    for tier in sorted(tiers):
-        if len(tiers[tier]) >= FAN_IN:
-            families = {_family(name) for name in tiers[tier]}
-            return sorted(name for name in sizes if _family(name) in families)
-    return []
+    families = {_family(name) for name in crowded_tier(sizes, FAN_IN)}
+    return sorted(name for name in sizes if _family(name) in families)
 
 
 def _family(name: str) -> str:
@@ -196,12 +145,6 @@ def _family(name: str) -> str:
 def merged_names(pieces: Sequence[str], count: int = 1) -> list[str]:
     """Names of the `count` files, one per range of keys, that hold the pieces together."""
     return [f"m-{set_hash(pieces)[:24]}-{number}of{count}{SUFFIX}" for number in range(count)]
-
-
-def key_ranges(count: int) -> list[tuple[int, int]]:
-    """All keys in `count` ranges of the same width."""
-    edges = [(1 << 64) * i // count for i in range(count + 1)]
-    return list(itertools.pairwise(edges))
 
 
 def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:

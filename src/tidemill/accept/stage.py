@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.accept.runs import hash_keys
 from tidemill.config.stream import Csv
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
@@ -24,6 +23,7 @@ from tidemill.records.chunk import RecordChunk
 from tidemill.records.decode import decode
 from tidemill.records.plan import ReadPlan
 from tidemill.records.read import read_chunk
+from tidemill.records.runs import hash_keys
 
 
 @dataclass(frozen=True, slots=True)
