@@ -138,7 +138,13 @@ def test_v29_event_time_type_that_is_not_registered() -> None:
             "measures[0]: column 'api' is of type string",
             "integer or decimal",
         ),
-        ("kind: counter", "kind: gauge", 13, "metrics.requests.kind: 'gauge' is not a valid kind", "counter"),
+        (
+            "kind: counter",
+            "kind: summary",
+            13,
+            "metrics.requests.kind: 'summary' is not a valid kind",
+            "choices: counter, gauge, histogram, state, ratio",
+        ),
         ("kind: counter, ", "", 13, "metrics.requests: kind is missing", "add kind: counter"),
         (
             "      requests:",

@@ -6,10 +6,26 @@ import pickle
 import re
 from pathlib import Path
 
-from tidemill.config import TEMPLATE, EventTime, Project, Stream, WindowDeclaration, parse_project
+from tidemill.config import (
+    TEMPLATE,
+    Counter,
+    EventTime,
+    Gauge,
+    Histogram,
+    LateSlices,
+    Project,
+    Ratio,
+    Retention,
+    State,
+    Stream,
+    Term,
+    Transition,
+    WindowDeclaration,
+    parse_project,
+)
 from tidemill.config.events import FileSink
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
-from tidemill.config.stream import Csv, LateSlices
+from tidemill.config.stream import Csv
 from tidemill.eventtime import registered
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
@@ -60,6 +76,21 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     stream = project.stream("requests")
     assert stream.csv == Csv()
     assert stream.retention.rollups == {"5s": 7 * DAY, "1m": 90 * DAY}
+    assert stream.retention.sealed == Retention().sealed
+    assert stream.retention.model_fields_set == set(Retention.model_fields)
+    for kind in (Counter, Gauge, Histogram, State, Ratio):
+        shown = [metric for metric in stream.metrics.values() if isinstance(metric, kind)]
+        found = set[str]().union(*(metric.model_fields_set for metric in shown))
+        assert found >= set(kind.model_fields) - {"filter", "max_cardinality"}, kind
+    checkouts, ratio = stream.metrics["checkouts"], stream.metrics["paid_after_cart"]
+    assert isinstance(checkouts, State)
+    assert isinstance(ratio, Ratio)
+    assert checkouts.transitions["paid"].model_fields_set == set(Transition.model_fields)
+    assert ratio.numerator[0].model_fields_set == set(Term.model_fields)
+    metrics = stream.kept_metrics.values()
+    assert any(metric.filter for metric in metrics)
+    assert any(metric.max_cardinality for metric in metrics)
+    assert project.warnings == ()
     assert (stream.aggregation_span, stream.subject_to_change_window) == (HOUR, 6 * HOUR)
     assert (stream.gap_tolerance, stream.late_slices) == (SECOND, LateSlices())
     assert stream.allow_incomplete_windows is False

@@ -1,14 +1,15 @@
 """The configuration: `tidemill.yaml` as frozen models, read and checked in one place."""
 
 from tidemill.config.events import Events, FileSink, RedisSink, Sink, WebhookSink
+from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.loading import load_project, parse_project
 from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Metric, Ratio, State, Term, Transition
 from tidemill.config.project import FILE_NAME, Builder, Engine, Limits, Project, StateStore
 from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
-from tidemill.config.stream import EventTime, EventType, LateSlices, Retention, Skew, Stream, Tenant
+from tidemill.config.stream import EventTime, EventType, Retention, Skew, Stream, Tenant
 from tidemill.config.template import TEMPLATE
-from tidemill.config.windowing import LateRows, WindowDeclaration, parse_aggregate
+from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 
 __all__ = [
     "FIELD_TYPES",

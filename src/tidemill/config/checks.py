@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from tidemill.config.checks_metrics import check_metrics
+from tidemill.config.checks_retention import check_indexed, check_retention, unused_retention
 from tidemill.config.checks_windowing import check_windows
 from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.problems import Path, choices
@@ -47,11 +48,13 @@ def check_stream(
         path = ("event_type", "column")
         yield from columns.check(path, stream.event_type.column, ("string",), "an event type is a string")
         yield from repeats(("event_type", "allowed"), stream.event_type.allowed)
-    yield from check_metrics(stream, columns)
+    yield from check_metrics(stream, columns, broken)
+    yield from check_indexed(stream)
     yield from repeats(("identity",), stream.identity)
     yield from _windows(stream, broken)
     yield from _dataset_columns(stream, broken)
     yield from check_windows(stream, columns, broken)
+    yield from check_retention(stream, broken)
 
 
 def unused(stream: Stream) -> Iterator[Finding]:
@@ -68,6 +71,7 @@ def unused(stream: Stream) -> Iterator[Finding]:
     if stream.messages is not None and not declared.enabled:
         message = f"the times of messages are not used, since {why} for event_time"
         yield Finding(("messages",), message, f"set {instead} there to use them, or leave messages out")
+    yield from unused_retention(stream)
 
 
 def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:

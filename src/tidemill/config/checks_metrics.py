@@ -1,52 +1,187 @@
-"""What metrics say about the rest of their stream: columns that exist, types that suit their use.
+"""What metrics say about the rest of their stream: columns that exist, types that suit their use; and ratios
+about other metrics.
 
 Pure: each rule yields findings, and none stops at the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Final
 
+from tidemill.config.checks_conditions import check_condition
 from tidemill.config.columns import Columns, listed, one_of, repeats
+from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Ratio, State, Term
+from tidemill.config.problems import Path, choices
 from tidemill.config.schema import KEY_TYPES, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
-from tidemill.model.names import MEASURE_COLUMNS, ROLLUP_COLUMNS, column_name, measure_column
+from tidemill.model.metrics import CHANGE, MOST, NONE_STATE
+from tidemill.model.names import (
+    END_COLUMNS,
+    HISTOGRAM_COLUMNS,
+    MEASURE_COLUMNS,
+    PSEUDO_DIMENSIONS,
+    ROLLUP_COLUMNS,
+    STATE_COLUMNS,
+    column_name,
+    measure_column,
+)
 
-MEASURE_TYPES: tuple[FieldType, ...] = ("integer", "decimal")
-_MEASURE_HINT = "a float has no exact sum: declare a decimal with a scale, such as {type: decimal, scale: 3}"
+MEASURE_TYPES: Final[tuple[FieldType, ...]] = ("integer", "decimal")
+OBJECT_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer")
+FILTER_TYPES: Final[tuple[FieldType, ...]] = (*KEY_TYPES, "decimal")
+
+_DECIMAL = "declare a decimal with a scale, such as {type: decimal, scale: 3}"
+_MEASURE_HINT = f"a float has no exact sum: {_DECIMAL}"
+_FILTER_HINT = f"a filter is about {one_of(FILTER_TYPES)}; for a float, {_DECIMAL}"
 
 
-def check_metrics(stream: Stream, columns: Columns) -> Iterator[Finding]:
+def check_metrics(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
     """Everything wrong between its metrics and the stream; paths are relative to the stream."""
-    for name, metric in stream.kept_metrics.items():
-        at = ("metrics", name)
-        for path, column in listed((*at, "dimensions"), metric.dimensions):
-            hint = f"a dimension is {one_of(KEY_TYPES)}"
-            yield from columns.check(path, column, KEY_TYPES, hint)
-        if metric.kind == "counter":
-            for path, column in listed((*at, "measures"), metric.measures):
-                hint = f"a measure is {one_of(MEASURE_TYPES)}; {_MEASURE_HINT}"
-                yield from columns.check(path, column, MEASURE_TYPES, hint)
-            yield from repeats((*at, "measures"), metric.measures)
-        yield from repeats((*at, "dimensions"), metric.dimensions)
+    for name, metric in stream.metrics.items():
+        at: Path = ("metrics", name)
+        match metric:
+            case Ratio():
+                yield from _ratio(at, stream, metric, broken)
+                continue
+            case Counter():
+                for path, column in listed((*at, "measures"), metric.measures):
+                    yield from _number(path, column, "a measure", columns)
+                yield from repeats((*at, "measures"), metric.measures)
+            case Gauge():
+                yield from _number((*at, "value"), metric.value, "the value of a gauge", columns)
+            case Histogram():
+                yield from _number((*at, "value"), metric.value, "the value of a histogram", columns)
+                yield from _bounds((*at, "bounds"), metric, columns)
+            case State():
+                yield from _state(at, metric, columns)
+        yield from _dimensions(at, metric, columns)
+        if metric.filter is not None:
+            path = (*at, "filter")
+            yield from check_condition(path, metric.filter, columns, FILTER_TYPES, _FILTER_HINT, FILTER_TYPES)
     yield from _rollup_columns(stream)
 
 
+def _number(path: Path, column: str, what: str, columns: Columns) -> Iterator[Finding]:
+    hint = f"{what} is {one_of(MEASURE_TYPES)}; {_MEASURE_HINT}"
+    yield from columns.check(path, column, MEASURE_TYPES, hint)
+
+
+def _dimensions(at: Path, metric: Kept, columns: Columns) -> Iterator[Finding]:
+    path = (*at, "dimensions")
+    for place, column in listed(path, metric.dimensions):
+        yield from columns.check(place, column, KEY_TYPES, f"a dimension is {one_of(KEY_TYPES)}")
+    yield from repeats(path, metric.dimensions)
+    if metric.max_cardinality is not None:
+        fields = [columns.field(column) for column in metric.dimensions]
+        if all(field is not None and field.type != "string" for field in fields):
+            yield Finding(
+                (*at, "max_cardinality"),
+                "there is no dimension that could say __other__ for what comes beyond it",
+                "add a dimension of type string, or leave max_cardinality out",
+            )
+
+
+def _bounds(path: Path, metric: Histogram, columns: Columns) -> Iterator[Finding]:
+    field = columns.field(metric.value)
+    if field is None or field.type not in MEASURE_TYPES:
+        return
+    for place, bound in enumerate(metric.bounds or ()):
+        if abs(bound) * 10 ** (field.scale or 0) >= MOST:
+            message = f"no value of {metric.value!r} is as far from 0 as {bound}"
+            yield Finding((*path, place), message, "leave it out: what is above the last bound has a bin")
+
+
+def _state(at: Path, metric: State, columns: Columns) -> Iterator[Finding]:
+    hint = f"an object is told by {one_of(OBJECT_TYPES)}"
+    yield from columns.check((*at, "object"), metric.object, OBJECT_TYPES, hint)
+    yield from columns.check((*at, "state"), metric.state, KEY_TYPES, f"a state is {one_of(KEY_TYPES)}")
+    if metric.object == metric.state:
+        message = f"column {metric.state!r} can not be both the object and its state"
+        yield Finding((*at, "state"), message, "name the column that says what state the object is in")
+    for place, column in listed((*at, "dimensions"), metric.dimensions):
+        if column.lower() in PSEUDO_DIMENSIONS:
+            message = f"{column!r} is what queries of a state metric call something else"
+            hint = f"rename the field in the feed, or leave it out; queries know {one_of(PSEUDO_DIMENSIONS)}"
+            yield Finding(place, message, hint)
+    for name, declared in metric.transitions.items():
+        path = (*at, "transitions", name)
+        seen = declared.from_ if isinstance(declared.from_, tuple) else ()
+        for key, states in (("from", seen), ("to", declared.to or ()), ("until", declared.until or ())):
+            yield from repeats((*path, key), states)
+            yield from _never_seen((*path, key), states)
+
+
+def _never_seen(path: Path, states: Collection[str]) -> Iterator[Finding]:
+    if NONE_STATE in states:
+        message = f"no object is ever seen in {NONE_STATE}: it stands for what was before the first sight"
+        yield Finding(path, message, "leave it out; with from: last, the first sight is a transition from it")
+
+
+def _ratio(at: Path, stream: Stream, metric: Ratio, broken: Collection[Path]) -> Iterator[Finding]:
+    for key, terms in (("numerator", metric.numerator), ("denominator", metric.denominator)):
+        for place, term in enumerate(terms):
+            yield from _term((*at, key, place), stream, term, broken)
+
+
+def _term(at: Path, stream: Stream, term: Term, broken: Collection[Path]) -> Iterator[Finding]:
+    metric = stream.metrics.get(term.metric)
+    if metric is None:
+        if ("metrics", term.metric) not in broken and ("metrics",) not in broken:
+            valid = [name for name, other in stream.metrics.items() if isinstance(other, Counter | State)]
+            hint = choices(term.metric, valid, "counters and state metrics")
+            yield Finding(at, f"there is no metric {term.metric!r}", hint)
+    elif isinstance(metric, State):
+        yield from _transition(at, metric, term, broken)
+    elif not isinstance(metric, Counter):
+        message = f"{term.metric!r} is a {metric.kind}"
+        yield Finding(at, message, "a ratio is made of counters and of transitions of state metrics")
+    else:
+        given = {"transition": term.transition, "from": term.from_, "to": term.to}
+        for key in (key for key, value in given.items() if value is not None):
+            message = f"{term.metric!r} is a counter and has no transitions"
+            yield Finding((*at, key), message, f"leave {key} out, or name a state metric")
+
+
+def _transition(at: Path, metric: State, term: Term, broken: Collection[Path]) -> Iterator[Finding]:
+    declared = ("metrics", term.metric, "transitions")
+    unknown = term.transition is not None and term.transition not in (CHANGE, *metric.transitions)
+    if unknown and declared not in broken and (*declared, term.transition) not in broken:
+        assert term.transition is not None
+        hint = choices(term.transition, (CHANGE, *metric.transitions), "transitions")
+        message = f"{term.metric!r} has no transition {term.transition!r}"
+        yield Finding((*at, "transition"), message, hint)
+    yield from repeats((*at, "from"), term.from_ or ())
+    yield from repeats((*at, "to"), term.to or ())
+    yield from _never_seen((*at, "to"), term.to or ())
+
+
 def _rollup_columns(stream: Stream) -> Iterator[Finding]:
-    """Dimensions and measures become columns of one table; readers do not tell upper from lower case."""
-    taken = {name: f"the table's own column {name}" for name in ROLLUP_COLUMNS}
-    used: list[tuple[str, tuple[str, ...], str]] = [
-        (name, (column_name(name),), "dimensions") for name in stream.dimension_columns
-    ]
-    used += [
-        (name, tuple(measure_column(name, kept) for kept in MEASURE_COLUMNS), "measures")
-        for name in stream.measure_columns
-    ]
-    for name, columns, kind in used:
-        metric = next(m for m, declared in stream.metrics.items() if name in getattr(declared, kind))
+    """Dimensions and numbers become columns of one table; readers do not tell upper from lower case."""
+    kinds = {metric.kind for metric in stream.kept_metrics.values()}
+    own = [*ROLLUP_COLUMNS]
+    own += STATE_COLUMNS if "state" in kinds else ()
+    own += HISTOGRAM_COLUMNS if "histogram" in kinds else ()
+    taken = {name: f"the table's own column {name}" for name in own}
+    for path, what, columns in _used_columns(stream):
         for column in columns:
-            other = taken.setdefault(column.lower(), f"{kind[:-1]} {name!r}")
-            if other != f"{kind[:-1]} {name!r}":
-                message = f"{name!r} would be kept in column {column}, which is taken by {other}"
-                yield Finding(("metrics", metric, kind), message, "rename one of the two fields in the feed")
+            other = taken.setdefault(column.lower(), what)
+            if other != what:
+                message = f"{what} would be kept in column {column}, which is taken by {other}"
+                yield Finding(path, message, "rename one of the two fields in the feed")
+
+
+def _used_columns(stream: Stream) -> Iterator[tuple[Path, str, tuple[str, ...]]]:
+    """Each dimension and number once: where it is first named, what it is, and the columns it is kept in."""
+    metrics = stream.kept_metrics
+    for field in stream.dimension_columns:
+        name = next(name for name, metric in metrics.items() if field in metric.dimensions)
+        yield ("metrics", name, "dimensions"), f"dimension {field!r}", (column_name(field),)
+    for field in stream.measure_columns:
+        name, first = next((name, metric) for name, metric in metrics.items() if field in metric.numbers)
+        ends = any(isinstance(metric, Gauge) and metric.value == field for metric in metrics.values())
+        kept = (*MEASURE_COLUMNS, *END_COLUMNS) if ends else MEASURE_COLUMNS
+        columns = tuple(measure_column(field, one) for one in kept)
+        key = "measures" if isinstance(first, Counter) else "value"
+        yield ("metrics", name, key), f"{key.removesuffix('s')} {field!r}", columns

@@ -6,21 +6,18 @@ Pure: each rule yields findings, and none stops at the first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from decimal import Decimal
 from typing import Final
 
+from tidemill.config.checks_conditions import NUMBERS, check_condition
 from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.problems import Path
-from tidemill.config.schema import FIELD_TYPES, FieldType
+from tidemill.config.schema import FIELD_TYPES, KEY_TYPES, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 from tidemill.model.names import RESULT_COLUMNS, column_name
-from tidemill.model.predicates import Compare, IsNull, Literal, Mention, OneOf, mentions
 from tidemill.model.streaming import Function
 
-NUMBERS: Final[tuple[FieldType, ...]] = ("integer", "decimal", "float")
-KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")
 AGGREGATE_TYPES: Final[Mapping[Function, tuple[FieldType, ...]]] = {
     Function.COUNT: FIELD_TYPES,
     Function.SUM: NUMBERS,
@@ -33,13 +30,9 @@ AGGREGATE_TYPES: Final[Mapping[Function, tuple[FieldType, ...]]] = {
     Function.LAST: (*NUMBERS, "string", "boolean"),
 }
 COMPARED_TYPES: Final[tuple[FieldType, ...]] = (*NUMBERS, "string", "boolean")
-
-_OF_BOOLEANS: Final = ("=", "!=")
-_EXAMPLES: Final[Mapping[str, str]] = {
-    "string": "text in quotes, such as 'eu'",
-    "boolean": "true or false",
-    **dict.fromkeys(NUMBERS, "a number, such as 1"),
-}
+_COMPARED_HINT: Final = (
+    f"columns that are compared are {one_of(COMPARED_TYPES)}; others can be IS NULL or IS NOT NULL"
+)
 
 
 def check_windows(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
@@ -50,8 +43,8 @@ def check_windows(stream: Stream, columns: Columns, broken: Collection[Path]) ->
         for column, text in declared.aggregates.items():
             yield from _aggregate((*at, "aggregates", column), text, columns)
         for key, condition in (("open", declared.open), ("emit", declared.emit)):
-            for mention in mentions(condition) if condition is not None else ():
-                yield from _mention((*at, key), mention, columns)
+            if condition is not None:
+                yield from check_condition((*at, key), condition, columns, COMPARED_TYPES, _COMPARED_HINT)
         yield from _result_columns(at, stream, declared)
         needs_span = declared.close == "complete" and ("aggregation_span",) not in broken
         if needs_span and stream.aggregation_span is None:
@@ -81,48 +74,6 @@ def _aggregate(path: Path, text: str, columns: Columns) -> Iterator[Finding]:
         is_percentile = formula.function is Function.PERCENTILE
         what = "a percentile" if is_percentile else formula.function.value
         yield from columns.check(path, formula.column, types, f"{what} is of {one_of(types)}")
-
-
-def _mention(path: Path, mention: Mention, columns: Columns) -> Iterator[Finding]:
-    """A test of a condition: its column exists and can be compared so, with such values."""
-    test, at = mention.test, f" at character {mention.position}"
-    if isinstance(test, IsNull):
-        yield from columns.check(path, test.column, FIELD_TYPES, "", at)
-        return
-    hint = f"columns that are compared are {one_of(COMPARED_TYPES)}; others can be IS NULL or IS NOT NULL"
-    wrong = tuple(columns.check(path, test.column, COMPARED_TYPES, hint, at))
-    field = columns.field(test.column)
-    if wrong or field is None:
-        yield from wrong
-        return
-    operator, values = _parts(test)
-    if field.type == "boolean" and operator not in _OF_BOOLEANS:
-        message = f"{operator} at character {mention.operator} does not go with {test.column!r}, a boolean"
-        yield Finding(path, message, "use = or !=, with true or false")
-        return
-    for value, position in zip(values, mention.values, strict=True):
-        if not _suits(value, field.type):
-            message = f"{_said(value)} at character {position} does not go with {test.column!r}, of type "
-            yield Finding(path, message + field.type, f"compare it with {_EXAMPLES[field.type]}")
-
-
-def _parts(test: Compare | OneOf) -> tuple[str, tuple[Literal, ...]]:
-    return ("IN", test.values) if isinstance(test, OneOf) else (test.operator, (test.value,))
-
-
-def _suits(value: Literal, kind: FieldType) -> bool:
-    match value:
-        case bool():
-            return kind == "boolean"
-        case str():
-            return kind == "string"
-        case Decimal():
-            return kind in NUMBERS
-
-
-def _said(value: Literal) -> str:
-    """As one writes it."""
-    return repr(value) if isinstance(value, str) else str(value).lower()
 
 
 def _result_columns(at: Path, stream: Stream, declared: WindowDeclaration) -> Iterator[Finding]:

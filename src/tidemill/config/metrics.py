@@ -11,11 +11,11 @@ from decimal import Decimal
 from typing import Annotated, Final, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, StrictInt, Tag, model_validator
 
+from tidemill.config.conditions import Condition
 from tidemill.config.quantities import wrong
 from tidemill.config.schema import SECTION
-from tidemill.model.errors import InputError
 from tidemill.model.metrics import CHANGE, Bins, TransitionRule, bounded, log_scaled
 from tidemill.model.names import NAME_HINT, is_safe_name
 from tidemill.model.predicates import Predicate, parse_predicate
@@ -23,23 +23,38 @@ from tidemill.model.predicates import Predicate, parse_predicate
 DEFAULT_ACCURACY: Final = Decimal("0.01")
 MIN_ACCURACY, MAX_ACCURACY = Decimal("0.0005"), Decimal("0.5")
 MAX_BOUNDS: Final = 1_000
-
-
-def _predicate(text: str) -> str:
-    try:
-        parse_predicate(text)
-    except InputError as error:
-        raise wrong(error.message, error.hint) from None
-    return text
+MAX_DIGITS: Final = 40  # of a bound
+MAX_KEYS: Final = 1_000_000  # that a metric can be limited to
 
 
 def _exact(value: object) -> object:
     """A number of the file without a detour over binary fractions."""
+    if isinstance(value, bool):
+        raise wrong(f"{str(value).lower()} is not a number", "use a number such as 0.5")
     return Decimal(str(value)) if isinstance(value, float) else value
 
 
+def _short(value: Decimal) -> Decimal:
+    """So that nobody computes with a million digits."""
+    if len(str(value)) > MAX_DIGITS or abs(value.adjusted()) > MAX_DIGITS:
+        raise wrong(f"the number {str(value)[:MAX_DIGITS]}… is too long", f"use {MAX_DIGITS} digits at most")
+    return value
+
+
+def _accuracy(value: Decimal) -> Decimal:
+    if not MIN_ACCURACY <= value <= MAX_ACCURACY:
+        raise wrong(f"an accuracy of {value} is out of range", f"use {MIN_ACCURACY} to {MAX_ACCURACY}")
+    return value
+
+
+def _ascending(bounds: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
+    if any(a >= b for a, b in itertools.pairwise(bounds)):
+        raise wrong("bounds do not ascend", "write them from the least to the greatest, each once")
+    return bounds
+
+
 def _one_or_more(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _name(name: str) -> str:
@@ -50,10 +65,17 @@ def _name(name: str) -> str:
     return name
 
 
-Condition = Annotated[str, AfterValidator(_predicate)]
-Number = Annotated[Decimal, BeforeValidator(_exact)]
+Number = Annotated[Decimal, BeforeValidator(_exact), AfterValidator(_short)]
+Accuracy = Annotated[Number, AfterValidator(_accuracy)]
+Bounds = Annotated[
+    tuple[Number, ...], pydantic.Field(min_length=1, max_length=MAX_BOUNDS), AfterValidator(_ascending)
+]
 States = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), pydantic.Field(min_length=1)]
-Limit = Annotated[StrictInt, pydantic.Field(ge=1)]
+From = Annotated[
+    Annotated[Literal["last", "any"], Tag("word")] | Annotated[States, Tag("states")],
+    Discriminator(lambda value: "word" if value in ("last", "any") else "states"),
+]
+Limit = Annotated[StrictInt, pydantic.Field(ge=1, le=MAX_KEYS)]
 Columns = tuple[str, ...]
 
 
@@ -98,8 +120,8 @@ class Histogram(pydantic.BaseModel):
 
     kind: Literal["histogram"]
     value: str
-    bounds: Annotated[tuple[Number, ...], pydantic.Field(min_length=1, max_length=MAX_BOUNDS)] | None = None
-    accuracy: Number | None = None  # relative; 0.01 without bounds
+    bounds: Bounds | None = None
+    accuracy: Accuracy | None = None  # relative; 0.01 without bounds
     dimensions: Columns = ()
     filter: Condition | None = None
     max_cardinality: Limit | None = None
@@ -108,10 +130,6 @@ class Histogram(pydantic.BaseModel):
     def _bounds_or_accuracy(self) -> Histogram:
         if self.bounds is not None and self.accuracy is not None:
             raise wrong("bounds and accuracy are two ways to say the same", "give one of the two")
-        if self.accuracy is not None and not MIN_ACCURACY <= self.accuracy <= MAX_ACCURACY:
-            raise wrong(f"accuracy {self.accuracy} is out of range", f"use {MIN_ACCURACY} to {MAX_ACCURACY}")
-        if self.bounds is not None and any(a >= b for a, b in itertools.pairwise(self.bounds)):
-            raise wrong("bounds do not ascend", "write them from the least to the greatest, each once")
         return self
 
     @property
@@ -132,13 +150,13 @@ class Transition(pydantic.BaseModel):
 
     model_config = SECTION
 
-    from_: Annotated[Literal["last", "any"] | States, pydantic.Field(alias="from")] = "last"
+    from_: Annotated[From, pydantic.Field(alias="from")] = "last"
     to: States | None = None  # None: any
-    until: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    until: States | None = None  # None: for ever
 
     def rule(self, name: str) -> TransitionRule:
         states = self.from_ if isinstance(self.from_, tuple) else None
-        return TransitionRule(name, self.from_ == "last", states, self.to, self.until)
+        return TransitionRule(name, self.from_ == "last", states, self.to, self.until or ())
 
 
 class State(pydantic.BaseModel):
@@ -181,11 +199,7 @@ class Term(pydantic.BaseModel):
         return {"metric": data} if isinstance(data, str) else data
 
 
-def _terms(value: object) -> object:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-Terms = Annotated[tuple[Term, ...], BeforeValidator(_terms), pydantic.Field(min_length=1)]
+Terms = Annotated[tuple[Term, ...], BeforeValidator(_one_or_more), pydantic.Field(min_length=1)]
 
 
 class Ratio(pydantic.BaseModel):

@@ -6,11 +6,12 @@ Each section checks only itself here; what one section says about another is che
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import pydantic
 from pydantic import AfterValidator, StrictBool, model_validator
 
+from tidemill.config.late import LateSlices
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
@@ -24,6 +25,7 @@ from tidemill.model.time import DAY, SECOND
 FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
 TimeMode = Literal["event", "processing"]
 GateMode = Literal["event_id", "none"]
+MAX_INDEXED: Final = 64  # paths of a stream: each is looked for in every event
 
 
 def _name(name: str) -> str:
@@ -60,6 +62,7 @@ SafeName = Annotated[str, AfterValidator(_name)]
 WindowName = Annotated[SafeName, AfterValidator(_window_name)]
 LevelName = Annotated[str, AfterValidator(_level)]
 Text = Annotated[str, AfterValidator(_text)]
+Indexed = Annotated[tuple[ColumnName, ...], pydantic.Field(max_length=MAX_INDEXED)]
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:
@@ -175,29 +178,6 @@ class Retention(pydantic.BaseModel):
     sealed: Literal["merge", "refuse"] = "merge"  # what becomes of events of a time that raw is gone for
 
 
-class LateSlices(pydantic.BaseModel):
-    """What becomes of slices that arrive after the cutoff of a window that was served by then: they are
-    discarded (recorded as ignored for that window), or for a while make it come out again."""
-
-    model_config = SECTION
-
-    policy: Literal["discard", "reemit"] = "discard"
-    max_lateness: PositiveDuration | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: object) -> object:
-        return {"policy": data} if isinstance(data, str) else data
-
-    @model_validator(mode="after")
-    def _only_reemit_has_an_end(self) -> LateSlices:
-        if self.policy == "reemit" and self.max_lateness is None:
-            raise wrong("reemit needs max_lateness", "write {policy: reemit, max_lateness: 7d}")
-        if self.policy == "discard" and self.max_lateness is not None:
-            raise wrong("discard has no max_lateness", "leave it out, or use policy: reemit")
-        return self
-
-
 class Stream(pydantic.BaseModel):
     """A declared feed. Frozen, and can be pickled: Spark tasks get it whole."""
 
@@ -218,7 +198,7 @@ class Stream(pydantic.BaseModel):
     skew: Skew = Skew()
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
-    indexed: tuple[ColumnName, ...] = ()  # paths into the payload that a search can name in WHERE
+    indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
     retention: Retention = Retention()
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices

@@ -69,6 +69,9 @@ streams:
       region: string
       status: integer
       latency_ms: {type: decimal, scale: 3}
+      # bytes: integer
+      # session: string
+      # step: string
       # messages: array
 
     # Only these types of events are accepted.
@@ -101,10 +104,30 @@ streams:
     # has 1d, since a time far ahead would make all that follows late.
     skew: {past: 400d, future: 5m}
 
-    # Counted and summed at 5s, 1m, 1h, 1d and 7d. Dimensions are strings, integers or booleans;
-    # measures are integers or decimals, whose sums are exact.
+    # Kept at 5s, 1m, 1h, 1d and 7d. Dimensions are strings, integers or booleans; measures and values
+    # are integers or decimals, whose sums are exact. Kinds: counter, gauge, histogram, state, ratio.
     metrics:
       requests: {kind: counter, dimensions: [api, region, status], measures: [latency_ms]}
+      # failures: {kind: counter, dimensions: [api, region], filter: status >= 500}
+      # newest: {kind: gauge, value: latency_ms, policy: last, dimensions: [region]}  # avg, min, max, first
+      # latency: {kind: histogram, value: latency_ms, accuracy: 0.01}
+      # sizes: {kind: histogram, value: bytes, bounds: [1000, 50000], dimensions: [api], max_cardinality: 500}
+      # checkouts:                  # the state of each object, and how often it went from which to which
+      #   kind: state
+      #   object: session
+      #   state: step
+      #   dimensions: [region]
+      #   transitions:              # those with a name; from: last (the default), any, or a list of states
+      #     paid: {from: [cart, address], to: [paid], until: [paid, left]}
+      # failure_rate: {kind: ratio, numerator: failures, denominator: requests}
+      # paid_after_cart:
+      #   kind: ratio
+      #   numerator: {metric: checkouts, transition: paid, from: [cart], to: [paid]}
+      #   denominator: [{metric: checkouts, to: [cart]}]
+
+    # Paths into the payload that a search can name in WHERE; they need not be in the schema, and lead
+    # through arrays as well.
+    # indexed: [api, region, status, tags, user.plan]
 
     # Windows that become datasets: one Arrow file for each hour, built once slices cover all of it (declare
     # what they cover: `tidemill ingest --start T --end T`) and the time for changes is over.
@@ -139,6 +162,9 @@ streams:
     # How long what is kept is kept; without a limit, for ever.
     # retention:
     #   raw: 400d
+    #   index: 90d
     #   quarantine: 30d
+    #   datasets: 400d
     #   rollups: {5s: 7d, 1m: 90d}
+    #   sealed: merge        # events of a time that raw is gone for; or refuse
 """

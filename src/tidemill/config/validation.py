@@ -29,6 +29,10 @@ _WORDS: Final = {
     "string_too_short": ("should not be empty", "write some text, or leave it out"),
     "string_too_long": ("should have at most {max_length} characters", "use a shorter one"),
     "too_short": ("should not be empty", "give at least one"),
+    "too_long": ("has more than {max_length} items", "leave some out"),
+    "decimal_type": ("should be a number", "use a number such as 0.5"),
+    "decimal_parsing": ("should be a number", "use a number such as 0.5"),
+    "finite_number": ("should be a number", "use a number such as 0.5"),
     "greater_than_equal": ("should be at least {ge}", "use a larger one"),
     "less_than_equal": ("should be at most {le}", "use a smaller one"),
 }
@@ -54,7 +58,7 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        details = _worth_saying(error.errors(include_url=False))
         return [_finding(model, data, detail, reserved) for detail in details]
 
 
@@ -62,6 +66,17 @@ def keys_of(model: type[BaseModel], reserved: frozenset[str] = frozenset()) -> t
     """The keys that a section may have, as they are written."""
     names = (info.alias or name for name, info in model.model_fields.items())
     return tuple(name for name in names if name not in reserved)
+
+
+def _worth_saying(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Without lists that are too short only since something in them is wrong."""
+    places = [detail["loc"] for detail in details]
+    return [
+        detail
+        for detail, place in zip(details, places, strict=True)
+        if detail["type"] != "too_short"
+        or not any(len(other) > len(place) and other[: len(place)] == place for other in places)
+    ]
 
 
 def _finding(
@@ -100,7 +115,11 @@ def _finding(
 def _path(data: object, location: Sequence[str | int]) -> Path:
     """The part of pydantic's location that exists in the data: without tags, `[key]` and short forms."""
     path: Path = ()
+    tag: object = None  # that of the section comes before its own keys, and may be called as one of them
     for key in location:
+        if key == tag:
+            tag = None
+            continue
         match data:
             case dict() if key in data:
                 data = data[key]
@@ -109,6 +128,7 @@ def _path(data: object, location: Sequence[str | int]) -> Path:
             case _:
                 continue
         path = (*path, key)
+        tag = data.get("kind") if isinstance(data, dict) else None
     return path
 
 
@@ -161,6 +181,8 @@ def _plain(annotation: object, value: object) -> object:
     """Without `Annotated` and `| None`, and of several models the one that the `kind` of the value tells."""
     origin = get_origin(annotation)
     if origin is Annotated:
+        return _plain(get_args(annotation)[0], value)
+    if origin is tuple and isinstance(value, dict):  # one that stands for a list of one
         return _plain(get_args(annotation)[0], value)
     if origin in (Union, UnionType):
         arguments = [arg for arg in get_args(annotation) if arg is not type(None)]

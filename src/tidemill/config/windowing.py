@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import pydantic
 from pydantic import AfterValidator, StrictInt, model_validator
 
+from tidemill.config.conditions import Condition
+from tidemill.config.late import LateRows
 from tidemill.config.problems import choices
 from tidemill.config.quantities import PositiveDuration, wrong
 from tidemill.config.schema import SECTION, ColumnList
@@ -96,40 +98,8 @@ def _aggregate_name(name: str) -> str:
     return name
 
 
-def _condition(text: str) -> str:
-    try:
-        parse_predicate(text)
-    except InputError as error:
-        raise wrong(error.message, error.hint) from None
-    return text
-
-
 AggregateName = Annotated[str, AfterValidator(_aggregate_name)]
 AggregateText = Annotated[str, AfterValidator(_aggregate)]
-Condition = Annotated[str, AfterValidator(_condition)]
-
-
-class LateRows(pydantic.BaseModel):
-    """What becomes of rows at or before the watermark they met: `discard`, `next_window`, or
-    `{policy: reemit, max_lateness: 1h}`."""
-
-    model_config = SECTION
-
-    policy: Literal["discard", "next_window", "reemit"] = "discard"
-    max_lateness: PositiveDuration | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: object) -> object:
-        return {"policy": data} if isinstance(data, str) else data
-
-    @model_validator(mode="after")
-    def _only_reemit_has_an_end(self) -> LateRows:
-        if self.policy == "reemit" and self.max_lateness is None:
-            raise wrong("reemit needs max_lateness", "write {policy: reemit, max_lateness: 1h}")
-        if self.policy != "reemit" and self.max_lateness is not None:
-            raise wrong(f"{self.policy} has no max_lateness", "leave it out, or use policy: reemit")
-        return self
 
 
 class WindowDeclaration(pydantic.BaseModel):
