@@ -1,11 +1,20 @@
 """The public test kit: a clock set by hand, and small models of what Tidemill must produce.
 
 It never imports the engine, so that it can contradict it. The seeded feed is in `tidemill.testing.feed`
-(needs numpy), the hypothesis strategies in `tidemill.testing.strategies` and
-`tidemill.testing.strategies_streaming` (need hypothesis).
+(needs numpy), the hypothesis strategies in `tidemill.testing.strategies`,
+`tidemill.testing.strategies_streaming` and `tidemill.testing.strategies_metrics` (need hypothesis).
 """
 
 from tidemill.testing.clock import FakeClock
+from tidemill.testing.kinds import (
+    OracleCounter,
+    OracleGauge,
+    OracleHistogram,
+    OracleRatio,
+    OracleState,
+    OracleTerm,
+)
+from tidemill.testing.metrics import MetricOracle
 from tidemill.testing.oracle import Oracle, Quarantined, RawRow, Verdict
 from tidemill.testing.stream import (
     READINGS,
@@ -34,13 +43,20 @@ __all__ = [
     "Act",
     "FakeClock",
     "Land",
+    "MetricOracle",
     "Oracle",
+    "OracleCounter",
     "OracleDataset",
     "OracleField",
+    "OracleGauge",
+    "OracleHistogram",
     "OracleMessages",
     "OracleMetric",
+    "OracleRatio",
     "OracleRules",
+    "OracleState",
     "OracleStream",
+    "OracleTerm",
     "OracleWindow",
     "Quarantined",
     "RawRow",

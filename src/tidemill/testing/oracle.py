@@ -155,6 +155,11 @@ class Oracle:
         return verdicts
 
     @property
+    def accepted(self) -> list[Event]:
+        """The accepted events in ledger order."""
+        return list(self._accepted.values())
+
+    @property
     def clocks(self) -> dict[str, SourceClock]:
         return self._time.sources
 
@@ -195,7 +200,8 @@ class Oracle:
         )
 
     def rollup(self, level: str) -> dict[CellKey, Cell]:
-        """Every row of one level; a higher level is computed from the one below it."""
+        """Every row of one level of the plain counters; a higher level is computed from the one below it.
+        `MetricOracle` says what metrics of other kinds have."""
         wanted = level_named(level)
         lower = below(wanted)
         if lower is None:

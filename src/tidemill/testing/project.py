@@ -8,6 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from tidemill.model.metrics import TransitionRule
+from tidemill.testing.kinds import (
+    OracleCounter,
+    OracleGauge,
+    OracleHistogram,
+    OracleKept,
+    OracleKind,
+    OracleRatio,
+    OracleState,
+    OracleTerm,
+)
 from tidemill.testing.stream import OracleStream
 
 
@@ -28,13 +39,64 @@ def section(stream: OracleStream, *, gate: str = "event_id") -> dict[str, object
         "metrics": {
             name: {"kind": "counter", "dimensions": list(m.dimensions), "measures": list(m.measures)}
             for name, m in stream.metrics.items()
-        },
+        }
+        | {name: metric_section(kind) for name, kind in stream.kinds.items()},
     }
     if stream.type_column is not None:
         found["event_type"] = {"column": stream.type_column, "allowed": sorted(stream.allowed_types)}
     if stream.messages is not None:
         column, _, name, body = stream.messages
         found["messages"] = {"column": column, "stream": name} | ({"body": body} if body else {})
+    return found
+
+
+def metric_section(kind: OracleKind) -> dict[str, object]:
+    """The section of one metric."""
+    match kind:
+        case OracleCounter():
+            return {"kind": "counter", "measures": list(kind.measures)} | _shared(kind)
+        case OracleGauge():
+            return {"kind": "gauge", "value": kind.value, "policy": kind.policy} | _shared(kind)
+        case OracleHistogram():
+            found = {"kind": "histogram", "value": kind.value} | _shared(kind)
+            if kind.bounds is None:
+                return found | {"accuracy": str(kind.accuracy)}
+            return found | {"bounds": [str(bound) for bound in kind.bounds]}
+        case OracleState():
+            named = {rule.name: _transition(rule) for rule in kind.named}
+            found = {"kind": "state", "object": kind.object, "state": kind.state} | _shared(kind)
+            return found | ({"transitions": named} if named else {})
+        case OracleRatio():
+            sides = {"numerator": kind.numerator, "denominator": kind.denominator}
+            return {"kind": "ratio"} | {
+                side: [_term(term) for term in terms] for side, terms in sides.items()
+            }
+
+
+def _shared(kind: OracleKept) -> dict[str, object]:
+    found: dict[str, object] = {"dimensions": list(kind.dimensions)}
+    if kind.filter is not None:
+        found["filter"] = kind.filter
+    if kind.limit is not None:
+        found["max_cardinality"] = kind.limit
+    return found
+
+
+def _transition(rule: TransitionRule) -> dict[str, object]:
+    from_ = "last" if rule.from_last else "any" if rule.from_states is None else list(rule.from_states)
+    found: dict[str, object] = {"from": from_}
+    if rule.until:
+        found["until"] = list(rule.until)
+    return found | ({} if rule.to is None else {"to": list(rule.to)})
+
+
+def _term(term: OracleTerm) -> dict[str, object]:
+    found: dict[str, object] = {"metric": term.metric}
+    if term.transition is not None:
+        found["transition"] = term.transition
+    for side, states in (("from", term.from_), ("to", term.to)):
+        if states is not None:
+            found[side] = list(states)
     return found
 
 

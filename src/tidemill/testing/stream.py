@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import DAY, SECOND
+from tidemill.testing.kinds import Columns, OracleKind, OracleRatio, OracleState, measures_of
 
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
 TimeType = Literal["unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns", "iso8601"]
@@ -61,6 +62,9 @@ class OracleStream:
     idle_timeout: int | None = None  # None: every source is waited for
     max_buffer_bytes: int | None = None  # None: as many as there are
     metrics: Mapping[str, OracleMetric] = field(default_factory=dict)
+    kinds: Mapping[str, OracleKind] = field(
+        default_factory=dict
+    )  # more metrics, of all kinds: `MetricOracle`
     record_bytes: int = 1 << 20
     depth: int = 64
 
@@ -81,6 +85,21 @@ class OracleStream:
         for name, metric in self.metrics.items():
             self._need(f"dimension of metric {name}", metric.dimensions, ("string", "integer", "boolean"))
             self._need(f"measure of metric {name}", metric.measures, ("integer", "decimal"))
+        for name, kind in self.kinds.items():
+            self._check_kind(name, kind)
+
+    def _check_kind(self, name: str, kind: OracleKind) -> None:
+        if isinstance(kind, OracleRatio):
+            known = {*self.metrics, *(n for n, k in self.kinds.items() if not isinstance(k, OracleRatio))}
+            for term in (*kind.numerator, *kind.denominator):
+                if term.metric not in known:
+                    raise self._wrong(f"term {term.metric!r} of ratio {name}", f"metrics: {sorted(known)}")
+            return
+        keys: Columns = kind.dimensions
+        if isinstance(kind, OracleState):
+            keys = (*keys, kind.object, kind.state)
+        self._need(f"key of metric {name}", keys, ("string", "integer", "boolean"))
+        self._need(f"value of metric {name}", measures_of(kind), ("integer", "decimal"))
 
     @property
     def in_event_time(self) -> bool:
