@@ -1,25 +1,35 @@
-"""A query text as frozen values, each with the character it stands at. Says what was written, and
-never whether the names in it exist: the plan decides that.
+"""A query or a search as frozen values, each with the character it stands at. Says what was written, and
+never whether the names in it exist: the plan decides that. Where a thing stands is no part of what it says:
+two that say the same are equal.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Literal
+from typing import Final, Literal
 
 Edges = Literal["include", "exclude", "null"]
 Fill = Literal["null", "zero", "drop", "carry"]
 Format = Literal["rows", "series"]
 Scalar = str | int | bool | Decimal
+SEARCH_ORDERS: Final = ("ts", "arrival")
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A name, dots included: a stream, a metric, a dimension, a measure, a function."""
+    """A name, dots included: a stream, a metric, a dimension, a measure, a function, a place in a payload.
+
+    `segments` are the steps of a place in a payload: cut at the dots, but not at those inside `backticks`.
+    """
 
     text: str
-    position: int
+    position: int = field(default=0, compare=False)
+    segments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.segments:
+            object.__setattr__(self, "segments", tuple(self.text.split(".")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,7 @@ class Literally:
     """A value written out in a condition."""
 
     value: Scalar
-    position: int
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +125,19 @@ class Between:
 
     start: int
     end: int
-    position: int
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
     duration: int
-    position: int
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
     level: str
-    position: int
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,7 @@ class Every:
     """INTERVAL: one row for each `duration`."""
 
     duration: int
-    position: int
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,7 @@ class Choice:
     """The word given to EDGES, FILL or FORMAT."""
 
     word: str
-    position: int
+    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +176,13 @@ class Query:
     order: tuple[OrderKey, ...] = ()
     limit: int | None = None
     format: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    where: Condition | None = None  # on what is indexed
+    filter: Condition | None = None  # on the payload
+    time: Between | Since | None = None
+    order: tuple[tuple[str, bool], ...] = ()  # one of SEARCH_ORDERS, and whether the greatest comes first
+    limit: int | None = None
+    explain: bool = False
