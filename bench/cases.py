@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import work
+from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.running import GB, OUT, PEERS, Bench, Result, best, faster, within
 from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
@@ -71,21 +70,6 @@ def many_tenants(bench: Bench) -> list[Result]:
     ]
 
 
-def query_1d_1m(bench: Bench) -> list[Result]:
-    store = bench.fresh("query")
-    store.load(work.batch(bench.plan.events).slices)
-    rows = store.query()
-    assert rows > 0, "the query found nothing"
-    times = []
-    for _ in range(bench.plan.queries):
-        started = time.perf_counter()
-        assert store.query() == rows
-        times.append((time.perf_counter() - started) * 1000)
-    store.close()
-    note = f"median of {len(times)}, {rows} rows, worst {max(times):.1f}"
-    return [within("query_1d_1m", statistics.median(times), None, 50, "ms", note)]
-
-
 def cold_start(bench: Bench) -> list[Result]:
     note = "session and first small job"
     return [Result("cold_start", bench.cold_start, None, None, None, True, "s", note=note)]
@@ -107,7 +91,9 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "whole_job": whole_job,
     "peak_memory": peak_memory,
     "late_slice": late_slice,
-    "query_1d_1m": query_1d_1m,
+    "metrics_kinds": metrics_kinds,
+    "query_raw": query_raw,
+    "search_selective": search_selective,
     "many_tenants": many_tenants,
     "flat_cost": flat_cost,
     "late_after_20m": late_after_20m,

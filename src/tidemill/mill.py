@@ -27,7 +27,7 @@ from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError, TidemillError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
-from tidemill.reports import StreamStatus, TickReport, idle_sources, watermark_of
+from tidemill.reports import StreamStatus, TickReport, watermark_of
 from tidemill.rounds import tick_stream
 from tidemill.state.opening import open_store, store_exists, store_name
 from tidemill.state.protocol import State
@@ -459,31 +459,9 @@ class Mill:
         return entry
 
     def status(self) -> list[StreamStatus]:
-        return [self._status(name) for name in self.project.streams]
+        from tidemill.standing import status_of
 
-    def _status(self, stream: str) -> StreamStatus:
-        raw, quarantine = self.existing("raw", stream), self.existing("quarantine", stream)
-        declared, clocks = self.project.stream(stream), self.state.clocks(stream)
-        return StreamStatus(
-            stream=stream,
-            totals=dict(self.state.totals(stream)),
-            clocks=clocks,
-            watermark=self.watermark(stream),
-            stale_tiles=len(self.state.stale_tiles(stream)) if declared.metrics else 0,
-            raw_parts=len(raw.snapshot().parts) if raw else 0,
-            raw_rows=raw.snapshot().rows if raw else 0,
-            quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
-            tiles=dict(self.state.tile_counts(stream)),
-            windows=self._window_counts(stream),
-            progress=self.state.progress(stream),
-            idle=idle_sources(declared, clocks, self.clock()),
-            event_time=declared.in_event_time,
-        )
-
-    def _window_counts(self, stream: str) -> dict[str, int]:
-        if self.project.stream(stream).aggregation_span is None:
-            return {}
-        return {phase.value: count for phase, count in self.state.window_counts(stream).items()}
+        return [status_of(self, name) for name in self.project.streams]
 
     def watermark(self, stream: str) -> int | None:
         """Of the stream as of now: the least of those of its sources that are not idle."""

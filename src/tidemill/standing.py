@@ -1,0 +1,36 @@
+"""Where a stream stands: part of the mill. It only looks, and starts no JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.reports import StreamStatus, idle_sources
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+
+def status_of(mill: Mill, stream: str) -> StreamStatus:
+    raw, quarantine = mill.existing("raw", stream), mill.existing("quarantine", stream)
+    declared, clocks = mill.project.stream(stream), mill.state.clocks(stream)
+    return StreamStatus(
+        stream=stream,
+        totals=dict(mill.state.totals(stream)),
+        clocks=clocks,
+        watermark=mill.watermark(stream),
+        stale_tiles=len(mill.state.stale_tiles(stream)) if declared.metrics else 0,
+        raw_parts=len(raw.snapshot().parts) if raw else 0,
+        raw_rows=raw.snapshot().rows if raw else 0,
+        quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
+        tiles=dict(mill.state.tile_counts(stream)),
+        windows=_window_counts(mill, stream),
+        progress=mill.state.progress(stream),
+        idle=idle_sources(declared, clocks, mill.clock()),
+        event_time=declared.in_event_time,
+    )
+
+
+def _window_counts(mill: Mill, stream: str) -> dict[str, int]:
+    if mill.project.stream(stream).aggregation_span is None:
+        return {}
+    return {phase.value: count for phase, count in mill.state.window_counts(stream).items()}
