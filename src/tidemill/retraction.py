@@ -113,7 +113,8 @@ def plan_retraction(mill: Mill, slice_id: str, reason: str, now: int) -> Retract
     if entry.slice.source == REPLAY:
         held = quarantined_rows(Table.existing(mill.project.warehouse / "quarantine" / stream))
     entries = mill.state.slices(stream)
-    return plan_over(entries, entry, reason.strip(), now, rules=TimeRules.of(declared), held=held)
+    rules = TimeRules.of(declared)
+    return plan_over(entries, entry, reason.strip(), now, rules=rules, held=held, in_order=declared.in_order)
 
 
 def plan_over(
@@ -124,10 +125,12 @@ def plan_over(
     *,
     rules: TimeRules,
     held: Mapping[str, int],
+    in_order: bool = False,
 ) -> RetractionPlan:
     """The plan, by the ledger of the stream alone (`held`: for a replayed slice, rows in quarantine by
-    slice; `rules`: what the stream declares about event time)."""
-    undone, why = _reach(entries, entry, rules)
+    slice; `rules`: what the stream declares about event time; `in_order`: its metrics look at what came
+    before)."""
+    undone, why = _reach(entries, entry, rules, in_order=in_order)
     if entry.slice.source == REPLAY and (robbed := _robbed(entries, entry, held) - undone):
         undone |= robbed
         why += "; what it had taken out of quarantine is judged where it came from"
@@ -145,13 +148,17 @@ def plan_over(
     return RetractionPlan(entry, reason, at, why, steps)
 
 
-def _reach(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> tuple[set[str], str]:
+def _reach(
+    entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules, *, in_order: bool
+) -> tuple[set[str], str]:
     """The batches to undo: the slice's own, and all later ones if anything in them may be due to it."""
     if gone.status is SliceStatus.FAILED:
         return set(), "nothing was accepted from it: it could not be read"
     later = [e for e in entries if e.seq > gone.seq and e.status is SliceStatus.ACCEPTED]
     own = {str(gone.batch)} if gone.status is SliceStatus.ACCEPTED else set()
     why = _why_later(entries, gone, later, rules)
+    if why is None and in_order and later and gone.observed is not None:
+        why = "the metrics of the stream look at what came before"
     if why is not None:
         return own | {str(e.batch) for e in later}, f"it and all that followed: {why}"
     if not own:

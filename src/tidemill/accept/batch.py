@@ -392,7 +392,7 @@ class Acceptor:
             "rejects": dict(counts.rejects),
             "watermark": s.watermark,
             "error": s.error,
-            "judgement": _judgement(s.entry, counts.accepted),
+            "judgement": self._judgement(s.entry, counts.accepted),
         }
 
     def _counts(self, s: _Slice, chunks: Sequence[StagedChunk]) -> Counts:
@@ -461,8 +461,17 @@ class Acceptor:
             observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
             watermark=s.watermark,
             error=s.error,
-            judgement=_judgement(s.entry, counts.accepted),
+            judgement=self._judgement(s.entry, counts.accepted),
         )
+
+    def _judgement(self, entry: SliceEntry, accepted: int) -> int:
+        """One more when the slice was sent back and what it adds may be another now: other records of it are
+        accepted (a retraction takes a rival away from them and never adds one, so what was accepted stays so,
+        and their number says it all), or metrics look at what came before it."""
+        changed = entry.accepted_before is not None and (
+            accepted != entry.accepted_before or self.stream.in_order
+        )
+        return entry.judgement + 1 if changed else entry.judgement
 
 
 def batch_id(entries: Sequence[SliceEntry]) -> str:
@@ -474,13 +483,6 @@ def batch_id(entries: Sequence[SliceEntry]) -> str:
 
 def _sent_back(slices: Sequence[_Slice]) -> bool:
     return any(s.entry.attempt for s in slices)
-
-
-def _judgement(entry: SliceEntry, accepted: int) -> int:
-    """One more when the slice was sent back and other records of it were accepted now. A retraction takes a
-    rival away from them and never adds one, so what was accepted stays so, and their number says it all."""
-    changed = entry.accepted_before is not None and accepted != entry.accepted_before
-    return entry.judgement + 1 if changed else entry.judgement
 
 
 def _unique(slices: Sequence[_Slice]) -> list[_Slice]:

@@ -236,6 +236,12 @@ class Stream(pydantic.BaseModel):
         return {name: metric for name, metric in self.metrics.items() if not isinstance(metric, Ratio)}
 
     @property
+    def in_order(self) -> bool:
+        """Whether what came before decides what an event adds: states are followed, or keys are limited."""
+        kept = self.kept_metrics.values()
+        return any(isinstance(m, State) or m.max_cardinality is not None for m in kept)
+
+    @property
     def dimension_columns(self) -> tuple[str, ...]:
         return _once(column for metric in self.kept_metrics.values() for column in metric.dimensions)
 
