@@ -82,7 +82,7 @@ def pointed(error: QueryError, text: str, what: str = "query") -> QueryError:
 def expected_words(terminals: Iterable[str], what: str = "query") -> str:
     """Terminals of the grammar as words for people: keywords last, in a stable order. That a name could
     go on with a dot is left out: it is true after every name and never what was missing."""
-    names = set(terminals) - {"DOT"}
+    names = {name.lstrip("_") for name in terminals} - {"DOT"}
     known = [word for name, word in _WORDS.items() if name in names]
     keywords = sorted(name for name in names if name not in _WORDS)
     words = [f"{word} of the {what}" if word == _WORDS["$END"] else word for word in known + keywords]
@@ -180,11 +180,9 @@ def _walked(text: str, start: Start) -> tuple[Token | None, frozenset[str]]:
 
 @cache
 def _keywords() -> frozenset[str]:
-    """All words of the grammar, in lower case."""
-    from lark.lexer import PatternStr
-
-    patterns = (terminal.pattern for terminal in _parser().terminals)
-    return frozenset(p.value.lower() for p in patterns if isinstance(p, PatternStr) and p.value.isalpha())
+    """All words of the grammar, in lower case: their terminals are called like them."""
+    names = {terminal.name.lstrip("_") for terminal in _parser().terminals}
+    return frozenset(name.lower() for name in names - set(_WORDS) - {"DOT", "WHITESPACE"})
 
 
 def _about_names(text: str, position: int, before: Token | None, accepts: frozenset[str]) -> str:
