@@ -12,7 +12,8 @@ from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.records.plan import plan_for
-from tidemill.rollups.cells import accumulate, merge
+from tidemill.rollups.cell_files import write_partial
+from tidemill.rollups.cells import Cells, accumulate, merge
 from tidemill.rollups.events import metric_plan
 from tidemill.rollups.kernel import (
     BaseTarget,
@@ -23,10 +24,9 @@ from tidemill.rollups.kernel import (
     build_high,
     build_low,
     delta_path,
-    read_tile,
     tile_span,
-    write_cells,
 )
+from tidemill.rollups.rows import read_tile
 from tidemill.rollups.spec import spec_for
 
 STREAM = Stream.model_validate(
@@ -46,12 +46,13 @@ MORE = [(MIDNIGHT + i * 7 * SECOND, "/c", 2**40 + i) for i in range(40)]
 Event = tuple[int, str, int]
 
 
-def cells_of(events: Sequence[Event], width: int = BASE.width) -> pa.Table:
+def cells_of(events: Sequence[Event], width: int = BASE.width) -> Cells:
     time, api, size = zip(*events, strict=True)
     table = pa.table(
         {
             "tenant": pa.array(["t"] * len(events)).dictionary_encode(),
             "event_time": pa.array(time, pa.int64()),
+            "event_id": pa.array([str(number) for number in range(len(events))]),
             "d0": pa.array(api).dictionary_encode(),
             "m0": pa.array(size, pa.int64()),
         }
@@ -59,9 +60,8 @@ def cells_of(events: Sequence[Event], width: int = BASE.width) -> pa.Table:
     return merge(SPEC, [accumulate(SPEC, table, width)], width)
 
 
-def rows(cells: pa.Table) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = cells.to_pylist()
-    return found
+def rows(cells: Cells) -> dict[str, list[dict[str, object]]]:
+    return {name: table.to_pylist() for name, table in cells.items()}
 
 
 class Tiles:
@@ -79,7 +79,7 @@ class Tiles:
         folder.mkdir()
         cells = cells_of(new)
         partial = folder / "new.cells"
-        write_cells(partial, cells.sort_by("bucket"))
+        write_partial(partial, cells)
         starts = {BASE.tile_of(time) for time, _, _ in new}
         minutes = sorted({LEVELS[1].tile_of(start) for start in starts})
         touched = {TileKey(BASE.name, start) for start in starts}
@@ -123,11 +123,11 @@ class Tiles:
         below = [(k, path) for k, path in standing if tile_span(key).holds(k.start)]
         return Target(key, "h", self.rounds, None, below)
 
-    def level(self, name: str) -> pa.Table:
-        tables = [
+    def level(self, name: str) -> Cells:
+        tiles = [
             read_tile(SPEC, path, tile_span(key)) for key, path in self.paths.items() if key.level == name
         ]
-        return merge(SPEC, tables, next(level.width for level in LEVELS if level.name == name))
+        return merge(SPEC, tiles, next(level.width for level in LEVELS if level.name == name))
 
 
 def test_a_tile_that_grew_holds_what_all_its_events_make(tmp_path: Path) -> None:

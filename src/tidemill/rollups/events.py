@@ -1,7 +1,7 @@
-"""Accepted events read back from raw, as the columns that metrics use.
+"""Accepted events as the columns that metrics use, read back from raw, and which of them a metric counts.
 
-Raw already says tenant and event time; only dimensions and measures are read from the payload, by the same
-reader that first read them.
+Raw already says tenant, event time, id and place; only dimensions and measures are read from the payload, by
+the same reader that first read them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.model.time import Interval
+from tidemill.records.arrays import Mask
+from tidemill.records.arrow import one
 from tidemill.records.chunk import RecordChunk
+from tidemill.records.conditions import holds
 from tidemill.records.plan import ReadPlan
 from tidemill.records.read import read_chunk
+from tidemill.rollups.spec import Metric
+
+_KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # what raw itself says
 
 
 def metric_plan(plan: ReadPlan) -> ReadPlan:
@@ -39,10 +45,24 @@ def metric_plan(plan: ReadPlan) -> ReadPlan:
     )
 
 
+def passing(metric: Metric, events: pa.Table) -> Mask | None:
+    """Which events the metric's filter is true for; None: it has none, all count."""
+    if metric.filter is None:
+        return None
+    columns = {field: (name, scale) for field, name, scale in metric.filter.columns}
+
+    def column_of(field: str) -> tuple[pa.Array, int]:
+        name, scale = columns[field]
+        return one(events.column(name)), scale
+
+    return holds(metric.filter.condition, column_of)
+
+
 def read_events(
     plan: ReadPlan, files: Sequence[str], span: Interval, slices: frozenset[str] | None
 ) -> list[pa.Table]:
-    """Events of `span` (only those of `slices`, unless None): tenant, event_time, d0 …, m0 …"""
+    """Events of `span` (only those of `slices`, unless None): tenant, event_time, event_id, slice,
+    line, d0 …, m0 …"""
     tables = []
     for path in files:
         rows = _rows(path, span, slices)
@@ -53,7 +73,7 @@ def read_events(
 
 def _rows(path: str, span: Interval, slices: frozenset[str] | None) -> pa.Table:
     file = pq.ParquetFile(path)
-    names = ["tenant", "event_time", "slice", "payload"]
+    names = [*_KNOWN, "payload"]
     found = []
     for group in range(file.num_row_groups):
         if not _may_hold(file, group, span):
@@ -88,8 +108,8 @@ def _with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:
     read = read_chunk(plan, chunk, 0)
     names = [n for n in read.columns.column_names if n[0] in "dm" and n[1:].isdigit()]
     columns = {
-        "tenant": rows.column("tenant").dictionary_encode(),
-        "event_time": rows.column("event_time"),
+        name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
+        for name in _KNOWN
     }
     if read.refused.num_rows == 0:
         columns |= {name: read.columns.column(name) for name in names}

@@ -6,27 +6,36 @@ below it. Both give the same rows in the same order. 5s tiles that are built tog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval
-from tidemill.records.arrow import read_ipc, write_ipc
 from tidemill.records.plan import ReadPlan
-from tidemill.rollups.cells import accumulate, from_rows, merge, no_cells, to_rows
+from tidemill.rollups.cell_files import (
+    PARTIAL,
+    of_tiles,
+    read_cells,
+    read_partial,
+    write_cells,
+    write_partial,
+)
+from tidemill.rollups.cells import Cells, accumulate, cells_within, merge
 from tidemill.rollups.events import read_events
+from tidemill.rollups.rows import read_tile, row_buckets, to_rows
 from tidemill.rollups.spec import STATS, RollupSpec
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
+
+Admit = Callable[[Cells], Cells]
+"""What becomes of cells just made of events before they are merged with others; it must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ class BaseTarget:
     partials: Sequence[str] = ()  # cells that the batch left
     raw: Sequence[str] = ()  # or raw parts to read again,
     wanted: frozenset[str] = frozenset()  # for the slices with these ids
+    extra: Sequence[str] = ()  # cells that are added as they are: those of state metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class LowUnit:
     carried: Sequence[Carried]
     minute: Target
     folder: str
+    admit: Admit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,48 +115,7 @@ class Tap:
     spec: RollupSpec
 
     def __call__(self, rows: pa.Table, folder: Path, name: str) -> None:
-        cells = accumulate(self.spec, rows, BASE.width)
-        by_time = cells.take(pa.array(np.argsort(cells.column("bucket").to_numpy(), kind="stable")))
-        write_cells(folder / f"{name}{PARTIAL}", by_time)
-
-
-PARTIAL = ".cells"
-
-
-def write_cells(path: Path, cells: pa.Table) -> None:
-    write_ipc(path, cells.unify_dictionaries().combine_chunks())
-
-
-def read_partial(path: str, span: Interval) -> pa.Table:
-    """The cells of `span` of a file that is sorted by bucket."""
-    cells = read_ipc(path)
-    buckets = cells.column("bucket").to_numpy()
-    first, last = np.searchsorted(buckets, [span.start, span.end])
-    return cells.slice(int(first), int(last - first))
-
-
-def read_tile(spec: RollupSpec, path: str, span: Interval) -> pa.Table:
-    """The cells of a tile's part that lie in `span`."""
-    return cells_within(from_rows(spec, read_part(spec, path)), span)
-
-
-def read_part(spec: RollupSpec, path: str) -> pa.Table:
-    """The rows of a part; columns that were declared after it was written are empty."""
-    texts = ["metric", "tenant", *(d.column for d in spec.dimensions if d.type == "string")]
-    rows = pq.read_table(path, partitioning=None, read_dictionary=texts)
-    for field in spec.schema:
-        if field.name not in rows.column_names and field.name != "level":
-            empty = pa.array(np.zeros(rows.num_rows, np.int64)) if field.name.endswith("__count") else None
-            if field.name.endswith("__sum"):
-                empty = pa.array([0] * rows.num_rows, pa.int64()).cast(field.type)
-            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type) if empty is None else empty)
-    return rows
-
-
-def cells_within(cells: pa.Table, span: Interval) -> pa.Table:
-    buckets = cells.column("bucket").to_numpy()
-    inside = (buckets >= span.start) & (buckets < span.end)
-    return cells if inside.all() else cells.filter(pa.array(inside))
+        write_partial(folder / f"{name}{PARTIAL}", accumulate(self.spec, rows, BASE.width))
 
 
 def build_low(unit: LowUnit) -> Iterator[Built]:
@@ -179,9 +149,9 @@ class _Parts:
     def __init__(self, spec: RollupSpec, span: Interval) -> None:
         self._spec = spec
         self._span = span
-        self._read: dict[str, pa.Table] = {}
+        self._read: dict[str, Cells] = {}
 
-    def tile(self, path: str | None, key: TileKey) -> pa.Table:
+    def tile(self, path: str | None, key: TileKey) -> Cells:
         assert path is not None, key
         if path not in self._read:
             self._read[path] = read_tile(self._spec, path, self._span)
@@ -190,7 +160,7 @@ class _Parts:
 
 def build_high(unit: HighUnit) -> Iterator[Built]:
     spec, folder = unit.spec, Path(unit.folder)
-    deltas = [read_ipc(path) for path in unit.deltas]
+    deltas = [read_cells(path) for path in unit.deltas]
     staged = dict(unit.minutes)
     for level, targets in ((HOUR_LEVEL, unit.hours), (DAY_LEVEL, unit.days), (WEEK_LEVEL, unit.weeks)):
         if not targets:
@@ -205,8 +175,8 @@ def build_high(unit: HighUnit) -> Iterator[Built]:
 
 
 def _high_cells(
-    spec: RollupSpec, level: Level, target: Target, delta: pa.Table, staged: dict[TileKey, str]
-) -> pa.Table:
+    spec: RollupSpec, level: Level, target: Target, delta: Cells, staged: dict[TileKey, str]
+) -> Cells:
     span = tile_span(target.key)
     if target.below is not None:
         below = LEVELS[LEVELS.index(level) - 1].name
@@ -224,40 +194,48 @@ def delta_path(folder: Path, key: TileKey) -> Path:
     return folder / f"{key.level}-{key.start}.delta"
 
 
-def _grown(spec: RollupSpec, target: Target, new: pa.Table, width: int) -> pa.Table:
-    """The tile as it was with what is new; a merged table by itself is already a tile."""
+def _grown(spec: RollupSpec, target: Target, new: Cells, width: int) -> Cells:
+    """The tile as it was with what is new; merged cells by themselves are already a tile."""
     if target.old is None:
         return new
     return merge(spec, [read_tile(spec, target.old, tile_span(target.key)), new], width)
 
 
-def _fresh_cells(unit: LowUnit, span: Interval) -> pa.Table:
-    """The 5s cells of what is new: from what the batch left, or from raw."""
-    spec = unit.spec
-    tables = []
-    by_partial: dict[Sequence[str], list[TileKey]] = {}
+def _fresh_cells(unit: LowUnit, span: Interval) -> Cells:
+    """The 5s cells of what is new: from what the batch left or from raw, and what is added to them."""
+    admit = unit.admit or _as_they_are
+    made: list[Cells] = []
     for target in unit.base:
-        if target.partials:
-            by_partial.setdefault(tuple(target.partials), []).append(target.tile.key)
-            continue
-        within = tile_span(target.tile.key)
-        events = read_events(unit.plan, target.raw, within, target.wanted)
-        tables += [accumulate(spec, table, BASE.width) for table in events]
-    for paths, keys in by_partial.items():
-        starts = pa.array([key.start for key in keys])
-        for path in paths:
-            cells = read_partial(path, span)
-            tiles = cells.column("bucket").to_numpy() // BASE.tile * BASE.tile
-            tables.append(cells.filter(pc.is_in(pa.array(tiles), starts)))
-    return merge(spec, tables, BASE.width) if tables else no_cells(spec)
+        if not target.partials:
+            within = tile_span(target.tile.key)
+            events = read_events(unit.plan, target.raw, within, target.wanted)
+            made += [admit(accumulate(unit.spec, table, BASE.width)) for table in events]
+    made += [admit(cells) for cells in _left(unit.base, span, lambda target: target.partials)]
+    made += _left(unit.base, span, lambda target: target.extra)
+    return merge(unit.spec, made, BASE.width)
+
+
+def _left(
+    targets: Sequence[BaseTarget], span: Interval, paths_of: Callable[[BaseTarget], Sequence[str]]
+) -> list[Cells]:
+    """The cells of each target in the files it names; targets that name the same read them together."""
+    by_path: dict[str, list[int]] = {}
+    for target in targets:
+        for path in paths_of(target):
+            by_path.setdefault(path, []).append(target.tile.key.start)
+    return [of_tiles(read_partial(path, span), starts, BASE.tile) for path, starts in by_path.items()]
+
+
+def _as_they_are(cells: Cells) -> Cells:
+    return cells
 
 
 def _write(
-    spec: RollupSpec, tiles: Sequence[tuple[Target, frozenset[str]]], cells: pa.Table, folder: Path
+    spec: RollupSpec, tiles: Sequence[tuple[Target, frozenset[str]]], cells: Cells, folder: Path
 ) -> Iterator[Built]:
     """One part with the given tiles of one level, which says what each of them is made of."""
     level = BY_NAME[tiles[0][0].key.level]
-    tile_of_row = cells.column("bucket").to_numpy() // level.tile * level.tile
+    tile_of_row = row_buckets(cells) // level.tile * level.tile
     starts, counts = np.unique(tile_of_row, return_counts=True)
     rows = dict(zip(starts.tolist(), counts.tolist(), strict=True))
     assert rows.keys() <= {target.key.start for target, _ in tiles}

@@ -22,9 +22,9 @@ from tidemill.model.slices import contribution_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import DAY, Interval, format_instant
 from tidemill.records.plan import plan_for
+from tidemill.rollups.cell_files import PARTIAL
 from tidemill.rollups.events import metric_plan
 from tidemill.rollups.kernel import (
-    PARTIAL,
     BaseTarget,
     Built,
     Carried,

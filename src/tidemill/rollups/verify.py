@@ -15,12 +15,13 @@ from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, Interval, format_instant, parse_instant
-from tidemill.records.arrow import read_ipc
 from tidemill.records.plan import ReadPlan
-from tidemill.rollups.cells import accumulate, from_rows, merge
+from tidemill.rollups.cell_files import read_cells, write_cells
+from tidemill.rollups.cells import Cells, accumulate, cells_within, merge
 from tidemill.rollups.events import read_events
-from tidemill.rollups.kernel import cells_within, read_part, tile_span, write_cells
+from tidemill.rollups.kernel import Admit, tile_span
 from tidemill.rollups.recall import tile_builds
+from tidemill.rollups.rows import from_rows, read_part, row_buckets
 from tidemill.rollups.spec import RollupSpec
 from tidemill.state.protocol import TileBuild
 
@@ -48,6 +49,8 @@ class DayUnit:
     raw: Sequence[str]
     tiles: Mapping[TileKey, str]  # parts of the 5s, 1m and 1h tiles of the day
     out: str
+    extra: str | None = None  # 5s cells of the day that are added as they are: those of state metrics
+    admit: Admit | None = None  # what becomes of cells that are made here
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,12 @@ def check_day(unit: DayUnit) -> Iterator[Difference]:
     """5s, 1m and 1h tiles of one day; leaves the 1h cells for the levels above."""
     span = Interval(unit.day, unit.day + DAY)
     events = read_events(unit.plan, unit.raw, span, None)
-    cells = merge(unit.spec, [accumulate(unit.spec, table, BASE.width) for table in events], BASE.width)
+    made = [accumulate(unit.spec, table, BASE.width) for table in events]
+    if unit.admit is not None:
+        made = [unit.admit(cells) for cells in made]
+    if unit.extra is not None:
+        made.append(read_cells(unit.extra))
+    cells = merge(unit.spec, made, BASE.width)
     for level in LEVELS[:3]:
         cells = merge(unit.spec, [cells], level.width)
         yield from _compare(unit.spec, level, cells, unit.tiles)
@@ -69,24 +77,23 @@ def check_day(unit: DayUnit) -> Iterator[Difference]:
 
 
 def check_high(unit: HighCheck) -> Iterator[Difference]:
-    cells = merge(unit.spec, [read_ipc(path) for path in unit.cells], HOUR_LEVEL.width)
+    cells = merge(unit.spec, [read_cells(path) for path in unit.cells], HOUR_LEVEL.width)
     for level in (DAY_LEVEL, WEEK_LEVEL):
         cells = merge(unit.spec, [cells], level.width)
         yield from _compare(unit.spec, level, cells, unit.tiles)
 
 
 def _compare(
-    spec: RollupSpec, level: Level, cells: pa.Table, tiles: Mapping[TileKey, str]
+    spec: RollupSpec, level: Level, cells: Cells, tiles: Mapping[TileKey, str]
 ) -> Iterator[Difference]:
-    buckets = cells.column("bucket").to_numpy()
-    starts = set((buckets // level.tile * level.tile).tolist())
+    starts = set((row_buckets(cells) // level.tile * level.tile).tolist())
     starts |= {key.start for key in tiles if key.level == level.name}
-    read: dict[str, pa.Table] = {}
+    read: dict[str, Cells] = {}
     for start in sorted(starts):
         key = TileKey(level.name, start)
         wanted = cells_within(cells, tile_span(key))
         if key not in tiles:
-            yield Difference(level.name, start, f"is missing; raw has {wanted.num_rows} rows for it")
+            yield Difference(level.name, start, f"is missing; raw has {row_buckets(wanted).size} rows for it")
             continue
         path = tiles[key]
         try:
@@ -99,18 +106,20 @@ def _compare(
             yield Difference(level.name, start, difference)
 
 
-def _difference(wanted: pa.Table, stored: pa.Table) -> str | None:
-    ours, theirs = _plain(wanted), _plain(stored)
-    if ours.equals(theirs):
-        return None
-    if ours.num_rows != theirs.num_rows:
-        return f"has {theirs.num_rows} rows; raw says {ours.num_rows}"
-    for name in ours.column_names:
-        if not ours.column(name).equals(theirs.column(name)):
-            pairs = zip(ours.column(name).to_pylist(), theirs.column(name).to_pylist(), strict=True)
-            row, (want, have) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-            return f"row {row}: {name} is {have}; raw says {want}"
-    return "differs"
+def _difference(wanted: Cells, stored: Cells) -> str | None:
+    for metric, cells in wanted.items():
+        ours, theirs = _plain(cells), _plain(stored[metric])
+        if ours.equals(theirs):
+            continue
+        if ours.num_rows != theirs.num_rows:
+            return f"{metric} has {theirs.num_rows} rows; raw says {ours.num_rows}"
+        for name in ours.column_names:
+            if not ours.column(name).equals(theirs.column(name)):
+                pairs = zip(ours.column(name).to_pylist(), theirs.column(name).to_pylist(), strict=True)
+                row, (want, have) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+                return f"row {row} of {metric}: {name} is {have}; raw says {want}"
+        return f"{metric} differs"
+    return None
 
 
 def _plain(cells: pa.Table) -> pa.Table:

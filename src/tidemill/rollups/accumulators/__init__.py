@@ -1,0 +1,1 @@
+"""One mergeable accumulator for each kind of metric."""
