@@ -107,6 +107,7 @@ class Acceptor:
         self.raw: Table = raw_table(warehouse, stream.name)
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
         self.runs = run_folder(warehouse, stream.name)
+        self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
         self._buffer: tuple[int, Buffer] | None = None  # as a version of raw has it
 
     def accept(self) -> Batch | None:
@@ -160,8 +161,9 @@ class Acceptor:
         pieces = [piece for s in slices for piece in self._pieces(s.entry)]
         pieces = [replace(piece, order=number) for number, piece in enumerate(pieces)]
         groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
+        plan = replace(self.plan, sealed_before=self.refused_before())
         units = [
-            StageUnit(self.plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
+            StageUnit(plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
             for group in groups
         ]
         found = self.engine.run(stage, units, "stage", sum(p.size for p in pieces))

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.accept.batch import Acceptor
-from tidemill.accept.recall import part_facts, records_of
+from tidemill.accept.expired import sealed_files
+from tidemill.accept.recall import EXPIRED, footers, part_facts, records_of
 from tidemill.accept.runs import (
     SUFFIX,
     MergeUnit,
@@ -25,7 +26,6 @@ from tidemill.accept.runs import (
     pieces_of,
     plan_merge,
 )
-from tidemill.lake.parts import read_footer
 from tidemill.model.failpoints import failpoint
 from tidemill.records.runs import key_ranges
 
@@ -43,6 +43,8 @@ def catch_up(acceptor: Acceptor) -> list[str]:
     caught: list[str] = []
     for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
         batch = commit.info.get("batch")
+        if EXPIRED in commit.info:
+            state.saw(stream, {"raw": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
         facts = [fact for path in commit.added for fact in part_facts(str(acceptor.raw.root / path))]
@@ -60,6 +62,8 @@ def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
     stream, state = acceptor.stream.name, acceptor.state
     for commit in acceptor.quarantine.commits(after=after):
         batch = commit.info.get("batch")
+        if EXPIRED in commit.info:
+            state.saw(stream, {"quarantine": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
         current = acceptor.quarantine.snapshot().by_path
@@ -85,7 +89,8 @@ def ensure_runs(acceptor: Acceptor) -> None:
 
 
 def rebuild_runs(acceptor: Acceptor) -> list[str]:
-    """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw."""
+    """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw and
+    from what expiry kept of it."""
     acceptor.runs.mkdir(parents=True, exist_ok=True)
     for run in acceptor.runs.glob(f"*{SUFFIX}"):
         if not is_whole(run):
@@ -94,26 +99,32 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
     seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
     by_batch: dict[str, list[str]] = {}
     pieces: dict[str, set[str]] = {}
-    age: dict[str, int] = {}  # batch -> place in the ledger of its first slice
-    for path in snapshot.paths():
-        footer = read_footer(path)
-        batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
-        assert isinstance(runs, list)
-        assert isinstance(slices, list)
-        by_batch.setdefault(batch, []).append(path)
-        pieces.setdefault(batch, set()).update(str(run) for run in runs)
-        age[batch] = min([age.get(batch, len(seqs) + 1), *(seqs[told["id"]] for told in slices)])
+    members: dict[str, set[int]] = {}  # places in the ledger of the slices of a batch
+    for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
+        for footer in footers(path):
+            batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
+            assert isinstance(runs, list)
+            assert isinstance(slices, list)
+            held = by_batch.setdefault(batch, [])
+            if part.rows:
+                held.append(path)
+            pieces.setdefault(batch, set()).update(str(run) for run in runs)
+            members.setdefault(batch, set()).update(seqs[told["id"]] for told in slices)
+    age = {batch: min(places, default=len(seqs) + 1) for batch, places in members.items()}
     places = {piece: (age[batch], piece) for batch, found in pieces.items() for piece in found}
     at_hand = covering(acceptor.runs, frozenset(places))
     if at_hand is not None:
         oldest = {name: min(places[piece] for piece in pieces_of(acceptor.runs / name)) for name in at_hand}
         return sorted(at_hand, key=lambda name: (oldest[name], name))
+    sealed = sealed_files(acceptor.warehouse, acceptor.raw)
     units = [
         RunUnit(
             raw=sorted(paths),
             seqs=seqs,
             target=str(acceptor.runs / merged_names(sorted(pieces[batch]))[0]),
             pieces=sorted(pieces[batch]),
+            sealed=sealed,
+            places=sorted(members[batch]) if sealed else (),
         )
         for batch, paths in sorted(by_batch.items(), key=lambda item: age[item[0]])
         if pieces[batch]

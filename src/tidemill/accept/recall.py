@@ -1,12 +1,15 @@
 """What raw says of itself: the batches it holds, told by their parts, as the state would have recorded them.
 
-Serves a crash between the raw commit and the state, and `recover`, which has no state at all.
+Serves a crash between the raw commit and the state, and `recover`, which has no state at all. A part without
+rows may stand for others that have expired: it says what they said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +22,15 @@ from tidemill.model.slices import Counts
 from tidemill.model.time import Interval
 from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
 
+EXPIRED: Final = "expired"  # in the footer of a part that stands for others: what those said
+
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """What the rows of one raw part say, and its footer."""
+    """What the rows of one raw part say, or said before they expired, and its footer."""
 
     path: str
-    rows: int
+    rows: int  # that it has now
     footer: Mapping[str, object]
     accepted: Mapping[str, int]  # slice -> rows
     late: Mapping[str, int]
@@ -43,6 +48,10 @@ def part_facts(path: str) -> Iterator[PartFacts]:
             where=path,
             hint="restore it from a copy of the warehouse; what is made of it can not be checked without it",
         ) from error
+    footer = read_footer(path)
+    if EXPIRED in footer:
+        yield from _told(path, footer)
+        return
     slices = table.column("slice").combine_chunks().dictionary_encode()
     if isinstance(slices, pa.ChunkedArray):
         slices = slices.combine_chunks()
@@ -64,12 +73,59 @@ def part_facts(path: str) -> Iterator[PartFacts]:
     yield PartFacts(
         path=path,
         rows=table.num_rows,
-        footer=read_footer(path),
+        footer=footer,
         accepted=accepted,
         late=lates,
         bounds=bounds,
         tiles={start: frozenset(found) for start, found in tiles.items()},
     )
+
+
+def as_told(facts: PartFacts) -> dict[str, object]:
+    """The facts of a part, to be said by the one that stands for it."""
+    tiles: dict[str, list[int]] = {}
+    for start, names in sorted(facts.tiles.items()):
+        for name in names:
+            tiles.setdefault(name, []).append(start)
+    return {
+        "footer": dict(facts.footer),
+        "accepted": dict(facts.accepted),
+        "late": dict(facts.late),
+        "bounds": {name: list(bounds) for name, bounds in facts.bounds.items()},
+        "tiles": tiles,
+    }
+
+
+def _told(path: str, footer: Mapping[str, object]) -> Iterator[PartFacts]:
+    """The facts of the parts that one stands for. The progress of the stream is said with the first of them:
+    it is what the stream had come to when they expired."""
+    progress = footer.get("progress")
+    for number, told in enumerate(_expired(footer)):
+        tiles: dict[int, set[str]] = {}
+        for name, starts in told["tiles"].items():
+            for start in starts:
+                tiles.setdefault(int(start), set()).add(name)
+        yield PartFacts(
+            path=path,
+            rows=0,
+            footer={**told["footer"], "progress": progress} if number == 0 else told["footer"],
+            accepted={name: int(count) for name, count in told["accepted"].items()},
+            late={name: int(count) for name, count in told["late"].items()},
+            bounds={name: (int(low), int(high)) for name, (low, high) in told["bounds"].items()},
+            tiles={start: frozenset(found) for start, found in tiles.items()},
+        )
+
+
+def _expired(footer: Mapping[str, object]) -> list[dict[str, dict[str, Any]]]:
+    told = footer[EXPIRED]
+    assert isinstance(told, list), footer
+    return told
+
+
+def footers(path: str | Path) -> list[Mapping[str, object]]:
+    """What a raw part says of its batch; one that stands for others says what those said."""
+    footer = read_footer(path)
+    return [told["footer"] for told in _expired(footer)] if EXPIRED in footer else [footer]
 
 
 @dataclass(slots=True)

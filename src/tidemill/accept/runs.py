@@ -90,15 +90,42 @@ class RunUnit:
     seqs: Mapping[str, int]  # slice -> place in the ledger
     target: str
     pieces: Sequence[str]
+    sealed: Sequence[str] = ()  # files with the keys of events that have expired …
+    places: Sequence[int] = ()  # … of which those of these slices are of the batch
 
 
 def make_run(unit: RunUnit) -> Iterator[str]:
     """The run of accepted events as the gate would have written it."""
     tables = [_keys_of(path, unit.seqs) for path in unit.raw]
+    tables += [_sealed_keys(path, unit.places) for path in unit.sealed]
     whole = pa.concat_tables(tables).combine_chunks()
     order = np.lexsort((one(whole.column("low")).to_numpy(), one(whole.column("high")).to_numpy()))
     write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), unit.pieces)
     yield unit.target
+
+
+@dataclass(frozen=True, slots=True)
+class SealUnit:
+    """Raw parts whose events expire: the gate goes on to know them by this file alone."""
+
+    raw: Sequence[str]
+    seqs: Mapping[str, int]
+    target: str
+
+
+def seal_keys(unit: SealUnit) -> Iterator[str]:
+    """The keys of the events, by place in the ledger, so that those of a batch are found at once."""
+    whole = pa.concat_tables([_keys_of(path, unit.seqs) for path in unit.raw]).combine_chunks()
+    order = np.argsort(one(whole.column("seq")).to_numpy(), kind="stable")
+    write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), ())
+    yield unit.target
+
+
+def _sealed_keys(path: str, places: Sequence[int]) -> pa.Table:
+    table = read_ipc(path).replace_schema_metadata(None)
+    seqs = one(table.column("seq")).to_numpy()
+    spans = [(int(np.searchsorted(seqs, p)), int(np.searchsorted(seqs, p, side="right"))) for p in places]
+    return pa.concat_tables([table.slice(0, 0), *(table.slice(a, b - a) for a, b in spans if a < b)])
 
 
 def _keys_of(path: str, seqs: Mapping[str, int]) -> pa.Table:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow.parquet as pq
 
 from tidemill.accept.clocks import TimeRules, all_again, recorded, settled
-from tidemill.accept.recall import clocks_told
+from tidemill.accept.recall import clocks_told, footers
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
 from tidemill.model.slices import SliceEntry
@@ -32,7 +32,7 @@ def clocks_left(raw: Table) -> list[ClockState]:
     """The clocks of all sources as the batches that raw holds left them."""
     found: dict[str, ClockState] = {}
     for path in raw.snapshot().paths():
-        for told in clocks_told(read_footer(path)):
+        for told in (clock for footer in footers(path) for clock in clocks_told(footer)):
             known = found.get(told.source, told)
             found[told.source] = ClockState(
                 told.source,

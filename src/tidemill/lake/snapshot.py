@@ -66,7 +66,8 @@ class Snapshot:
         return [
             part
             for part in self.parts
-            if all(part.partition[column] in values for column, values in wanted.items())
+            if part.rows
+            and all(part.partition[column] in values for column, values in wanted.items())
             and all(part.may_hold(column, low, high) for column, low, high in limits)
         ]
 

@@ -47,6 +47,10 @@ POINTS: Final[dict[str, str]] = {
     "retract.after_raw": "raw no longer has what is undone",
     "retract.after_quarantine": "nor has quarantine; the state does not know it",
     "retract.after_state": "the ledger knows the retraction, nothing is judged again yet",
+    "expire.after_log": "what is to go is in the log of expiries, nothing is removed yet",
+    "expire.before_commit": "what stays of raw has its name, no commit",
+    "expire.after_commit": "raw or quarantine no longer has it, the state does not know it",
+    "expire.after_files": "dataset files are gone, the state still has their windows",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86

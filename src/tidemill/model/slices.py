@@ -26,6 +26,7 @@ class Reject(StrEnum):
     MISSING_ID = "missing_id"
     BAD_TIME = "bad_time"
     SKEW = "skew"
+    SEALED = "sealed"
     UNKNOWN_TYPE = "unknown_type"
     MISSING_FIELD = "missing_field"
     WRONG_TYPE = "wrong_type"

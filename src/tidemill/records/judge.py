@@ -359,6 +359,14 @@ def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
         )
 
 
+def _sealed(instant: int, plan: ReadPlan) -> None:
+    if plan.sealed_before is not None and instant < plan.sealed_before:
+        sealed = format_instant(plan.sealed_before)
+        raise RuleError(
+            Reject.SEALED, f"{format_instant(instant)} is before {sealed}, where raw has expired"
+        )
+
+
 def _dimension(found: object) -> str | int | bool | None:
     if isinstance(found, Number):
         return found.integer()
@@ -383,6 +391,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         instant = _time(value, plan, arrival)
         _schema(value, plan)
         _skew(instant, plan, arrival)
+        _sealed(instant, plan)
     except RuleError as broken:
         return broken.refused
     return Judged(

@@ -66,6 +66,7 @@ class ReadPlan:
     measures: tuple[str, ...]  # and as exact numbers: m0, m1, …
     record_bytes: int
     depth: int
+    sealed_before: int | None = None  # events of an earlier time are refused
     messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
 
     @property

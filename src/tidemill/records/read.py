@@ -261,6 +261,8 @@ class _Bulk:
             keep &= time <= self.arrival + plan.skew_future
         if plan.skew_past is not None:
             keep &= time >= self.arrival - plan.skew_past
+        if plan.sealed_before is not None:
+            keep &= time >= plan.sealed_before
         return time, keep
 
     def _message_time(self, rows: Ints, rule: MessageRule) -> tuple[Ints, Mask]:

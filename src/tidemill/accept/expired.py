@@ -1,0 +1,197 @@
+"""Lets raw of whole days go: what their parts said is said by one part without rows for each day, and the
+ids of their events are kept for the gate.
+
+The raw commit is the commit point; what a crash leaves before it is cleared away by the next expiry. No row
+is rewritten, and no part goes that a part behind it does not speak for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.accept.recall import EXPIRED, PartFacts, as_told, part_facts
+from tidemill.accept.runs import SealUnit, is_whole, seal_keys
+from tidemill.accept.tables import RAW, RAW_STATS
+from tidemill.lake.parts import StagedPart, read_footer, write_part
+from tidemill.lake.snapshot import Part, Snapshot
+from tidemill.lake.sync import make_folder, storage_errors, sync_folder
+from tidemill.lake.table import Table
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import set_hash
+from tidemill.model.time import MIN_INSTANT, format_instant
+
+if TYPE_CHECKING:
+    from tidemill.accept.batch import Acceptor
+
+KEYS: Final = ".keys"
+_MARK: Final = "expired-"  # how the names of parts begin that stand for others
+
+
+def sealed_folder(warehouse: Path, stream: str) -> Path:
+    """Not beside the runs of the gate: those can be made again, these can not."""
+    return warehouse / "sealed" / stream
+
+
+def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> list[Part]:
+    """Parts with rows that happened before the first instant of a day. With `counted_late` those stay whose
+    rows may count at a later instant, at the watermark that they met."""
+    day = format_instant(before)[:10]
+    return [
+        part
+        for part in raw.parts
+        if part.rows
+        and part.partition["day"] < day
+        and not (counted_late and _newest_met(part) >= before)
+    ]
+
+
+def _newest_met(part: Part) -> int:
+    """The newest watermark that a row of it met."""
+    newest = part.maxs.get("watermark")
+    return newest if isinstance(newest, int) else MIN_INSTANT
+
+
+def stands_for_others(part: Part) -> bool:
+    return not part.rows and Path(part.path).name.startswith(_MARK)
+
+
+def batches_expired(raw: Table) -> frozenset[str]:
+    """Batches that raw does not have all rows of any more."""
+    found: set[str] = set()
+    for part in raw.snapshot().parts:
+        if stands_for_others(part):
+            told = read_footer(raw.root / part.path)[EXPIRED]
+            assert isinstance(told, list), part
+            found.update(str(one["footer"]["batch"]) for one in told)
+    return frozenset(found)
+
+
+def sealed_files(warehouse: Path, raw: Table) -> list[str]:
+    """Files with the keys of events that have expired; StorageError when one is gone."""
+    folder = sealed_folder(warehouse, raw.root.name)
+    found = [folder / name for name in sorted(_named(raw))]
+    for path in found:
+        if not is_whole(path):
+            raise StorageError(
+                "the ids of expired events are gone, and raw can not tell them any more",
+                where=str(path),
+                hint="restore the file from a copy of the warehouse: without it repeats would count as new",
+            )
+    return [str(path) for path in found]
+
+
+def _named(raw: Table) -> set[str]:
+    names: set[str] = set()
+    for part in raw.snapshot().parts:
+        if stands_for_others(part):
+            said = read_footer(raw.root / part.path)["keys"]
+            assert isinstance(said, list), part
+            names.update(map(str, said))
+    return names
+
+
+def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int) -> int:
+    """The parts leave raw in one commit; the version of raw that does not have them."""
+    raw, stream = acceptor.raw, acceptor.stream.name
+    snapshot = raw.snapshot()
+    days = {part.partition["day"] for part in parts}
+    old = [part for part in snapshot.parts if stands_for_others(part) and part.partition["day"] in days]
+    size = sum(part.size for part in parts)
+    found = acceptor.engine.run(part_facts, snapshot.paths(parts), "expire raw", size)
+    facts = {fact.path: fact for fact in found}
+    keys = _seal_keys(acceptor, parts, size)
+    folder = raw.staging(f"{_MARK}{format_instant(before)[:10]}")
+    progress = {**asdict(acceptor.state.progress(stream)), "version": raw.version + 1}
+    staged = []
+    for day in sorted(days):
+        told = {part.path: facts[str(raw.root / part.path)] for part in parts if _of(part, day)}
+        gone = [part for part in old if _of(part, day)]
+        staged.append(_stand_in(raw, folder, day, told, gone, keys, progress))
+    published = raw.publish(staged)
+    failpoint("expire.before_commit")
+    version = raw.commit(published, [*parts, *old], info={EXPIRED: format_instant(before)}, now=now)
+    failpoint("expire.after_commit")
+    acceptor.state.saw(stream, {"raw": version})
+    raw.clean_staging()
+    clear_keys(acceptor)
+    return version
+
+
+def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int) -> int:
+    """The parts leave quarantine in one commit; the version that does not have them."""
+    version = acceptor.quarantine.commit([], parts, info={EXPIRED: format_instant(before)}, now=now)
+    failpoint("expire.after_commit")
+    acceptor.state.saw(acceptor.stream.name, {"quarantine": version})
+    return version
+
+
+def clear_keys(acceptor: Acceptor) -> None:
+    """Files that no part names are left by a process that died."""
+    folder = sealed_folder(acceptor.warehouse, acceptor.stream.name)
+    named = _named(acceptor.raw)
+    with storage_errors("clean up", folder):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def _of(part: Part, day: str) -> bool:
+    return part.partition["day"] == day
+
+
+def _seal_keys(acceptor: Acceptor, parts: Sequence[Part], size: int) -> list[str]:
+    """The file with the keys of these parts; none for a stream that has no gate."""
+    stream = acceptor.stream.name
+    if not acceptor.plan.gated and not acceptor.state.runs(stream):
+        return []
+    folder = sealed_folder(acceptor.warehouse, stream)
+    make_folder(folder, top=acceptor.warehouse)
+    name = f"{set_hash(part.path for part in parts)[:24]}{KEYS}"
+    seqs = {entry.id: entry.seq for entry in acceptor.state.slices(stream)}
+    unit = SealUnit(acceptor.raw.snapshot().paths(parts), seqs, str(folder / name))
+    acceptor.engine.run(seal_keys, [unit], "ids of expired events", size)
+    sync_folder(folder)
+    return [name]
+
+
+def _stand_in(
+    raw: Table,
+    folder: Path,
+    day: str,
+    facts: Mapping[str, PartFacts],
+    old: Sequence[Part],
+    keys: Sequence[str],
+    progress: Mapping[str, object],
+) -> StagedPart:
+    """The part that speaks for those of a day, and for those that expired there before."""
+    expired = [{"path": path, **as_told(fact)} for path, fact in sorted(facts.items())]
+    named = set(keys)
+    for part in old:
+        said = read_footer(raw.root / part.path)
+        before, known = said[EXPIRED], said["keys"]
+        assert isinstance(before, list), part
+        assert isinstance(known, list), part
+        expired = [*before, *expired]
+        named.update(map(str, known))
+    return write_part(
+        folder,
+        f"{_MARK}{set_hash(str(one['path']) for one in expired)[:24]}.parquet",
+        RAW.empty_table(),
+        partition={"day": day},
+        footer={
+            "kind": "expired",
+            "stream": raw.root.name,
+            "batch": "",
+            "slices": [],
+            "runs": [],
+            "clocks": [],
+            "progress": dict(progress),
+            "keys": sorted(named),
+            EXPIRED: expired,
+        },
+        stats_columns=RAW_STATS,
+    )

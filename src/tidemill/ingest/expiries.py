@@ -1,0 +1,86 @@
+"""The log of expiries `slices/expiries.ndjson`: one durable line for each act of letting something go.
+
+The line is the commit point of the act: it is written before anything goes, so a crash at any later point is
+finished by the next expiry, and what is gone for good can always be told. Lines are never removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.ingest.lines import LineFile
+from tidemill.model.failpoints import failpoint
+
+NAME: Final = "expiries.ndjson"
+RAW: Final = "raw"
+QUARANTINE: Final = "quarantine"
+DATASETS: Final = "datasets"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What is before an instant is let go."""
+
+    stream: str
+    what: str  # raw, quarantine, datasets, or rollups:<level>
+    before: int
+    at: int  # when
+
+
+class ExpiryLog:
+    """The log of one warehouse. What it says is read again only when the file has changed."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._file = LineFile(warehouse, NAME, _parse)
+        self._known: Mapping[str, Mapping[str, int]] = {}
+        self._seen: tuple[int, int] | None = None
+
+    def append(self, acts: Sequence[Expiry]) -> None:
+        """Make them durable, in this order; they are carried out after that."""
+        with self._file.locked():
+            self._file.repaired_tail()
+            self._file.append(b"".join(_text(act) for act in acts), "record the expiry")
+        failpoint("expire.after_log")
+
+    def lines(self) -> Iterator[Expiry]:
+        """All of them, in order."""
+        yield from self._file.all()
+
+    def horizons(self, stream: str) -> Mapping[str, int]:
+        """Per kind of thing the newest instant before which it was let go."""
+        try:
+            found = self._file.path.stat()
+        except FileNotFoundError:
+            return {}
+        if (seen := (found.st_size, found.st_mtime_ns)) != self._seen:
+            known: dict[str, dict[str, int]] = {}
+            for act in self.lines():
+                mine = known.setdefault(act.stream, {})
+                mine[act.what] = max(act.before, mine.get(act.what, act.before))
+            self._known, self._seen = known, seen
+        return self._known.get(stream, {})
+
+    def seal(self, stream: str) -> int | None:
+        """The instant before which raw is gone: what was made of it stands, and is never made again."""
+        return self.horizons(stream).get(RAW)
+
+    def refused_before(self, stream: Stream) -> int | None:
+        """Events before this instant are not accepted any more; None: all are."""
+        return self.seal(stream.name) if stream.retention.sealed == "refuse" else None
+
+
+def _text(act: Expiry) -> bytes:
+    return json.dumps(asdict(act), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _parse(text: bytes) -> Expiry | None:
+    try:
+        said = json.loads(text)
+        return Expiry(str(said["stream"]), str(said["what"]), int(said["before"]), int(said["at"]))
+    except (ValueError, KeyError, TypeError):
+        return None
