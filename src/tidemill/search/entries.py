@@ -1,0 +1,174 @@
+"""Entries of the index in groups of one path and kind, of which only those that can matter are read.
+
+They come from an index part, from payloads that no index knows, or from a column of raw: who asks sees no
+difference. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.lake.parts import open_part
+from tidemill.records.arrays import Ints
+from tidemill.records.arrow import one
+from tidemill.search.extract import Extraction
+from tidemill.search.layout import BOOLEAN, NUMBER, STRING
+
+Edge = bytes | float
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Of the entries of a group: texts, or numbers with their exact texts."""
+
+    text: pa.StringArray | None = None
+    number: np.ndarray | None = None
+    exact: pa.StringArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries of one path and kind; `low` and `high` are its least and greatest value, when known."""
+
+    kind: str
+    low: Edge | None
+    high: Edge | None
+    size: int
+    values: Callable[[], Values]
+    rows: Callable[[], Ints]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was read."""
+
+    groups: int = 0
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The groups of each path, and how many rows there are."""
+
+    size: int
+    groups: Mapping[str, Sequence[Group]]
+    tally: Tally = field(default_factory=Tally)
+
+    def of(self, path: str) -> Sequence[Group]:
+        return self.groups.get(path, ())
+
+
+# -- an index part
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: str
+    kind: str
+    low: Edge | None
+    high: Edge | None
+    size: int
+
+
+@lru_cache(maxsize=256)
+def _directory(path: str, _size: int, _written: int) -> tuple[pq.FileMetaData, tuple[_Place, ...]]:
+    with open_part(path) as file:
+        metadata = file.metadata
+        column = {name: place for place, name in enumerate(file.schema_arrow.names)}
+    return metadata, tuple(_places(metadata, column))
+
+
+def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterable[_Place]:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        path = group.column(column["path"]).statistics.min
+        kind = group.column(column["kind"]).statistics.min
+        low: Edge | None = None
+        high: Edge | None = None
+        if kind in (NUMBER, STRING, BOOLEAN):
+            said = group.column(column["number" if kind == NUMBER else "text"]).statistics
+            if said is not None and said.has_min_max:
+                low, high = _edge(said.min), _edge(said.max)
+        yield _Place(path, kind, low, high, group.num_rows)
+
+
+def _edge(value: object) -> Edge:
+    return value.encode() if isinstance(value, str) else float(str(value))
+
+
+def metadata_of(path: str) -> pq.FileMetaData:
+    """Of a part, which never changes under its name."""
+    said = Path(path).stat()
+    return _metadata(path, said.st_size, said.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _metadata(path: str, _size: int, _written: int) -> pq.FileMetaData:
+    with open_part(path) as file:
+        return file.metadata
+
+
+@contextmanager
+def index_source(path: str, rows: int, extra: Mapping[str, Sequence[Group]]) -> Iterator[Source]:
+    """The entries of the index part of a raw part with so many rows, and what is known besides."""
+    said = Path(path).stat()
+    metadata, places = _directory(path, said.st_size, said.st_mtime_ns)
+    tally = Tally()
+    with open_part(path, metadata=metadata) as file:
+        groups: dict[str, list[Group]] = {}
+        for number, place in enumerate(places):
+            groups.setdefault(place.path, []).append(_file_group(file, number, place, tally))
+        yield Source(rows, {**groups, **extra}, tally)
+
+
+def _file_group(file: pq.ParquetFile, number: int, place: _Place, tally: Tally) -> Group:
+    def values() -> Values:
+        columns = ["number", "exact"] if place.kind == NUMBER else ["text"]
+        table = file.read_row_group(number, columns, use_threads=False)
+        if place.kind == NUMBER:
+            return Values(number=one(table.column("number")).to_numpy(), exact=one(table.column("exact")))
+        return Values(text=one(table.column("text")))
+
+    def rows() -> Ints:
+        tally.groups += 1
+        tally.entries += place.size
+        table = file.read_row_group(number, ["row"], use_threads=False)
+        found: Ints = one(table.column("row")).to_numpy()
+        return found
+
+    return Group(place.kind, place.low, place.high, place.size, values, rows)
+
+
+# -- what is in memory
+
+
+def payload_source(payload: pa.StringArray, paths: Sequence[str]) -> Source:
+    """The same of payloads at hand; their rows are counted from 0."""
+    extraction = Extraction(paths)
+    extraction.add(payload, 0)
+    groups: dict[str, list[Group]] = {}
+    for path, kind, piece in extraction.pieces():
+        groups.setdefault(path, []).append(_piece_group(kind, piece))
+    return Source(len(payload), groups)
+
+
+def _piece_group(kind: str, piece: pa.Table) -> Group:
+    def values() -> Values:
+        if kind == NUMBER:
+            return Values(number=one(piece.column("number")).to_numpy(), exact=one(piece.column("exact")))
+        return Values(text=one(piece.column("text")))
+
+    return Group(kind, None, None, piece.num_rows, values, lambda: one(piece.column("row")).to_numpy())
+
+
+def text_group(read: Callable[[], pa.StringArray], size: int) -> Group:
+    """A column of texts of raw, one for every row."""
+    return Group(STRING, None, None, size, lambda: Values(text=read()), lambda: np.arange(size))
