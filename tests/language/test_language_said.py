@@ -1,0 +1,146 @@
+"""Whatever can be said comes back the same: written as text and read, written as a document and read."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.language.ast import (
+    All,
+    Among,
+    AnyOf,
+    Between,
+    Choice,
+    Compare,
+    Every,
+    IsNull,
+    Item,
+    Like,
+    Literally,
+    Not,
+    OrderKey,
+    Path,
+    Query,
+    Rollup,
+    Search,
+    Since,
+    Value,
+)
+from tidemill.language.document import query_from, search_from
+from tidemill.language.documented import document_of
+from tidemill.language.parse import parse, parse_search
+from tidemill.language.words import INT64, is_open
+from tidemill.language.written import text_of
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, WEEK
+
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+TRICKY = st.text("ab.'\"`\\\n\t %_-", min_size=1, max_size=6)
+STRINGS = TRICKY | st.text(CHARACTERS, max_size=8)
+WORDS = st.sampled_from(
+    ["count", "p99", "9", "not", "TRUE", "false", "select", "from", "fill", "_x", "a1", "null"]
+)
+SEGMENTS = WORDS | TRICKY | st.text(CHARACTERS, min_size=1, max_size=6)
+PATHS = st.lists(SEGMENTS, min_size=1, max_size=3).map(lambda found: Path(".".join(found), 0, tuple(found)))
+DECIMALS = st.builds(
+    lambda digits, exponent: Decimal(digits).scaleb(exponent).normalize(),
+    st.integers(-(10**12), 10**12),
+    st.integers(-30, 30),
+).map(lambda d: d if "." in str(d) or "E" in str(d) else d.quantize(Decimal("0.0")))
+
+
+def literals(integers: st.SearchStrategy[int]) -> st.SearchStrategy[Literally]:
+    return (STRINGS | integers | DECIMALS | st.booleans()).map(Literally)
+
+
+def conditions(integers: st.SearchStrategy[int]) -> st.SearchStrategy:
+    patterns = STRINGS.filter(lambda text: not is_open(text)).map(Literally)
+    tests = st.one_of(
+        st.builds(Compare, PATHS, st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), literals(integers)),
+        st.builds(
+            Among, PATHS, st.lists(literals(integers), min_size=1, max_size=3).map(tuple), st.booleans()
+        ),
+        st.builds(Like, PATHS, patterns, st.booleans()),
+        st.builds(IsNull, PATHS, st.booleans()),
+    )
+    return st.recursive(
+        tests,
+        lambda inner: st.one_of(
+            st.builds(Not, inner),
+            st.builds(All, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+            st.builds(AnyOf, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+        ),
+        max_leaves=5,
+    )
+
+
+SMALL = st.integers(INT64.start, INT64.stop - 1)
+LARGE = st.integers(-(10**40) + 1, 10**40 - 1)
+VALUES = st.builds(Value, PATHS, st.lists(PATHS | literals(LARGE), max_size=3).map(tuple))
+INSTANTS = st.integers(MIN_INSTANT, MAX_INSTANT - 1)
+DURATIONS = st.integers(0, 10_000 * WEEK)
+TIMES = st.one_of(
+    st.none(),
+    st.tuples(INSTANTS, INSTANTS).map(lambda pair: Between(min(pair), max(pair))),
+    st.builds(Since, DURATIONS),
+)
+LIMITS = st.none() | st.integers(0, INT64.stop - 1)
+
+
+def choices(*words: str) -> st.SearchStrategy[Choice | None]:
+    return st.none() | st.sampled_from(words).map(Choice)
+
+
+QUERIES = st.builds(
+    Query,
+    items=st.lists(st.builds(Item, VALUES, st.none() | PATHS), min_size=1, max_size=3).map(tuple),
+    source=PATHS,
+    explain=st.booleans(),
+    where=st.none() | conditions(SMALL),
+    time=TIMES,
+    bucket=st.one_of(st.none(), st.builds(Every, DURATIONS), st.builds(Rollup, STRINGS | st.just("1m"))),
+    groups=st.lists(PATHS, max_size=3).map(tuple),
+    edges=choices("include", "exclude", "null"),
+    fill=choices("null", "zero", "drop", "carry"),
+    order=st.lists(st.builds(OrderKey, VALUES, st.booleans()), max_size=2).map(tuple),
+    limit=LIMITS,
+    format=choices("rows", "series"),
+)
+SEARCHES = st.builds(
+    Search,
+    where=st.none() | conditions(LARGE),
+    filter=st.none() | conditions(LARGE),
+    time=TIMES,
+    order=st.lists(
+        st.tuples(st.sampled_from(["ts", "arrival"]), st.booleans()), max_size=2, unique_by=lambda key: key[0]
+    ).map(tuple),
+    limit=LIMITS,
+    explain=st.booleans(),
+)
+
+
+def exactly(said: object) -> str:
+    """All that was said, with 1, 1.0 and true told apart, and no positions."""
+    if isinstance(said, tuple):
+        return f"({', '.join(map(exactly, said))})"
+    if hasattr(said, "__slots__") and type(said).__module__.endswith("language.ast"):
+        parts = (exactly(getattr(said, name)) for name in said.__slots__ if name != "position")
+        return f"{type(said).__name__}({', '.join(parts)})"
+    return repr(said)
+
+
+@settings(max_examples=400, deadline=None)
+@given(QUERIES)
+def test_queries_come_back(query):
+    assert parse(text_of(query)) == query
+    assert exactly(parse(text_of(query))) == exactly(query)
+    assert exactly(query_from(document_of(query))) == exactly(query)
+
+
+@settings(max_examples=400, deadline=None)
+@given(SEARCHES)
+def test_searches_come_back(search):
+    assert parse_search(text_of(search)) == search
+    assert exactly(parse_search(text_of(search))) == exactly(search)
+    assert exactly(search_from(document_of(search))) == exactly(search)
