@@ -32,22 +32,22 @@ from tidemill.cli.app import EXIT_CODES
 from tidemill.cli.main import app, main
 from tidemill.config import TEMPLATE, parse_project
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
+from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.messages import Messages
+from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Term, Transition
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.schema import Field
 from tidemill.config.stream import (
-    Counter,
     Csv,
     EventTime,
     EventType,
-    LateSlices,
     Link,
     Retention,
     Skew,
     Stream,
     Tenant,
 )
-from tidemill.config.windowing import LateRows, WindowDeclaration
+from tidemill.config.windowing import WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
@@ -343,7 +343,13 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.messages": (Messages, {"column": "c"}),
     "streams.NAME.tenant": (Tenant, {"column": "c"}),
     "streams.NAME.skew": (Skew, {}),
-    "streams.NAME.metrics.NAME": (Counter, {"kind": "counter"}),
+    "streams.NAME.metrics.NAME: counter": (Counter, {"kind": "counter"}),
+    "streams.NAME.metrics.NAME: gauge": (Gauge, {"kind": "gauge", "value": "v"}),
+    "streams.NAME.metrics.NAME: histogram": (Histogram, {"kind": "histogram", "value": "v"}),
+    "streams.NAME.metrics.NAME: state": (State, {"kind": "state", "object": "o", "state": "s"}),
+    "streams.NAME.metrics.NAME.transitions.NAME": (Transition, {}),
+    "streams.NAME.metrics.NAME: ratio": (Ratio, {"kind": "ratio", "numerator": "a", "denominator": "b"}),
+    "streams.NAME.metrics.NAME.numerator": (Term, {"metric": "m"}),
     "streams.NAME.retention": (Retention, {}),
     "streams.NAME.late_slices": (LateSlices, {}),
     "streams.NAME.windows.NAME": (WindowDeclaration, {"kind": "tumbling", "size": "1m"}),
