@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from tidemill.model.time import Interval, format_duration, format_instant
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Engine = Literal["duckdb", "spark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,20 @@ def completeness(span: Interval | None, data: Interval | None, watermark: int | 
 
 
 @dataclass(frozen=True, slots=True)
+class Freshness:
+    """How new what was read is: the newest arrival that it includes, and how many 5s tiles of the span wait
+    to be made again because something came for them."""
+
+    as_of: int | None  # None: nothing is included yet
+    stale: int
+
+    def __str__(self) -> str:
+        newest = format_instant(self.as_of) if self.as_of is not None else "nothing yet"
+        behind = f", {self.stale} tile{'s' * (self.stale != 1)} behind" if self.stale else ""
+        return f"includes what arrived up to {newest}{behind}" if self.as_of is not None else newest + behind
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The rows (or series) of a query and where they come from."""
 
@@ -55,6 +71,8 @@ class Answer:
     files_read: int
     completeness: Completeness
     version: int  # of the rollups table
+    freshness: Freshness | None = None  # None: nobody told
+    engine: Engine = "duckdb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +93,11 @@ class Explanation:
     files: int
     rows: int
     version: int
-    sql: str  # the aggregation that runs over the files
+    sql: str  # the aggregation that runs over the files; of Spark: what its plan is equal to
     parameters: Mapping[str, object]
+    opening: Mapping[str, Interval] = field(default_factory=dict)  # levels that tell the states at the start
+    freshness: Freshness | None = None
+    engine: Engine = "duckdb"
 
     def __str__(self) -> str:
         every = format_duration(self.interval) if self.interval else "none: one total"
@@ -88,12 +109,19 @@ class Explanation:
             "interval": every,
             "span": str(self.span) if self.span else "all data",
             "reads": str(self.read) if self.read else "all buckets",
+            **({"opens with": self._opening()} if self.opening else {}),
             "cells": cells,
             "edges, fill": f"{self.edges}, {self.fill}",
             "format": self.format,
             "files": f"{self.files} with {self.rows} rows at version {self.version}",
+            **({"freshness": str(self.freshness)} if self.freshness else {}),
+            "engine": self.engine,
             "parameters": ", ".join(f"${name} = {value!r}" for name, value in self.parameters.items()),
         }
         width = max(map(len, lines))
         facts = "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines.items())
         return f"{facts}\n\n{self.sql}"
+
+    def _opening(self) -> str:
+        """Each level up to where the next finer one goes on."""
+        return ", ".join(f"{level} up to {format_instant(span.end)}" for level, span in self.opening.items())

@@ -1,14 +1,17 @@
-"""What a query needs to know of a declared stream: its fields and metrics, and where a metric's numbers
+"""What a query needs to know of a declared stream: its dimensions and measures, and where a metric's numbers
 stand in the rollups table. Never reads a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
-from tidemill.model.names import column_name
+from tidemill.model.names import HISTOGRAM_COLUMNS, PSEUDO_DIMENSIONS, STATE_COLUMNS, column_name
+
+if TYPE_CHECKING:
+    from tidemill.config import Metric, Stream
 
 ColumnType = Literal["string", "integer", "boolean", "decimal"]
 _COLUMN_TYPES: Final[Mapping[str, ColumnType]] = {
@@ -17,31 +20,9 @@ _COLUMN_TYPES: Final[Mapping[str, ColumnType]] = {
     "boolean": "boolean",
     "decimal": "decimal",
 }
-
-
-class DeclaredField(Protocol):
-    @property
-    def type(self) -> str: ...
-    @property
-    def scale(self) -> int | None: ...
-
-
-class DeclaredMetric(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def dimensions(self) -> Sequence[str]: ...
-    @property
-    def measures(self) -> Sequence[str]: ...
-
-
-class DeclaredStream(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def fields(self) -> Mapping[str, DeclaredField]: ...
-    @property
-    def metrics(self) -> Mapping[str, DeclaredMetric]: ...
+IN_STATE, FROM_STATE, TO_STATE = PSEUDO_DIMENSIONS  # what people call the states of objects,
+STATE, RULE, FROM, TO = STATE_COLUMNS  # and where they stand
+BINS, BIN_COUNTS = HISTOGRAM_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +52,45 @@ class Measure:
         return "BIGINT" if self.type == "integer" else f"DECIMAL(18, {self.scale})"
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows of the table a number is made of: those of a metric; of a state metric either those that
+    say by how much the objects in a state changed, or those of a rule's transitions."""
+
+    metric: str
+    in_state: bool = False
+    rule: str | None = None
+    from_states: tuple[str, ...] | None = None  # None: any
+    to_states: tuple[str, ...] | None = None
+
+
 TENANT: Final = Dimension("tenant", "tenant", "string")
 
 
-def dimensions_of(stream: DeclaredStream, metric: str) -> dict[str, Dimension]:
+def state_dimensions(names: Iterable[str]) -> dict[str, Dimension]:
+    """The states of objects, as dimensions of the rows of state metrics."""
+    columns = {IN_STATE: STATE, FROM_STATE: FROM, TO_STATE: TO}
+    return {name: Dimension(name, columns[name], "string") for name in names}
+
+
+def dimensions_of(stream: Stream, metrics: Iterable[str]) -> dict[str, Dimension]:
+    """Those that all of these metrics have."""
+    shared: dict[str, None] | None = None
+    for name in metrics:
+        own = stream.kept_metrics[name].dimensions
+        shared = dict.fromkeys(own if shared is None else (path for path in shared if path in own))
     return {
         path: Dimension(path, column_name(path), _COLUMN_TYPES[stream.fields[path].type])
-        for path in stream.metrics[metric].dimensions
+        for path in shared or ()
     }
 
 
-def measures_of(stream: DeclaredStream, metric: str) -> dict[str, Measure]:
-    found = {}
-    for path in stream.metrics[metric].measures:
+def measures_of(stream: Stream, metric: Metric) -> dict[str, Measure]:
+    """The columns whose values the metric keeps."""
+    found: dict[str, Measure] = {}
+    if metric.kind == "ratio":
+        return found
+    for path in metric.numbers:
         field = stream.fields[path]
         kind = _COLUMN_TYPES[field.type]
         scale = (field.scale or 0) if kind == "decimal" else 0

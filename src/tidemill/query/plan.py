@@ -4,9 +4,9 @@ Every name that does not exist is refused with those that do. Never touches a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tidemill.language.ast import (
     All,
@@ -20,7 +20,6 @@ from tidemill.language.ast import (
     Fill,
     Format,
     IsNull,
-    Item,
     Like,
     Literally,
     Not,
@@ -28,36 +27,30 @@ from tidemill.language.ast import (
     Path,
     Query,
     Since,
-    Value,
 )
 from tidemill.model.errors import QueryError
 from tidemill.model.levels import BASE, LEVELS, Level, level_for, level_named
-from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, format_duration
-from tidemill.query.declared import TENANT, DeclaredStream, Dimension, Measure, dimensions_of, measures_of
+from tidemill.model.names import PSEUDO_DIMENSIONS
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, align, format_duration
+from tidemill.query.declared import (
+    FROM_STATE,
+    IN_STATE,
+    TENANT,
+    TO_STATE,
+    Dimension,
+    Rows,
+    dimensions_of,
+    state_dimensions,
+)
 from tidemill.query.grid import Grid, lay, level_of_total, outward
+from tidemill.query.values import Column, Part, column_of, label, needs_metric, unknown
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
 
 MAX_INTERVAL: Final = 36_500 * DAY
 BUCKET: Final = "bucket"
-
-Function = Literal["count", "rate", "sum", "min", "max", "avg"]
-FUNCTIONS: Final[Mapping[Function, bool]] = {  # whether it is of a measure
-    "count": False,
-    "rate": False,
-    "sum": True,
-    "min": True,
-    "max": True,
-    "avg": True,
-}
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One value of the answer: what it is called and how it is made."""
-
-    name: str
-    function: Function
-    measure: Measure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,7 @@ class Sort:
 @dataclass(frozen=True, slots=True)
 class Plan:
     stream: str
-    metric: str
+    metric: str  # that FROM names; without one, those that the ratios are of
     level: Level
     interval: int | None  # None: one total for each group, no buckets
     span: Interval | None  # as asked; None: all data
@@ -86,27 +79,65 @@ class Plan:
     limit: int | None
     format: Format
     tenant: str | None
+    parts: tuple[Part, ...]  # what is folded for the columns, each once
+    rows: tuple[Rows, ...]  # that they are folded over, each once
 
     @property
     def read(self) -> Interval | None:
         """The whole buckets of the level that are read; None: all of them."""
         return self.grid.read if self.grid else self.span
 
+    @property
+    def states(self) -> Rows | None:
+        """The rows that change how many objects are in which state, if that is asked."""
+        return next((rows for rows in self.rows if rows.in_state), None)
 
-def make_plan(query: Query, streams: Mapping[str, DeclaredStream], *, tenant: str | None, now: int) -> Plan:
-    stream, metric = _source(query.source, streams)
-    dimensions = dimensions_of(stream, metric)
+    @property
+    def percentile(self) -> Column | None:
+        """One of the percentiles that are asked: all are of the same bins."""
+        return next((column for column in self.columns if column.function == "percentile"), None)
+
+    @property
+    def opening(self) -> dict[Level, Interval]:
+        """Where the states at the start of what is read come from: the coarsest buckets before it, each level
+        as far as its buckets reach, so that nothing is read twice. Empty when nothing came before."""
+        found: dict[Level, Interval] = {}
+        if self.states is None or self.read is None:
+            return found
+        reached = align(MIN_INSTANT, WEEK)
+        for level in reversed(LEVELS):
+            upto = align(self.read.start, level.width)
+            if upto > reached:
+                found[level] = Interval(reached, upto)
+                reached = upto
+        return found
+
+    @property
+    def touched(self) -> Interval | None:
+        """All of time that can change the answer; None: any."""
+        if self.states is None or self.span is None:
+            return self.span
+        return Interval(min(MIN_INSTANT, self.span.start), self.span.end)
+
+
+def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None, now: int) -> Plan:
+    stream, metric = _source(query, streams)
+    columns = tuple(column_of(item, stream, metric or "") for item in query.items)
+    rows = tuple(dict.fromkeys(rows for column in columns for rows in (*column.rows, *column.under)))
+    metrics = list(dict.fromkeys(each.metric for each in rows))
+    metric = metric or ", ".join(metrics)
+    dimensions = dimensions_of(stream, metrics) | state_dimensions(_state_words(columns))
     if tenant is None:
         dimensions[TENANT.name] = TENANT
-    measures = measures_of(stream, metric)
-    columns = tuple(_column(item, metric, measures) for item in query.items)
     groups = tuple(_dimension(path, dimensions, metric) for path in query.groups)
     _check_names(query, columns, groups)
     if query.where is not None:
         _check_condition(query.where, dimensions, metric)
     layout = cast(Format, query.format.word if query.format else "rows")
     edges = cast(Edges, query.edges.word if query.edges else "include")
-    fill = cast(Fill, query.fill.word if query.fill else "null" if layout == "series" else "drop")
+    # What stood goes on standing: without changes there is still a number of objects in a state.
+    standing = any(column.function == "states" for column in columns)
+    fill = cast(Fill, query.fill.word if query.fill else "null" if layout == "series" or standing else "drop")
     if query.bucket is None:
         _refuse_bucket_words(query)
         level, interval = _level_of_total(query, now)
@@ -133,28 +164,25 @@ def make_plan(query: Query, streams: Mapping[str, DeclaredStream], *, tenant: st
         limit=query.limit,
         format=layout,
         tenant=tenant,
+        parts=tuple(dict.fromkeys(part for column in columns for part in column.parts)),
+        rows=rows,
     )
 
 
-def _unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> NoReturn:
-    listed = ", ".join(sorted(choices))
-    raise QueryError(
-        f"there is no {what} {path.text!r}",
-        hint=f"{plural}: {listed}" if listed else f"there are no {plural}",
-        position=path.position,
-    )
-
-
-def _source(path: Path, streams: Mapping[str, DeclaredStream]) -> tuple[DeclaredStream, str]:
+def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | None]:
+    """The stream, and the metric that FROM names; None where the values name theirs."""
+    path = query.source
     name, _, metric = path.text.partition(".")
     if name not in streams:
-        _unknown("stream", Path(name, path.position), streams, "streams")
+        raise unknown("stream", Path(name, path.position), streams, "streams")
     stream = streams[name]
     if metric:
         if metric not in stream.metrics:
             place = Path(metric, path.position)
-            _unknown(f"metric of stream {name!r} called", place, stream.metrics, "metrics")
+            raise unknown(f"metric of stream {name!r} called", place, stream.metrics, "metrics")
         return stream, metric
+    if not any(needs_metric(item) for item in query.items):
+        return stream, None
     if name in stream.metrics:
         return stream, name
     if len(stream.metrics) == 1:
@@ -169,6 +197,14 @@ def _source(path: Path, streams: Mapping[str, DeclaredStream]) -> tuple[Declared
     )
 
 
+def _state_words(columns: tuple[Column, ...]) -> tuple[str, ...]:
+    """The states that the condition and the groups may name: those that all values have."""
+    functions = {column.function for column in columns}
+    if functions == {"states"}:
+        return (IN_STATE,)
+    return (FROM_STATE, TO_STATE) if functions == {"transitions"} else ()
+
+
 def _dimension(path: Path, dimensions: Mapping[str, Dimension], metric: str) -> Dimension:
     if path.text in dimensions:
         return dimensions[path.text]
@@ -178,42 +214,15 @@ def _dimension(path: Path, dimensions: Mapping[str, Dimension], metric: str) -> 
             hint=f"dimensions: {', '.join(sorted(dimensions))}",
             position=path.position,
         )
-    _unknown(f"dimension of metric {metric!r} called", path, dimensions, "dimensions")
-
-
-def _column(item: Item, metric: str, measures: Mapping[str, Measure]) -> Column:
-    value = item.value
-    function = value.function.text.lower()
-    of_measure = FUNCTIONS.get(cast(Function, function))
-    if of_measure is None:
-        choices = [f"{name}(measure)" if of else name for name, of in FUNCTIONS.items()]
-        _unknown("value", Path(value.text, value.position), choices, "values")
-    if not of_measure:
-        if value.argument is not None:
-            raise QueryError(
-                f"{function} is of events and takes no argument",
-                hint=f"write {function}",
-                position=value.argument.position,
-            )
-        measure = None
-    else:
-        if value.argument is None:
-            raise QueryError(
-                f"{function} needs a measure",
-                hint=f"write {function}(m) with m one of: {', '.join(sorted(measures)) or 'none declared'}",
-                position=value.position,
-            )
-        if value.argument.text not in measures:
-            _unknown(f"measure of metric {metric!r} called", value.argument, measures, "measures")
-        measure = measures[value.argument.text]
-    name = item.alias.text if item.alias else _text(value)
-    return Column(name, cast(Function, function), measure)
-
-
-def _text(value: Value) -> str:
-    """The name of a value that was given no other: `count`, `sum(latency_ms)`."""
-    function = value.function.text.lower()
-    return f"{function}({value.argument.text})" if value.argument else function
+    if path.text in PSEUDO_DIMENSIONS:
+        of = "states" if path.text == IN_STATE else "transitions"
+        raise QueryError(
+            f"{path.text!r} goes with {of}, and not every value of this query is {of}",
+            hint="ask for states alone to name state, for transitions alone to name from_state and to_state"
+            f"; dimensions here: {', '.join(sorted(dimensions)) or 'none'}",
+            position=path.position,
+        )
+    raise unknown(f"dimension of metric {metric!r} called", path, dimensions, "dimensions")
 
 
 def _check_names(query: Query, columns: tuple[Column, ...], groups: tuple[Dimension, ...]) -> None:
@@ -343,11 +352,11 @@ def _sort(key: OrderKey, query: Query, columns: tuple[Column, ...], groups: tupl
         names |= {BUCKET: BUCKET} if query.bucket else {}
         names |= {column.name: column.name for column in columns}
         for item, column in zip(query.items, columns, strict=True):
-            names.setdefault(_text(item.value), column.name)
-    wanted = key.value.text if key.value.text in names else _text(key.value)
+            names.setdefault(label(item.value), column.name)
+    wanted = key.value.text if key.value.text in names else label(key.value)
     if wanted not in names:
         what = "column to order series by called" if query.format else "column of the answer called"
-        _unknown(what, Path(key.value.text, key.value.position), names, "columns")
+        raise unknown(what, Path(key.value.text, key.value.position), names, "columns")
     return Sort(names[wanted], key.descending)
 
 

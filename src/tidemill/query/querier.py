@@ -1,19 +1,25 @@
-"""The one door of this room: a query text in, an answer or an explanation out.
+"""The one door of this room: a query (text or JSON document) in, an answer or an explanation out.
 Reads no clock: `now` (for SINCE) and the watermark are handed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from tidemill.language.ast import Query
+from tidemill.language.document import Document, query_from
 from tidemill.language.parse import parse, pointed
+from tidemill.language.written import text_of
 from tidemill.model.errors import QueryError
-from tidemill.query.answer import Answer, Explanation
-from tidemill.query.declared import DeclaredStream
+from tidemill.model.time import Interval
+from tidemill.query.answer import Answer, Explanation, Freshness
 from tidemill.query.plan import Plan, make_plan
 from tidemill.query.run import Runner
 from tidemill.query.source import Source
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
 
 
 class Querier:
@@ -21,7 +27,7 @@ class Querier:
 
     def __init__(
         self,
-        streams: Mapping[str, DeclaredStream],
+        streams: Mapping[str, Stream],
         source_for: Callable[[str], Source],
         runner: Runner | None = None,
     ) -> None:
@@ -31,33 +37,41 @@ class Querier:
 
     def ask(
         self,
-        text: str,
+        asked: str | Document,
         *,
         tenant: str | None,
         now: int,
         watermark: int | Callable[[str], int | None] | None = None,
+        freshness: Callable[[str, Interval | None], Freshness] | None = None,
     ) -> Answer | Explanation:
-        """The answer for one tenant, or for all of them (None: an administrator's choice).
+        """The answer to a text or a document, for one tenant, or for all of them (None: an administrator's
+        choice).
 
-        `watermark` is that of the stream asked for, or a function that gives it by the stream's name.
+        `watermark` is that of the stream asked for, or a function that gives it by the stream's name;
+        `freshness` is told the stream and the time that can change the answer (None: any).
         """
-        query, plan = self._planned(text, tenant, now)
+        query, plan = self._planned(asked, tenant, now)
         source = self._source_for(plan.stream)
+        fresh = freshness(plan.stream, plan.touched) if freshness else None
         if query.explain:
-            return self._runner.explain(plan, source)
+            return self._runner.explain(plan, source, fresh)
         mark = watermark(plan.stream) if callable(watermark) else watermark
-        return self._runner.run(plan, source, mark)
+        return self._runner.run(plan, source, mark, fresh)
 
-    def explain(self, text: str, *, tenant: str | None, now: int) -> Explanation:
+    def explain(self, asked: str | Document, *, tenant: str | None, now: int) -> Explanation:
         """What `ask` would do, with or without EXPLAIN in front of the text."""
-        _, plan = self._planned(text, tenant, now)
+        _, plan = self._planned(asked, tenant, now)
         return self._runner.explain(plan, self._source_for(plan.stream))
 
     def close(self) -> None:
         self._runner.close()
 
-    def _planned(self, text: str, tenant: str | None, now: int) -> tuple[Query, Plan]:
-        query = parse(text)
+    def _planned(self, asked: str | Document, tenant: str | None, now: int) -> tuple[Query, Plan]:
+        if isinstance(asked, str) and not asked.lstrip().startswith("{"):
+            query, text = parse(asked), asked
+        else:
+            query = query_from(asked)
+            text = text_of(query)
         try:
             return query, make_plan(query, self._streams, tenant=tenant, now=now)
         except QueryError as error:

@@ -5,17 +5,18 @@ runner, so that what it learned of a file is kept. Never starts a JVM, never rea
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.model.errors import QueryError, StorageError
+from tidemill.model.levels import Level
 from tidemill.model.time import Interval
 from tidemill.query import sql
-from tidemill.query.answer import Answer, Explanation, completeness
+from tidemill.query.answer import Answer, Engine, Explanation, Freshness, completeness
 from tidemill.query.grid import outward
 from tidemill.query.plan import Plan
-from tidemill.query.shape import shaped
+from tidemill.query.shape import Found, shaped
 from tidemill.query.source import Source
 
 if TYPE_CHECKING:
@@ -26,6 +27,18 @@ MAX_FILLED: Final = 1_000_000  # rows that filling gaps may make
 THREADS: Final = 2
 MEMORY: Final = "1GB"
 _HITS: Final = "hits"
+_STOOD: Final = "stood"
+
+
+class Reader(Protocol):
+    """An engine that folds the rows of files as `tidemill.query.sql` says."""
+
+    @property
+    def engine(self) -> Engine: ...
+    def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table: ...
+    def bins(self, plan: Plan, paths: Sequence[str]) -> pa.Table: ...
+    def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table: ...
+    def extent(self, plan: Plan, paths: Sequence[str]) -> tuple[int | None, int | None]: ...
 
 
 class Runner:
@@ -49,29 +62,54 @@ class Runner:
                 self._connection.close()
                 self._connection = None
 
-    def run(self, plan: Plan, source: Source, watermark: int | None) -> Answer:
+    def run(
+        self,
+        plan: Plan,
+        source: Source,
+        watermark: int | None,
+        freshness: Freshness | None = None,
+        reader: Reader | None = None,
+    ) -> Answer:
+        """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
         files = source.files_for(plan.level.name, plan.read)
-        paths = [literal_path(path) for path in files.paths]
+        earlier = {level: source.files_for(level.name, span) for level, span in plan.opening.items()}
         with self._cursor() as cursor:
-            hits = _table(cursor, sql.aggregate(plan, paths))
-            data = self._data(cursor, plan, hits, paths)
+            reads = reader or DuckReader(cursor)
+            hits = reads.hits(plan, files.paths)
+            opening = (
+                reads.opening(plan, {level: each.paths for level, each in earlier.items()})
+                if earlier
+                else None
+            )
+            data = _data(reads, plan, hits, files.paths)
             cells = _cells_to_fill(plan, data)
-            gaps = _gaps(cursor, plan, hits, cells) if cells else None
+            bins = reads.bins(plan, files.paths) if plan.percentile else None
+            gaps = _gaps(cursor, plan, hits, opening, cells)
+        every = [files, *earlier.values()]
         return Answer(
-            table=shaped(hits, gaps, plan),
+            table=shaped(Found(hits, gaps, opening, bins), plan),
             stream=plan.stream,
             metric=plan.metric,
             level=plan.level.name,
             interval=plan.interval,
             span=plan.span,
-            rows_read=files.rows,
-            files_read=len(paths),
+            rows_read=sum(each.rows for each in every),
+            files_read=sum(len(each.paths) for each in every),
             completeness=completeness(plan.span, data, watermark),
             version=source.version,
+            freshness=freshness,
+            engine=reader.engine if reader else "duckdb",
         )
 
-    def explain(self, plan: Plan, source: Source) -> Explanation:
+    def explain(
+        self,
+        plan: Plan,
+        source: Source,
+        freshness: Freshness | None = None,
+        engine: Engine = "duckdb",
+    ) -> Explanation:
         files = source.files_for(plan.level.name, plan.read)
+        earlier = [source.files_for(level.name, span) for level, span in plan.opening.items()]
         statement = sql.aggregate(plan, list(files.paths))
         statement.parameters.pop("files", None)
         return Explanation(
@@ -86,27 +124,15 @@ class Runner:
             edges=plan.edges,
             fill=plan.fill,
             format=plan.format,
-            files=len(files.paths),
-            rows=files.rows,
+            files=sum(len(each.paths) for each in (files, *earlier)),
+            rows=sum(each.rows for each in (files, *earlier)),
             version=source.version,
             sql=statement.text,
             parameters=statement.parameters,
+            opening={level.name: span for level, span in plan.opening.items()},
+            freshness=freshness,
+            engine=engine,
         )
-
-    def _data(
-        self, cursor: duckdb.DuckDBPyConnection, plan: Plan, hits: pa.Table, paths: list[str]
-    ) -> Interval | None:
-        """From the first to the end of the last bucket there is, read apart only where it must be."""
-        if plan.where is None and plan.interval == plan.level.width:
-            import pyarrow.compute as pc
-
-            extremes = pc.min_max(hits.column("cell")).as_py()
-            first, last = extremes["min"], extremes["max"]
-        else:
-            statement = sql.data_span(plan, paths)
-            found = cursor.execute(statement.text, statement.parameters).fetchone()
-            first, last = found or (None, None)
-        return None if first is None else Interval(first, last + plan.level.width)
 
     @contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -145,8 +171,48 @@ def literal_path(path: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 
+class DuckReader:
+    """Folds rows in process."""
+
+    engine: Final = "duckdb"
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+
+    def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
+        return _table(self._cursor, sql.aggregate(plan, _literal(paths)))
+
+    def bins(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
+        return _table(self._cursor, sql.merged_bins(plan, _literal(paths)))
+
+    def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table:
+        literal = {level: _literal(each) for level, each in paths.items()}
+        return _table(self._cursor, sql.opening(plan, literal))
+
+    def extent(self, plan: Plan, paths: Sequence[str]) -> tuple[int | None, int | None]:
+        statement = sql.data_span(plan, _literal(paths))
+        found = self._cursor.execute(statement.text, statement.parameters).fetchone()
+        return found or (None, None)
+
+
+def _literal(paths: Sequence[str]) -> list[str]:
+    return [literal_path(path) for path in paths]
+
+
 def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Table:
     return cursor.execute(statement.text, statement.parameters).to_arrow_table()
+
+
+def _data(reads: Reader, plan: Plan, hits: pa.Table, paths: Sequence[str]) -> Interval | None:
+    """From the first to the end of the last bucket there is, read apart only where it must be."""
+    if plan.where is None and plan.interval == plan.level.width:
+        import pyarrow.compute as pc
+
+        extremes = pc.min_max(hits.column("cell")).as_py()
+        first, last = extremes["min"], extremes["max"]
+    else:
+        first, last = reads.extent(plan, paths)
+    return None if first is None or last is None else Interval(first, last + plan.level.width)
 
 
 def _cells_to_fill(plan: Plan, data: Interval | None) -> range | None:
@@ -161,13 +227,29 @@ def _cells_to_fill(plan: Plan, data: Interval | None) -> range | None:
     return range(hidden[0], hidden[-1] + 1, max(hidden[-1] - hidden[0], 1)) if hidden else None
 
 
-def _gaps(cursor: duckdb.DuckDBPyConnection, plan: Plan, hits: pa.Table, cells: range) -> pa.Table:
+def _gaps(
+    cursor: duckdb.DuckDBPyConnection,
+    plan: Plan,
+    hits: pa.Table,
+    opening: pa.Table | None,
+    cells: range | None,
+) -> pa.Table | None:
+    """The cells and groups that must have a row and have none; of totals, the groups that just stood."""
     keys = sql.group_columns(plan)
-    groups = hits.group_by(keys).aggregate([]).num_rows if keys else 1
-    if len(cells) * groups > MAX_FILLED:
+    if cells is None and not (plan.interval is None and opening is not None and keys):
+        return None
+    if cells is not None and not cells:
+        return None
+    groups = 1
+    if keys:
+        known = [hits.select(keys), *([opening.select(keys)] if opening is not None else [])]
+        groups = sum(table.group_by(keys).aggregate([]).num_rows for table in known)
+    if cells is not None and len(cells) * groups > MAX_FILLED:
         raise QueryError(
             f"filling {len(cells)} buckets for {groups} groups makes more than {MAX_FILLED} rows",
             hint="use FILL drop, a longer INTERVAL, a shorter span or fewer groups",
         )
     cursor.register(_HITS, hits)
-    return _table(cursor, sql.missing(plan, _HITS, cells))
+    if opening is not None:
+        cursor.register(_STOOD, opening)
+    return _table(cursor, sql.missing(plan, _HITS, _STOOD if opening is not None else None, cells))

@@ -4,12 +4,16 @@ Arrow and integers only; it never reads a file and never rounds except where `ra
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.model.time import SECOND
-from tidemill.query.plan import BUCKET, Column, Plan
+from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
+from tidemill.query.percentiles import percentiles
+from tidemill.query.plan import BUCKET, Plan
 from tidemill.query.ratio import DIGITS, ratios
-from tidemill.query.sql import group_columns, measures_of
+from tidemill.query.sql import group_columns, key_columns
+from tidemill.query.values import COUNTED, Column, Part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,28 +21,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def shaped(hits: pa.Table, gaps: pa.Table | None, plan: Plan) -> pa.Table:
-    """The answer: bucket, groups, values under their names, in the order asked for.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an engine read: `hits` as `sql.aggregate` says, and what only some answers need."""
 
-    `hits` is what `sql.aggregate` gives, `gaps` the cells and groups that are missing in it.
-    """
-    table = _named(hits, plan)
-    if gaps is not None:
-        table = _with_gaps(table, gaps, plan)
+    hits: pa.Table
+    gaps: pa.Table | None = None  # the cells and groups that are missing in `hits`
+    opening: pa.Table | None = None  # the objects in states before the first cell
+    bins: pa.Table | None = None  # of histograms
+
+
+def shaped(found: Found, plan: Plan) -> pa.Table:
+    """The answer: bucket, groups, values under their names, in the order asked for."""
+    table = _named(found, plan)
+    if found.gaps is not None:
+        table = _with_gaps(table, found.gaps, plan)
+    if plan.states:
+        table = _standing(table, found, plan)
     if plan.grid and plan.grid.hidden:
         table = _hidden(table, plan)
+    if plan.fill == "carry" and found.gaps is not None:
+        table = _carried(table, found, plan)
     table = _ordered(table, plan)
     if plan.format == "series":
         return _series(table, plan)
     return table if plan.limit is None else table.slice(0, plan.limit)
 
 
-def _named(hits: pa.Table, plan: Plan) -> pa.Table:
+def _named(found: Found, plan: Plan) -> pa.Table:
     import pyarrow as pa
 
-    columns, names = _keys(hits, plan)
+    columns, names = _keys(found.hits, plan)
     for column in plan.columns:
-        columns.append(_value(hits, column, plan))
+        columns.append(_value(found, column, plan))
         names.append(column.name)
     return pa.Table.from_arrays(columns, names=names)
 
@@ -57,21 +72,26 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
     return columns, names
 
 
-def _value(hits: pa.Table, column: Column, plan: Plan) -> pa.ChunkedArray:
+def _value(found: Found, column: Column, plan: Plan) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    if column.measure is None:
-        counts = hits.column("n")
-        if column.function == "count":
-            return counts
-        exact = ratios(_flat(counts.cast(pa.decimal128(38, 0))), _seconds(hits, plan))
-        return _with_scale(pa.chunked_array([exact]), DIGITS)
-    i = measures_of(plan).index(column.measure)
-    if column.function != "avg":
-        return hits.column(f"{column.function}_{i}")
-    sums = _flat(_with_scale(hits.column(f"sum_{i}"), 0))
-    means = ratios(sums, _flat(hits.column(f"num_{i}")).to_numpy())
-    return _with_scale(pa.chunked_array([means]), column.measure.scale + DIGITS)
+    def folded(part: Part) -> pa.ChunkedArray:
+        return found.hits.column(f"p{plan.parts.index(part)}")
+
+    first, *rest = column.parts
+    if column.function in ("rate", "ratio"):
+        counts = flat(folded(first).cast(pa.decimal128(38, 0)))
+        under = _seconds(found.hits, plan) if column.function == "rate" else flat(folded(rest[0])).to_numpy()
+        return _with_scale(pa.chunked_array([ratios(counts, under)]), DIGITS)
+    if column.measure is None or column.function not in ("avg", "percentile"):
+        return folded(first)
+    if column.function == "avg":
+        sums = flat(_with_scale(folded(first), 0))
+        exact = ratios(sums, flat(folded(rest[0])).to_numpy())
+    else:
+        assert found.bins is not None
+        exact = percentiles(found.hits, found.bins, folded(first), folded(rest[0]), column, key_columns(plan))
+    return _with_scale(pa.chunked_array([exact]), column.measure.scale + DIGITS)
 
 
 def _seconds(hits: pa.Table, plan: Plan) -> NDArray[np.int64]:
@@ -83,23 +103,67 @@ def _seconds(hits: pa.Table, plan: Plan) -> NDArray[np.int64]:
         return np.full(hits.num_rows, (plan.span.end - plan.span.start) // SECOND)
     if plan.read is None:
         return np.full(hits.num_rows, plan.interval // SECOND)
-    cells = _flat(hits.column("cell")).to_numpy()
+    cells = flat(hits.column("cell")).to_numpy()
     ends = np.minimum(cells + plan.interval, plan.read.end)
     seconds: NDArray[np.int64] = (ends - np.maximum(cells, plan.read.start)) // SECOND
     return seconds
 
 
 def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
-    """FILL zero says 0 where nothing was counted or summed; a least, greatest or mean of nothing is null."""
+    """FILL zero says 0 where nothing was counted or summed; a least, greatest or mean of nothing is null.
+    So does a total: there what is missing has just not changed."""
     import pyarrow as pa
 
     columns, _ = _keys(gaps, plan)
+    zeros = COUNTED if plan.fill == "zero" or plan.interval is None else frozenset[str]()
     for column in plan.columns:
         kind = table.schema.field(column.name).type
-        zero = plan.fill == "zero" and column.function in ("count", "rate", "sum")
+        zero = column.function in zeros
         value = pa.scalar(0, type=pa.int64()).cast(kind) if zero else pa.scalar(None, type=kind)
         columns.append(pa.chunked_array([pa.repeat(value, gaps.num_rows)]))
     return pa.concat_tables([table, pa.Table.from_arrays(columns, schema=table.schema)])
+
+
+def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+    """The objects in a state at the end of each cell: those before the first one, and all changes since.
+    Always a number: what stood goes on standing."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    pieces = [each for each in (found.opening, found.hits, found.gaps) if each is not None]
+    groups = group_numbers(pieces, group_columns(plan))
+    opened = np.zeros(0, np.int64) if found.opening is None else flat(found.opening.column("net")).to_numpy()
+    cells = np.arange(len(groups))  # of totals each group has one row, after what it opened with
+    if plan.interval is not None:
+        known = [flat(each.column("cell")).to_numpy() for each in pieces if each is not found.opening]
+        cells = np.concatenate([np.full(len(opened), BEFORE), *known])
+    for column in plan.columns:
+        if column.function == "states":
+            changes = flat(pc.fill_null(table.column(column.name), 0)).to_numpy()
+            stood = standing(groups, cells, np.concatenate([opened, changes]))[len(opened) :]
+            table = table.set_column(
+                table.column_names.index(column.name), column.name, pa.chunked_array([stood])
+            )
+    return table
+
+
+def _carried(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+    """FILL carry: in a gap, the last value that the group had before it. A cell that the span holds only a
+    part of is no gap and has no value."""
+    import numpy as np
+    import pyarrow as pa
+
+    groups = group_numbers([table], [group.name for group in plan.groups])
+    cells = flat(table.column(BUCKET).cast(pa.int64())).to_numpy()
+    gap = np.arange(table.num_rows) >= found.hits.num_rows
+    if plan.grid and plan.grid.hidden:
+        gap &= ~np.isin(cells, np.array(plan.grid.hidden))
+    for column in plan.columns:
+        if column.function != "states":
+            at = table.column_names.index(column.name)
+            table = table.set_column(at, column.name, carried(table.column(at), groups, cells, gap))
+    return table
 
 
 def _hidden(table: pa.Table, plan: Plan) -> pa.Table:
@@ -148,7 +212,7 @@ def _series(table: pa.Table, plan: Plan) -> pa.Table:
     offsets = pa.array(starts, type=pa.int32())
     firsts = pa.array(starts[:-1], type=pa.int64())
     columns = [
-        column.take(firsts) if name in groups else pa.ListArray.from_arrays(offsets, _flat(column))
+        column.take(firsts) if name in groups else pa.ListArray.from_arrays(offsets, flat(column))
         for name, column in zip(table.column_names, table.columns, strict=True)
     ]
     return pa.Table.from_arrays(columns, names=table.column_names)
@@ -157,15 +221,11 @@ def _series(table: pa.Table, plan: Plan) -> pa.Table:
 def _starts(table: pa.Table, groups: list[str]) -> list[int]:
     """Where each series starts in the sorted rows, then their number. Without groups there is one."""
     import numpy as np
-    import pyarrow.compute as pc
 
     if not groups:
         return [0, table.num_rows]
-    changes = np.zeros(max(table.num_rows - 1, 0), dtype=bool)
-    for name in groups:
-        codes = _flat(pc.dictionary_encode(table.column(name), null_encoding="encode")).indices.to_numpy()
-        changes |= codes[1:] != codes[:-1]
-    inner = [int(at) + 1 for at in np.flatnonzero(changes)]
+    numbers = group_numbers([table], groups)
+    inner = [int(at) + 1 for at in np.flatnonzero(numbers[1:] != numbers[:-1])]
     return [0, *inner, table.num_rows] if table.num_rows else [0]
 
 
@@ -179,11 +239,3 @@ def _with_scale(column: pa.ChunkedArray, scale: int) -> pa.ChunkedArray:
         for chunk in column.chunks
     ]
     return pa.chunked_array(chunks, type=kind)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    """One array, also of a column without chunks."""
-    import pyarrow as pa
-
-    whole = column.combine_chunks()
-    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

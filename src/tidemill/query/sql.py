@@ -4,14 +4,19 @@ quoted; nothing a user wrote is ever spliced into the text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from decimal import Decimal
 
-from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path
-from tidemill.query.declared import Measure
+from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Literally, Not, Path
+from tidemill.model.levels import Level
+from tidemill.model.names import STATE_COLUMNS
+from tidemill.model.time import Interval
+from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Measure, Rows
+from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
+from tidemill.query.values import Part
 
-Part = Literal["sum", "num", "min", "max"]
 Parameter = str | int | bool | list[str]
 
 
@@ -28,46 +33,81 @@ class Statement:
         self.parameters[key] = value
         return f"${key}"
 
+    def once(self, value: str) -> str:
+        """A placeholder for `value` that all who name it share."""
+        for key, known in self.parameters.items():
+            if known == value and isinstance(known, str):
+                return f"${key}"
+        return self.bind(value)
+
 
 def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
-
-
-def measures_of(plan: Plan) -> list[Measure]:
-    """The measures that the answer is made of, each once."""
-    return list(dict.fromkeys(column.measure for column in plan.columns if column.measure))
-
-
-def parts_of(plan: Plan, measure: Measure) -> list[Part]:
-    """What the answer needs of a measure."""
-    wanted = {column.function for column in plan.columns if column.measure == measure}
-    needs: dict[Part, bool] = {
-        "sum": bool(wanted & {"sum", "avg"}),
-        "num": "avg" in wanted,
-        "min": "min" in wanted,
-        "max": "max" in wanted,
-    }
-    return [part for part, needed in needs.items() if needed]
 
 
 def group_columns(plan: Plan) -> list[str]:
     return [f"g{index}" for index in range(len(plan.groups))]
 
 
+def part_columns(plan: Plan) -> list[str]:
+    return [f"p{index}" for index in range(len(plan.parts))]
+
+
 def aggregate(plan: Plan, paths: list[str]) -> Statement:
-    """One row for each cell and group that the level has rows for: `cell`, `g0`…, `n`, and for measure i
-    what the answer needs of `sum_i`, `num_i`, `min_i`, `max_i`."""
+    """One row for each cell and group that the level has rows for: `cell`, `g0`…, `n` (of all rows), and for
+    each part of the answer `p0`…"""
     made = Statement()
-    picked = [_cell(plan, made)] if plan.interval else []
-    picked += [f"{quoted(group.column)} AS g{i}" for i, group in enumerate(plan.groups)]
-    picked.append('CAST(coalesce(sum("count"), 0) AS BIGINT) AS n')
-    for i, measure in enumerate(measures_of(plan)):
-        picked += [f"{_folded(part, measure)} AS {part}_{i}" for part in parts_of(plan, measure)]
-    keys = (["cell"] if plan.interval else []) + group_columns(plan)
+    picked = [*_keys(plan, made), 'CAST(coalesce(sum("count"), 0) AS BIGINT) AS n']
+    scope = _scope(plan, made)
+    picked += [f"{_folded(part, plan, made)} AS p{i}" for i, part in enumerate(plan.parts)]
+    keys = key_columns(plan)
     made.text = (
-        f"SELECT {', '.join(picked)}\nFROM {_rows(plan, paths, made)}\nWHERE {_scope(plan, made)}"
-        + (f"\n  AND {_condition(plan.where, plan, made)}" if plan.where else "")
+        f"SELECT {', '.join(picked)}\nFROM {_rows(plan, paths, made)}\nWHERE {scope}"
+        + _and_condition(plan, made)
         + (f"\nGROUP BY {', '.join(keys)}" if keys else "")
+    )
+    return made
+
+
+def key_columns(plan: Plan) -> list[str]:
+    return (["cell"] if plan.interval else []) + group_columns(plan)
+
+
+def merged_bins(plan: Plan, paths: list[str]) -> Statement:
+    """`cell`, `g0`…, `bin` and `n`, how many samples the bin holds."""
+    column = plan.percentile
+    assert column
+    made = Statement()
+    picked = [*_keys(plan, made), f"unnest({quoted(BINS)}) AS bin", f"unnest({quoted(BIN_COUNTS)}) AS held"]
+    scope = " AND ".join([*(_is(rows, made) for rows in column.rows), *_bounds(plan.read, plan, made)])
+    keys = ", ".join([*key_columns(plan), "bin"])
+    made.text = (
+        f"SELECT {keys}, CAST(sum(held) AS BIGINT) AS n\nFROM (SELECT {', '.join(picked)}\n"
+        f"FROM {_rows(plan, paths, made)}\nWHERE {scope}{_and_condition(plan, made)})\nGROUP BY {keys}"
+    )
+    return made
+
+
+def opening(plan: Plan, paths: Mapping[Level, list[str]]) -> Statement:
+    """`g0`… and `net`: how many objects are in the states of each group before what is read, if any."""
+    assert plan.states
+    made = Statement()
+    groups = [f"{quoted(group.column)} AS g{i}" for i, group in enumerate(plan.groups)]
+    pieces = []
+    for level, span in plan.opening.items():
+        scope = " AND ".join([_is(plan.states, made), *_bounds(span, plan, made, level.name)])
+        pieces.append(
+            f"SELECT {', '.join([*groups, quoted('count')])}\n"
+            f"FROM {_rows(plan, paths[level], made, f'files_{level.name}')}\n"
+            f"WHERE {scope}{_and_condition(plan, made)}"
+        )
+    keys, net = group_columns(plan), 'CAST(sum("count") AS BIGINT) AS net'
+    made.text = (
+        f"SELECT {', '.join([*keys, net])}\nFROM ("
+        + "\nUNION ALL ".join(pieces)
+        + ")"
+        + (f"\nGROUP BY {', '.join(keys)}" if keys else "")
+        + '\nHAVING sum("count") != 0'
     )
     return made
 
@@ -82,39 +122,69 @@ def data_span(plan: Plan, paths: list[str]) -> Statement:
     return made
 
 
-def missing(plan: Plan, hits: str, cells: range) -> Statement:
-    """`cell`, `g0`… of every cell in `cells` and group that the view `hits` has no row for."""
+def missing(plan: Plan, hits: str, standing: str | None, cells: range | None) -> Statement:
+    """`cell`, `g0`… of every cell in `cells` and group that the view `hits` has no row for. The groups are
+    those of `hits`, and of what stood before, if that is asked."""
     made = Statement()
     keys = group_columns(plan)
-    groups = f"SELECT DISTINCT {', '.join(keys)} FROM {hits}" if keys else "SELECT 1 AS alone"
-    start, stop, step = made.bind(cells.start), made.bind(cells.stop), made.bind(cells.step)
-    wanted = f"SELECT range AS cell, * EXCLUDE (range) FROM range({start}, {stop}, {step}), ({groups})"
-    same = ["hit.cell = want.cell", *(f"hit.{key} IS NOT DISTINCT FROM want.{key}" for key in keys)]
+    known = " UNION ".join(
+        f"SELECT DISTINCT {', '.join(keys)} FROM {view}" for view in (hits, standing) if view
+    )
+    wanted = known if keys else "SELECT 1 AS alone"
+    same = [f"hit.{key} IS NOT DISTINCT FROM want.{key}" for key in keys]
+    if cells is not None:
+        start, stop, step = made.bind(cells.start), made.bind(cells.stop), made.bind(cells.step)
+        wanted = f"SELECT range AS cell, * EXCLUDE (range) FROM range({start}, {stop}, {step}), ({wanted})"
+        same.insert(0, "hit.cell = want.cell")
+    picked = [f"want.{key}" for key in key_columns(plan)]
     made.text = (
-        f"SELECT {', '.join(['want.cell', *(f'want.{key}' for key in keys)])}\n"
-        f"FROM ({wanted}) AS want ANTI JOIN {hits} AS hit ON {' AND '.join(same)}"
+        f"SELECT {', '.join(picked)}\nFROM ({wanted}) AS want ANTI JOIN {hits} AS hit ON {' AND '.join(same)}"
     )
     return made
 
 
+def _keys(plan: Plan, made: Statement) -> list[str]:
+    groups = [f"{quoted(group.column)} AS g{i}" for i, group in enumerate(plan.groups)]
+    return [_cell(plan, made), *groups] if plan.interval else groups
+
+
 def _column(part: Part, measure: Measure) -> str:
-    return f"{measure.column}__{'count' if part == 'num' else part}"
+    return f"{measure.column}__{'count' if part.fold == 'num' else part.fold}"
 
 
 def _stored_type(part: Part, measure: Measure) -> str:
-    return {"sum": f"DECIMAL(38, {measure.scale})", "num": "BIGINT"}.get(part, measure.sql_type)
+    return {"sum": f"DECIMAL(38, {measure.scale})", "num": "BIGINT"}.get(part.fold, measure.sql_type)
 
 
-def _folded(part: Part, measure: Measure) -> str:
-    """Buckets merged into a cell. The sum of no values is 0; their least and greatest are null.
+def _folded(part: Part, plan: Plan, made: Statement) -> str:
+    """Buckets merged into a cell. The sum of no values is 0; their least, greatest, first, last are null.
 
     DuckDB does not notice a decimal sum that leaves 128 bits, but a value has 63 bits and the count is
     checked to have no more: 2^126 is below 10^38, so the count is refused before a sum could be wrong.
     """
-    column = quoted(_column(part, measure))
-    if part in ("min", "max"):
-        return f"{part}({column})"
-    return f"CAST(coalesce(sum({column}), 0) AS {_stored_type(part, measure)})"
+    several = len(plan.rows) > 1  # else the rows that are read are just those of the part
+    if part.measure is None:
+        sums = (
+            f'coalesce(sum("count") FILTER (WHERE {_is(rows, made)}), 0)'
+            if several
+            else 'coalesce(sum("count"), 0)'
+            for rows in part.rows
+        )
+        return f"CAST({' + '.join(sums)} AS BIGINT)"
+    (rows,) = part.rows
+    only = [_is(rows, made)] if several else []
+    column = quoted(_column(part, part.measure))
+    if part.fold in ("first", "last"):
+        stem = f"{part.measure.column}__{part.fold}"
+        time, id_ = quoted(f"{stem}_time"), quoted(f"{stem}_id")
+        fold = "min" if part.fold == "first" else "max"
+        triple = f"struct_pack(t := {time}, i := {id_}, v := {column})"
+        filtered = " AND ".join([f"{time} IS NOT NULL", *only])
+        return f"struct_extract({fold}({triple}) FILTER (WHERE {filtered}), 'v')"
+    filtered = f" FILTER (WHERE {only[0]})" if only else ""
+    if part.fold in ("min", "max"):
+        return f"{part.fold}({column}){filtered}"
+    return f"CAST(coalesce(sum({column}){filtered}, 0) AS {_stored_type(part, part.measure)})"
 
 
 def _cell(plan: Plan, made: Statement) -> str:
@@ -125,30 +195,66 @@ def _cell(plan: Plan, made: Statement) -> str:
     return f"epoch_us(bucket) - ((epoch_us(bucket) % {width}) + {width}) % {width} AS cell"
 
 
-def _rows(plan: Plan, paths: list[str], made: Statement) -> str:
+def _rows(plan: Plan, paths: list[str], made: Statement, name: str = "files") -> str:
     """The files as one relation that surely has every column: a file written before a dimension was
     declared has none for it, and then it is null."""
-    columns = {"metric": "VARCHAR", "tenant": "VARCHAR", "bucket": "TIMESTAMPTZ", "count": "BIGINT"}
-    columns |= {dimension.column: dimension.sql_type for dimension in plan.dimensions.values()}
-    for measure in measures_of(plan):
-        columns |= {_column(part, measure): _stored_type(part, measure) for part in parts_of(plan, measure)}
-    typed = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in columns.items())
+    typed = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in columns_of(plan).items())
     empty = f"SELECT {typed} WHERE false"
     if not paths:
         return f"({empty})"
-    files = made.bind(paths, "files")
+    files = made.bind(paths, name)
     scan = f"SELECT * FROM read_parquet({files}, hive_partitioning = false, union_by_name = true)"
     return f"({empty}\n  UNION ALL BY NAME {scan})"
 
 
+def columns_of(plan: Plan) -> dict[str, str]:
+    """The columns that the plan reads, with their types."""
+    columns = {"metric": "VARCHAR", "tenant": "VARCHAR", "bucket": "TIMESTAMPTZ", "count": "BIGINT"}
+    columns |= {dimension.column: dimension.sql_type for dimension in plan.dimensions.values()}
+    for part in plan.parts:
+        if part.measure is None:
+            continue
+        stem = f"{part.measure.column}__{part.fold}"
+        columns[_column(part, part.measure)] = _stored_type(part, part.measure)
+        if part.fold in ("first", "last"):
+            columns |= {f"{stem}_time": "TIMESTAMPTZ", f"{stem}_id": "VARCHAR"}
+    if any(rows.in_state or rows.rule is not None for rows in plan.rows):
+        columns |= dict.fromkeys(STATE_COLUMNS, "VARCHAR")
+    if plan.percentile:
+        columns |= {BINS: "INTEGER[]", BIN_COUNTS: "BIGINT[]"}
+    return columns
+
+
 def _scope(plan: Plan, made: Statement) -> str:
-    terms = [f"metric = {made.bind(plan.metric, 'metric')}"]
-    if plan.tenant is not None:
-        terms.append(f"tenant = {made.bind(plan.tenant, 'tenant')}")
-    if plan.read:
-        terms.append(f"bucket >= make_timestamptz({made.bind(plan.read.start, 'start')})")
-        terms.append(f"bucket < make_timestamptz({made.bind(plan.read.end, 'end')})")
+    """The rows of the plan, whatever WHERE says."""
+    kinds = [_is(rows, made) for rows in plan.rows]
+    which = kinds[0] if len(kinds) == 1 else "(" + " OR ".join(f"({kind})" for kind in kinds) + ")"
+    return " AND ".join([which, *_bounds(plan.read, plan, made)])
+
+
+def _is(rows: Rows, made: Statement) -> str:
+    terms = [f"metric = {made.once(rows.metric)}"]
+    if rows.in_state:
+        terms.append(f"{quoted(STATE)} IS NOT NULL")
+    if rows.rule is not None:
+        terms.append(f"{quoted(RULE)} = {made.once(rows.rule)}")
+    for column, states in ((FROM, rows.from_states), (TO, rows.to_states)):
+        if states is not None:
+            terms.append(f"{quoted(column)} IN ({', '.join(made.once(state) for state in states)})")
     return " AND ".join(terms)
+
+
+def _bounds(span: Interval | None, plan: Plan, made: Statement, of: str | None = None) -> list[str]:
+    terms = [f"tenant = {made.bind(plan.tenant, 'tenant')}"] if plan.tenant is not None else []
+    if span:
+        start, end = (f"start_{of}", f"end_{of}") if of else ("start", "end")
+        terms.append(f"bucket >= make_timestamptz({made.bind(span.start, start)})")
+        terms.append(f"bucket < make_timestamptz({made.bind(span.end, end)})")
+    return terms
+
+
+def _and_condition(plan: Plan, made: Statement) -> str:
+    return f"\n  AND {_condition(plan.where, plan, made)}" if plan.where else ""
 
 
 def _condition(condition: Condition, plan: Plan, made: Statement) -> str:
@@ -164,12 +270,17 @@ def _condition(condition: Condition, plan: Plan, made: Statement) -> str:
             return "(" + " OR ".join(_condition(term, plan, made) for term in terms) + ")"
         case Compare(path, operator, literal):
             assert operator in ("=", "!=", "<", "<=", ">", ">=")
-            return f"{column(path)} {operator} {made.bind(literal.value)}"
+            return f"{column(path)} {operator} {made.bind(_scalar(literal))}"
         case Among(path, literals, negated):
-            values = ", ".join(made.bind(literal.value) for literal in literals)
+            values = ", ".join(made.bind(_scalar(literal)) for literal in literals)
             return f"{column(path)} {'NOT IN' if negated else 'IN'} ({values})"
         case Like(path, pattern, negated):
             word = "NOT LIKE" if negated else "LIKE"
-            return f"({column(path)} {word} {made.bind(pattern.value)} ESCAPE '\\')"
+            return f"({column(path)} {word} {made.bind(plain_pattern(str(pattern.value)))} ESCAPE '\\')"
         case IsNull(path, negated):
             return f"{column(path)} IS {'NOT NULL' if negated else 'NULL'}"
+
+
+def _scalar(literal: Literally) -> str | int | bool:
+    assert not isinstance(literal.value, Decimal), "no dimension is compared with one"
+    return literal.value

@@ -1,0 +1,294 @@
+"""The values a query asks for, by the kind of metric they are of: what each is called and made of.
+A value that a metric does not have is refused with those it has. Never touches a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from tidemill.language.ast import Item, Literally, Path, Value
+from tidemill.model.errors import QueryError
+from tidemill.model.metrics import CHANGE, Bins
+from tidemill.query.declared import Measure, Rows, measures_of
+
+if TYPE_CHECKING:
+    from tidemill.config import Gauge, Histogram, State, Stream
+    from tidemill.config.metrics import Term
+
+Fold = Literal["count", "sum", "num", "min", "max", "first", "last"]
+Function = Literal[
+    "count",
+    "rate",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "first",
+    "last",
+    "percentile",
+    "states",
+    "transitions",
+    "ratio",
+]
+RATIO_OF: Final = "ratio(a, b)"  # goes with every metric
+VALUES: Final[Mapping[str, tuple[str, ...]]] = {  # of each kind, as people write them
+    "counter": ("count", "rate", "sum(measure)", "min(measure)", "max(measure)", "avg(measure)", RATIO_OF),
+    "gauge": ("value", "avg", "min", "max", "first", "last", "sum", "count", "rate", RATIO_OF),
+    "histogram": (
+        *("count", "rate", "sum", "avg", "min", "max"),
+        *("p50 (any p above 0 up to p100)", "percentile(0.5)", RATIO_OF),
+    ),
+    "state": ("states", "transitions", "transitions(rule)", RATIO_OF),
+    "ratio": ("ratio", RATIO_OF),
+}
+COUNTED: Final = frozenset({"count", "rate", "sum", "transitions"})  # 0 where there is nothing
+_PERCENTILE: Final = re.compile(r"p([0-9]{1,3}(?:\.[0-9]+)?)")
+_MAX_DIGITS: Final = 18  # of a quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A number that is folded over rows; of a measure unless it counts."""
+
+    fold: Fold
+    rows: tuple[Rows, ...]
+    measure: Measure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value of the answer: what it is called and how it is made."""
+
+    name: str
+    function: Function
+    rows: tuple[Rows, ...]  # of a ratio: those of the numerator,
+    under: tuple[Rows, ...] = ()  # and of the denominator
+    measure: Measure | None = None
+    quantile: Fraction | None = None
+    bins: Bins | None = None  # of a percentile
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What has to be folded to make it."""
+        match self.function:
+            case "count" | "rate" | "states" | "transitions":
+                return (Part("count", self.rows),)
+            case "ratio":
+                return Part("count", self.rows), Part("count", self.under)
+            case "avg":
+                return Part("sum", self.rows, self.measure), Part("num", self.rows, self.measure)
+            case "percentile":
+                return Part("min", self.rows, self.measure), Part("max", self.rows, self.measure)
+            case fold:
+                return (Part(fold, self.rows, self.measure),)
+
+
+def label(value: Value) -> str:
+    """The name of a value that was given no other: `count`, `sum(latency_ms)`, `p99.9`."""
+    function = value.function.text.lower()
+    quantile = _quantile(value)
+    if quantile is not None:
+        function = f"p{_plain(quantile * 100)}"
+        inside = [each.text for each in value.arguments if isinstance(each, Path)]
+    else:
+        inside = [each.text if isinstance(each, Path) else str(each.value) for each in value.arguments]
+    return f"{function}({', '.join(inside)})" if inside else function
+
+
+def needs_metric(item: Item) -> bool:
+    """Whether it is of the metric that FROM names; a ratio of two names them itself."""
+    return not (item.value.function.text.lower() == "ratio" and item.value.arguments)
+
+
+def unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> QueryError:
+    """That a name does not exist, with those that do."""
+    listed = ", ".join(sorted(choices))
+    return QueryError(
+        f"there is no {what} {path.text!r}",
+        hint=f"{plural}: {listed}" if listed else f"there are no {plural}",
+        position=path.position,
+    )
+
+
+def column_of(item: Item, stream: Stream, metric: str) -> Column:
+    """A value of the metric (that FROM names), or a ratio of two metrics of the stream."""
+    name = item.alias.text if item.alias else label(item.value)
+    if not needs_metric(item):
+        return _ratio_of(item.value, stream, name)
+    declared = stream.metrics[metric]
+    value, function = item.value, item.value.function.text.lower()
+    match declared.kind:
+        case "ratio":
+            if function != "ratio":
+                raise _no_value(value, metric, "ratio")
+            over, under = (
+                tuple(_rows_of_term(term, stream) for term in side)
+                for side in (declared.numerator, declared.denominator)
+            )
+            return Column(name, "ratio", over, under)
+        case "state":
+            return _of_state(value, declared, metric, name)
+        case "gauge" | "histogram":
+            return _of_value(value, stream, declared, metric, name)
+        case "counter":
+            return _of_counter(value, measures_of(stream, declared), metric, name)
+
+
+def _no_value(value: Value, metric: str, kind: str) -> QueryError:
+    return QueryError(
+        f"there is no value {value.text!r} of {kind} {metric!r}",
+        hint=f"values: {', '.join(VALUES[kind])}",
+        position=value.position,
+    )
+
+
+def _of_counter(value: Value, measures: Mapping[str, Measure], metric: str, name: str) -> Column:
+    function, rows = value.function.text.lower(), (Rows(metric),)
+    if function in ("count", "rate"):
+        _refuse_arguments(value)
+        return Column(name, cast(Function, function), rows)
+    if function not in ("sum", "min", "max", "avg"):
+        raise _no_value(value, metric, "counter")
+    if value.argument is None:
+        raise QueryError(
+            f"{function} needs a measure",
+            hint=f"write {function}(m) with m one of: {', '.join(sorted(measures)) or 'none declared'}",
+            position=value.position,
+        )
+    if value.argument.text not in measures:
+        raise unknown(f"measure of metric {metric!r} called", value.argument, measures, "measures")
+    return Column(name, cast(Function, function), rows, measure=measures[value.argument.text])
+
+
+def _of_value(value: Value, stream: Stream, declared: Gauge | Histogram, metric: str, name: str) -> Column:
+    """Of a metric that keeps one value: naming it is optional."""
+    function, rows = value.function.text.lower(), (Rows(metric),)
+    (measure,) = measures_of(stream, declared).values()
+    if function in ("count", "rate"):
+        _refuse_arguments(value)
+        return Column(name, cast(Function, function), rows)
+    named = [each for each in value.arguments if isinstance(each, Path)]
+    others = [each for each in named if each.text != measure.name]
+    if others:
+        raise unknown(f"value of metric {metric!r} called", others[0], [measure.name], "values")
+    if declared.kind == "histogram":
+        quantile = _quantile(value)
+        if quantile is not None:
+            bins = declared.bins(measure.scale)
+            return Column(name, "percentile", rows, measure=measure, quantile=quantile, bins=bins)
+        known: tuple[str, ...] = ("sum", "avg", "min", "max")
+    else:
+        known = ("sum", "avg", "min", "max", "first", "last", "value")
+    if function not in known:
+        raise _no_value(value, metric, declared.kind)
+    if len(value.arguments) > len(named) or len(named) > 1:
+        raise QueryError(
+            f"{function} takes no more than a name",
+            hint=f"write {function} or {function}({measure.name})",
+            position=value.position,
+        )
+    if function == "value" and declared.kind == "gauge":
+        function = declared.policy
+    return Column(name, cast(Function, function), rows, measure=measure)
+
+
+def _of_state(value: Value, declared: State, metric: str, name: str) -> Column:
+    function = value.function.text.lower()
+    if function == "states":
+        _refuse_arguments(value)
+        return Column(name, "states", (Rows(metric, in_state=True),))
+    if function != "transitions":
+        raise _no_value(value, metric, "state")
+    rules = [rule.name for rule in declared.rules]
+    if value.arguments and value.argument is None:
+        raise QueryError(
+            "transitions are of one rule, by its name",
+            hint=f"write transitions or transitions(rule) with rule one of: {', '.join(sorted(rules))}",
+            position=value.position,
+        )
+    if value.argument is not None and value.argument.text not in rules:
+        raise unknown(f"transition rule of metric {metric!r} called", value.argument, rules, "rules")
+    rule = value.argument.text if value.argument else CHANGE
+    return Column(name, "transitions", (Rows(metric, rule=rule),))
+
+
+def _ratio_of(value: Value, stream: Stream, name: str) -> Column:
+    countable = sorted(each for each, metric in stream.metrics.items() if metric.kind in ("counter", "state"))
+    hint = f"write ratio(a, b) with a and b of: {', '.join(countable) or 'none declared'}"
+    if len(value.arguments) != 2 or any(isinstance(each, Literally) for each in value.arguments):
+        raise QueryError("a ratio is of two metrics", hint=hint, position=value.position)
+    sides = []
+    for each in value.arguments:
+        assert isinstance(each, Path)
+        metric = each.text.removeprefix(f"{stream.name}.") if each.text not in stream.metrics else each.text
+        if metric not in stream.metrics:
+            raise unknown(
+                f"metric of stream {stream.name!r} called", each, countable, "counters and state metrics"
+            )
+        if metric not in countable:
+            raise QueryError(
+                f"{metric!r} is a {stream.metrics[metric].kind}: a ratio is of counts",
+                hint=hint,
+                position=each.position,
+            )
+        rule = CHANGE if stream.metrics[metric].kind == "state" else None
+        sides.append((Rows(metric, rule=rule),))
+    return Column(name, "ratio", sides[0], sides[1])
+
+
+def _rows_of_term(term: Term, stream: Stream) -> Rows:
+    if stream.metrics[term.metric].kind != "state":
+        return Rows(term.metric)
+    return Rows(term.metric, rule=term.transition or CHANGE, from_states=term.from_, to_states=term.to)
+
+
+def _refuse_arguments(value: Value) -> None:
+    if value.arguments:
+        function = value.function.text.lower()
+        raise QueryError(
+            f"{function} is of {'objects' if function == 'states' else 'events'} and takes no argument",
+            hint=f"write {function}",
+            position=value.arguments[0].position,
+        )
+
+
+def _quantile(value: Value) -> Fraction | None:
+    """What `p99.9` or `percentile(0.999)` asks for; None when it is something else."""
+    function = value.function.text.lower()
+    given: str | None = None
+    if found := _PERCENTILE.fullmatch(function):
+        given, most = found[1], 100
+        position = value.position
+    elif function == "percentile":
+        numbers = [each for each in value.arguments if isinstance(each, Literally)]
+        number = numbers[0].value if len(numbers) == 1 else None
+        if isinstance(number, bool) or not isinstance(number, int | Decimal):
+            raise QueryError(
+                "percentile needs the share of the samples",
+                hint="write percentile(0.99), or p99",
+                position=value.position,
+            )
+        given, most = str(number), 1
+        position = numbers[0].position
+    if given is None:
+        return None
+    share = Fraction(given) / most if len(given) <= _MAX_DIGITS else Fraction(0)
+    if not 0 < share <= 1:
+        raise QueryError(
+            f"there is no percentile {given[:40]}",
+            hint="write p above p0 up to p100, or percentile(q) with q above 0 up to 1; "
+            f"{_MAX_DIGITS - 2} digits at most",
+            position=position,
+        )
+    return share
+
+
+def _plain(number: Fraction) -> str:
+    """A decimal fraction without zeros at its end."""
+    text = f"{Decimal(number.numerator) / Decimal(number.denominator):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
