@@ -18,8 +18,8 @@ from tidemill.model.errors import QueryError
 WORD_TEXT = """
 SELECT count FROM requests WHERE BETWEEN AND SINCE USING ROLLUP INTERVAL GROUP BY EDGES FILL ORDER LIMIT
 FORMAT include exclude null zero drop carry rows series AS OR NOT IN LIKE IS NULL EXPLAIN DESC FILTER ts
-arrival sum p99.9 http.status `api` ( ) , . = != < >= ; 'x' "/a" 5 -1 1.5 1e3 true false 1m 30s PT1H 2024-01-01
-2024-01-01T10:00:00Z '2024-01-02' ' " ` \\ § -
+arrival sum p99.9 http.status `api` ( ) , . = != < >= ; 'x' "/a" 5 -1 1.5 1e3 true false 1m 30s PT1H
+2024-01-01 2024-01-01T10:00:00Z '2024-01-02' ' " ` \\ § -
 """
 WORDS = WORD_TEXT.split()
 QUERY = """
