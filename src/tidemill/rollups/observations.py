@@ -3,8 +3,8 @@
 Nothing here knows what was seen before: a table of observations is a function of the events it is made of.
 
 A table has: high, low (the 128-bit key of metric, tenant and object), time (microseconds), event_id, tenant,
-state, k0 … (the metric's dimensions), and `slice` as it was seen or, once it is known, `seq`, its place in the
-ledger. It is sorted by (high, low, time, event_id): the observations of an object stand together, in order.
+state, k0 … (the dimensions), and `slice` as it was seen or, once it is known, `seq`, its place in the ledger.
+It is sorted by (high, low, time, event_id): the observations of an object stand together, in order.
 """
 
 from __future__ import annotations
