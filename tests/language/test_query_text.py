@@ -232,6 +232,7 @@ def test_a_dot_in_backticks_parts_nothing():
             f"expected {AFTER_A_NAME}; a name with other characters goes in `backticks`",
         ),
         ("SELECT count FROM requests INTERVAL", 35, "expected a string in quotes or a duration such as 30s"),
+        ("SELECT count FROM requests SINCE 999999999999999w", 33, "use a shorter duration, such as 30d"),
         ("SELECT count FROM requests EDGES zero", 33, "expected EXCLUDE, INCLUDE or NULL"),
         ("SELECT count FROM requests FILL include", 32, "expected CARRY, DROP, NULL or ZERO"),
         ("SELECT count FROM requests FILL zeroes", 32, "expected CARRY, DROP, NULL or ZERO"),

@@ -30,9 +30,18 @@ from tidemill.language.ast import (
     Since,
     Value,
 )
-from tidemill.language.words import INT64, MAX_WORD, OPEN_ESCAPE, instant_of, is_open, number_of, unquote
+from tidemill.language.words import (
+    INT64,
+    MAX_WORD,
+    OPEN_ESCAPE,
+    duration_of,
+    instant_of,
+    is_open,
+    number_of,
+    unquote,
+)
 from tidemill.model.errors import InputError, QueryError
-from tidemill.model.time import format_instant, parse_duration
+from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
     from lark import Token
@@ -106,13 +115,13 @@ def builder() -> object:
             return "time", _at(keyword), Between(start[0], end[0], start[1])
 
         def since(self, keyword: Token, token: Token) -> Clause:
-            return "time", _at(keyword), Since(_read(token, parse_duration), _at(token))
+            return "time", _at(keyword), Since(_read(token, duration_of), _at(token))
 
         def rollup(self, keyword: Token, token: Token) -> Clause:
             return "bucket", _at(keyword), Rollup(_read(token, str), _at(token))
 
         def interval(self, keyword: Token, token: Token) -> Clause:
-            return "bucket", _at(keyword), Every(_read(token, parse_duration), _at(token))
+            return "bucket", _at(keyword), Every(_read(token, duration_of), _at(token))
 
         def group(self, keyword: Token, *paths: Path) -> Clause:
             return "groups", _at(keyword), paths

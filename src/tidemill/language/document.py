@@ -36,10 +36,18 @@ from tidemill.language.ast import (
 )
 from tidemill.language.build import MAX_DEPTH
 from tidemill.language.parse import MAX_TEXT, check_characters, parse, parse_search, parse_value
-from tidemill.language.words import INT64, MAX_DIGITS, OPEN_ESCAPE, instant_of, is_open, number_of, path_of
+from tidemill.language.words import (
+    INT64,
+    MAX_DIGITS,
+    OPEN_ESCAPE,
+    duration_of,
+    instant_of,
+    is_open,
+    number_of,
+    path_of,
+)
 from tidemill.language.written import text_of
 from tidemill.model.errors import InputError, QueryError
-from tidemill.model.time import parse_duration
 
 MAX_JSON: Final = 10 * MAX_TEXT  # characters of a document given as a string
 MAX_ELEMENTS: Final = 1_000  # of one list
@@ -295,7 +303,7 @@ def _time(asked: Mapping[str, object], place: _Place) -> Between | Since | None:
     if "between" in asked and "since" in asked:
         (place / "since").refuse("'between' is given too", "give one of 'between' and 'since'")
     if "since" in asked:
-        return Since(_read(asked["since"], place / "since", parse_duration, 'give a duration such as "2h"'))
+        return Since(_read(asked["since"], place / "since", duration_of, 'give a duration such as "2h"'))
     if "between" not in asked:
         return None
     at = place / "between"
@@ -316,7 +324,7 @@ def _bucket(asked: Mapping[str, object], place: _Place) -> Rollup | Every | None
         return Rollup(_text(asked["rollup"], place / "rollup", 'give a level such as "1m"'))
     if "interval" in asked:
         at = place / "interval"
-        return Every(_read(asked["interval"], at, parse_duration, 'give a duration such as "30s"'))
+        return Every(_read(asked["interval"], at, duration_of, 'give a duration such as "30s"'))
     return None
 
 

@@ -10,11 +10,12 @@ from typing import Final
 
 from tidemill.language.ast import Path, Scalar
 from tidemill.model.errors import InputError
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, parse_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, parse_duration, parse_instant
 
 MAX_WORD: Final = 64  # characters of one instant, duration or number
 MAX_DIGITS: Final = 40
 MAX_EXPONENT: Final = 999
+MAX_DURATION: Final = MAX_INSTANT - MIN_INSTANT
 INT64: Final = range(-(2**63), 2**63)
 RESERVED: Final = frozenset({"not", "true", "false"})  # what no place for a name can tell from a name
 OPEN_ESCAPE: Final = (
@@ -64,6 +65,15 @@ def instant_of(text: str) -> int:
     micros = parse_instant(text)
     if not MIN_INSTANT <= micros < MAX_INSTANT:
         raise InputError(f"{text!r} lies outside the years 1 to 9999", hint="use a year from 1 to 9999")
+    return micros
+
+
+def duration_of(text: str) -> int:
+    micros = parse_duration(text)
+    if micros > MAX_DURATION:
+        raise InputError(
+            f"{text[:MAX_WORD]!r} is longer than all of time", hint="use a shorter duration, such as 30d"
+        )
     return micros
 
 
