@@ -121,6 +121,7 @@ class Story:
         often = [self.batch, self.lay, self.judge, self.take]
         at_times = [self.enter, self.complete, self.fail, self.renew, self.wait, self.build_tiles, self.mark]
         rarely = [self.release, self.retract, self.force, self.retry, self.lay_out, self.observe, self.merge]
+        rarely += [self.forget]
         self.dice.choice(4 * often + 2 * at_times + rarely)()
 
     def compare(self) -> None:
@@ -249,6 +250,11 @@ class Story:
     def lay_out(self) -> None:
         stream, span = self.stream(), HOUR if self.maybe(0.8) else 2 * HOUR
         self.pair.ask(lambda state: state.lay_out(stream, span))
+
+    def forget(self) -> None:
+        stream, before = self.stream(), self.start() + self.dice.choice((0, 1, HOUR))
+        if self.maybe(0.5):
+            self.pair.ask(lambda state: state.forget_windows(stream, before))
 
     def lay(self) -> None:
         stream = self.stream()

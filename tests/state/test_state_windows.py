@@ -74,6 +74,22 @@ def test_w3_a_slice_is_a_member_of_every_window_it_is_laid_in(state: State) -> N
     assert state.windows_of(name_of(2)) == []
 
 
+def test_windows_that_end_by_an_instant_are_forgotten_and_others_stay(state: State) -> None:
+    queue(state, {1: [10, 11, 12], 2: [10]})
+    before = 12 * HOUR
+    assert state.forget_windows("requests", before - 1) == 1  # the one of 11 ends a microsecond later
+    assert state.forget_windows("requests", before) == 1
+    assert state.forget_windows("requests", before) == 0
+    assert [window.key for window in state.windows("requests")] == [key_of(12)]
+    assert [window.key for window, _ in state.windows_of(name_of(1))] == [key_of(12)]
+    assert state.windows_of(name_of(2)) == []
+    assert state.member_counts([key_of(11)]) == {key_of(11): (0, 0, 0)}
+    assert state.queue_length("requests") == 1
+    assert [build.key for build in state.take("me", 0, HOUR, 10)] == [key_of(12)]
+    assert state.unlaid("requests", 10) == []
+    assert state.forget_windows("other", before) == 0  # nothing was laid out there
+
+
 def test_a_member_has_what_its_sender_said_and_its_bounds(state: State) -> None:
     state.enter(replace(slice_of(1), metadata='{"name":"weather"}', declared=Interval(3, 9)))
     state.enter(replace(slice_of(2), declared=None))

@@ -301,6 +301,11 @@ class State(Protocol):
         """Per window: members desired, observed, ignored; zeros where there is none."""
         ...
 
+    def forget_windows(self, stream: str, before: int) -> int:
+        """Windows that end at this instant or earlier are as if they had never been laid, leases too; how
+        many. What the outbox says of them stays."""
+        ...
+
     def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
         """Every window a slice is a member of, by start."""
         ...

@@ -184,6 +184,9 @@ class RedisState:
         assert span > 0, span
         self._store.act("lay_out", stream=stream, span=str(span))
 
+    def forget_windows(self, stream: str, before: int) -> int:
+        return redis_windows.forget(self._store, stream, before)
+
     def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
         return entries_heard(self._store.look("unlaid", stream=stream, limit=limit)[0]) if limit else []
 

@@ -174,6 +174,18 @@ def lay(store: Store, stream: str, windows: Mapping[str, Iterable[int]]) -> None
     once(store, attempt)
 
 
+def forget(store: Store, stream: str, before: int) -> int:
+    def attempt() -> tuple[bool, int]:
+        (span,) = store.look("span", stream=stream)
+        if span is None:
+            return True, 0
+        last = ordered(before - number(span))
+        (found,) = store.act("forget", stream=stream, span=text(span), last=last)
+        return found is not None, number(found) if found is not None else 0
+
+    return once(store, attempt)
+
+
 def judge(store: Store, judged: Sequence[Judged]) -> list[WindowKey]:
     def attempt() -> tuple[bool, list[WindowKey]]:
         seen = these(store, (verdict.key for verdict in judged))

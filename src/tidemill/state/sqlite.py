@@ -253,6 +253,10 @@ class SqliteState:
             with self._write() as db:
                 window_acts.lay_out(db, stream, span)
 
+    def forget_windows(self, stream: str, before: int) -> int:
+        with self._write() as db:
+            return window_acts.forget(db, stream, before)
+
     def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
         with self._read() as db:
             return window_acts.unlaid(db, stream, limit)

@@ -105,6 +105,15 @@ def lay_out(db: sqlite3.Connection, stream: str, new: int) -> None:
     )
 
 
+def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
+    width = span(db, stream)
+    if width is None:
+        return 0
+    where = (stream, before - width)
+    db.execute("DELETE FROM window_slices WHERE stream = ? AND start <= ?", where)
+    return db.execute("DELETE FROM windows WHERE stream = ? AND start <= ?", where).rowcount
+
+
 def unlaid(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
     return [from_row(row) for row in db.execute(UNLAID, (stream, limit)).fetchall()]
 

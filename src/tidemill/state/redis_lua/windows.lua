@@ -301,6 +301,35 @@ function act.lay_out(ask)
   return { 'ok' }
 end
 
+-- Windows that start at `ask.last` or before go, with all that is known of them. Answers how many, or nothing
+-- when the span is another meanwhile.
+function act.forget(ask)
+  local stream, count = ask.stream, 0
+  if call('HGET', key('spans'), stream) ~= ask.span then
+    return { 'ok', false }
+  end
+  for _, phase in ipairs(PHASES) do
+    for _, start in ipairs(call('ZRANGEBYLEX', key('phase', stream, phase), '-', '[' .. ask.last)) do
+      index('ZREM', window_row(stream, start))
+      local members = call('HGETALL', key('members', stream, start))
+      for i = 1, #members, 2 do
+        local place = members[i]
+        local laid = string.gsub(call('HGET', key('laid', stream), place) or '', start .. ',', '')
+        if laid == '' then
+          call('HDEL', key('laid', stream), place)
+        else
+          call('HSET', key('laid', stream), place, laid)
+        end
+        call('ZREM', key('left', stream), place .. ' ' .. start)
+      end
+      call('HDEL', key('windows', stream), start)
+      call('DEL', key('members', stream, start))
+      count = count + 1
+    end
+  end
+  return { 'ok', count }
+end
+
 -- `ask.slices`: {id, starts}; `ask.ends`: start -> end in seconds. Answers whether the span is still the same.
 function act.lay(ask)
   local stream, known = ask.stream, {}
