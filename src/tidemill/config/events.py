@@ -13,19 +13,13 @@ from urllib.parse import SplitResult, urlsplit
 import pydantic
 from pydantic import AfterValidator, StrictInt, model_validator
 
+from tidemill.config.names import SafeName
 from tidemill.config.quantities import PositiveDuration, wrong
 from tidemill.config.schema import SECTION
-from tidemill.model.names import NAME_HINT, is_safe_name
 from tidemill.model.time import MINUTE, SECOND
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_HINT: Final = "name the environment variable that holds it: secret_env: NAME"  # noqa: S105 - no secret
-
-
-def _name(name: str) -> str:
-    if not is_safe_name(name):
-        raise wrong(f"name {name!r} is not allowed", NAME_HINT)
-    return name
 
 
 def _path(path: str) -> str:
@@ -132,7 +126,7 @@ class Events(pydantic.BaseModel):
     source: Annotated[str, AfterValidator(_source)] = "tidemill"  # the `source` of the CloudEvents
     retry_delay: PositiveDuration = SECOND  # after the first failure of a sink; doubles with each
     max_retry_delay: PositiveDuration = 5 * MINUTE
-    sinks: Mapping[Annotated[str, AfterValidator(_name)], Sink] = {}
+    sinks: Mapping[SafeName, Sink] = {}
 
     @model_validator(mode="after")
     def _delays_grow(self) -> Events:

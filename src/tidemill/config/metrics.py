@@ -14,10 +14,10 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, Discriminator, StrictInt, Tag, model_validator
 
 from tidemill.config.conditions import Condition
+from tidemill.config.names import SafeName
 from tidemill.config.quantities import wrong
 from tidemill.config.schema import SECTION
 from tidemill.model.metrics import CHANGE, Bins, TransitionRule, bounded, log_scaled
-from tidemill.model.names import NAME_HINT, is_safe_name
 from tidemill.model.predicates import Predicate, parse_predicate
 
 DEFAULT_ACCURACY: Final = Decimal("0.01")
@@ -57,14 +57,13 @@ def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _name(name: str) -> str:
-    if not is_safe_name(name):
-        raise wrong(f"name {name!r} is not allowed", NAME_HINT)
+def _rule_name(name: str) -> str:
     if name == CHANGE:
         raise wrong(f"{CHANGE!r} is the name of the transitions that are counted anyway", "use another name")
     return name
 
 
+RuleName = Annotated[SafeName, AfterValidator(_rule_name)]
 Number = Annotated[Decimal, BeforeValidator(_exact), AfterValidator(_short)]
 Accuracy = Annotated[Number, AfterValidator(_accuracy)]
 Bounds = Annotated[
@@ -168,7 +167,7 @@ class State(pydantic.BaseModel):
     object: str
     state: str
     dimensions: Columns = ()
-    transitions: Mapping[Annotated[str, AfterValidator(_name)], Transition] = {}
+    transitions: Mapping[RuleName, Transition] = {}
     filter: Condition | None = None
     max_cardinality: Limit | None = None
 

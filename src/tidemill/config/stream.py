@@ -14,11 +14,11 @@ from pydantic import AfterValidator, StrictBool, model_validator
 from tidemill.config.late import LateSlices
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
+from tidemill.config.names import SafeName
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
 from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
-from tidemill.model.names import NAME_HINT, is_safe_name
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import DAY, SECOND
 
@@ -26,12 +26,6 @@ FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
 TimeMode = Literal["event", "processing"]
 GateMode = Literal["event_id", "none"]
 MAX_INDEXED: Final = 64  # paths of a stream: each is looked for in every event
-
-
-def _name(name: str) -> str:
-    if not is_safe_name(name):
-        raise wrong(f"name {name!r} is not allowed", NAME_HINT)
-    return name
 
 
 def _window_name(name: str) -> str:
@@ -58,7 +52,6 @@ def _delimiter(value: str) -> str:
     return value
 
 
-SafeName = Annotated[str, AfterValidator(_name)]
 WindowName = Annotated[SafeName, AfterValidator(_window_name)]
 LevelName = Annotated[str, AfterValidator(_level)]
 Text = Annotated[str, AfterValidator(_text)]
