@@ -1,0 +1,171 @@
+"""Metrics of all kinds through the whole mill against the oracle: whatever the metrics, the feed, its slices
+and the ticks between them, whatever is taken back or lost and wherever a process dies, the rollups at all
+five levels are what a replay of the accepted events in plain Python gives."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.pipeline.metrics_playing import Metering, Projects, files
+
+from tidemill.testing import OracleStream
+from tidemill.testing.oracle import Landing
+from tidemill.testing.strategies_metrics import metered_streams, sensor_feeds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+few = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+fewer = settings(few, max_examples=2)
+many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+STREAMS, FEEDS, SEEDS = metered_streams(), sensor_feeds(), st.integers(0, 2**32 - 1)
+Event = Literal["nothing", "tick", "settle", "die", "retract", "dying", "trails", "recover"]
+
+
+@pytest.fixture(scope="module")
+def projects(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Projects:
+    return Projects(tmp_path_factory.mktemp("projects"), spark)
+
+
+# --- ways to play
+
+
+def happen(metering: Metering, event: Event, random: Random) -> None:
+    if event == "tick":
+        metering.tick()
+    elif event == "settle":
+        metering.settle()
+        metering.agree()
+    elif event == "die":
+        metering.die(random.randint(1, 14))
+    elif event in ("retract", "dying") and metering.left:
+        gone = random.choice(metering.left)
+        if event == "retract":
+            metering.retract(gone)
+        else:
+            metering.die(random.randint(1, 5), gone)
+    elif event == "trails":
+        metering.lose_trails()
+    elif event == "recover":
+        metering.recover()
+
+
+def play(
+    projects: Projects,
+    stream: OracleStream,
+    feed: list[Landing],
+    seed: int,
+    events: tuple[Event, ...],
+    **engine: int,
+) -> None:
+    """Slices land, something of the list happens after each and at the end; then all is proven."""
+    random = Random(f"{seed} {stream.kinds} {len(feed)}")
+    with projects.metering(stream, **engine) as metering:
+        for landing in feed:
+            metering.land(landing)
+            for _ in range(random.randint(1, 2)):
+                happen(metering, random.choice(events), random)
+        for _ in range(random.randint(0, 3)):
+            happen(metering, random.choice(events), random)
+        metering.settle()
+        metering.agree()
+        metering.prove()
+        with projects.metering(stream, **engine) as twin:
+            for landing, name in zip(feed, metering.sent, strict=True):
+                if name not in metering.gone:
+                    twin.land(landing)
+            if twin.sent:
+                twin.settle()
+                twin.agree()
+                assert rows_of(metering) == rows_of(twin)
+
+
+def rows_of(metering: Metering) -> list[str]:
+    """Without the tiles that have no rows any more."""
+    content = [*metering.content(), "("]
+    return [line for line, then in pairwise(content) if not (line.startswith("(") and then.startswith("("))]
+
+
+CALM: tuple[Event, ...] = ("nothing", "tick", "settle")
+DYING: tuple[Event, ...] = ("nothing", "tick", "settle", "die", "die", "die")
+TAKING_BACK: tuple[Event, ...] = ("nothing", "tick", "settle", "retract", "dying")
+LOSING: tuple[Event, ...] = ("nothing", "tick", "settle", "trails", "recover", "retract")
+ALL: tuple[Event, ...] = ("nothing", "tick", "settle", "die", "retract", "dying", "trails", "recover")
+
+
+@few
+@given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
+def test_any_cut_and_order_of_slices_and_ticks_ends_as_the_oracle_says(
+    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+) -> None:
+    play(projects, stream, feed, seed, CALM)
+
+
+@few
+@given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
+def test_processes_that_die_at_any_point_leave_no_trace(
+    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+) -> None:
+    play(projects, stream, feed, seed, DYING)
+
+
+@few
+@given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
+def test_slices_taken_back_leave_no_trace(
+    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+) -> None:
+    play(projects, stream, feed, seed, TAKING_BACK)
+
+
+@few
+@given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
+def test_trails_and_state_that_are_lost_are_made_again(
+    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+) -> None:
+    play(projects, stream, feed, seed, LOSING)
+
+
+@fewer
+@given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
+def test_it_is_the_same_with_every_kernel_on_spark(
+    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+) -> None:
+    play(projects, stream, feed, seed, CALM, inline_bytes=0)
+
+
+@pytest.mark.soak
+@many
+@given(stream=STREAMS, feed=sensor_feeds(max_events=80, max_slices=12), seed=SEEDS)
+def test_whatever_happens_at_length(
+    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+) -> None:
+    play(projects, stream, feed, seed, ALL)
+
+
+# --- the gate before everything
+
+
+@few
+@given(stream=STREAMS, feed=FEEDS)
+def test_replays_and_conflicts_leave_every_file_of_every_table_as_it_was(
+    projects: Projects, stream: OracleStream, feed: list[Landing]
+) -> None:
+    with projects.metering(stream) as metering:
+        for landing in feed:
+            metering.land(landing)
+        metering.settle()
+        mill, kinds = metering.open(), ("raw", "rollups", "index")
+        before = files(mill, stream.name, kinds)
+        assert (before != {}) == bool(metering.oracle.accepted)
+        accepted = [row.payload for row in metering.oracle.raw]
+        changed = [payload[:-1] + b',"changed":1}' for payload in accepted]
+        for again in (accepted, changed, [*reversed(accepted), *changed]):
+            metering.land(Landing("", tuple(again), metering.clock() + 1, "again"))
+            metering.settle()
+            assert files(mill, stream.name, kinds) == before
+        metering.agree()
