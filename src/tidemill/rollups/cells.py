@@ -4,8 +4,7 @@ Merging is associative and commutative, with no cells as identity, whatever the 
 why): no order of merging can change a bit. A state metric's cells are never made here: they need the past.
 
 The cells of a metric have: tenant, k0 … (its dimensions), of a state metric state, rule, from and to, bucket
-(microseconds), of a histogram bin (null in the summary row), then what its accumulator keeps. They are sorted
-by all of these keys, nothing first.
+(microseconds), then what its accumulator keeps. They are sorted by all of these keys, nothing first.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Cells as rows of the rollups table and back: one table for all metrics, sums and extremes as decimals.
 
-A histogram's bins are lists in the row of its summary. What a metric does not keep is null in its rows, and
-rows of metrics that are no longer declared are no one's: they are left out when read.
+What a metric does not keep is null in its rows. Rows of metrics that are no longer declared are no one's:
+they are left out when read, and so never written again.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -86,23 +84,15 @@ def read_tile(spec: RollupSpec, path: str, span: Interval) -> Cells:
 
 
 def row_buckets(cells: Cells) -> Ints:
-    """The bucket of every row that the cells make."""
-    buckets = [np.empty(0, np.int64)]
-    for table in cells.values():
-        own = one(table.column("bucket")).to_numpy()
-        if "bin" in table.column_names:
-            own = own[np.asarray(pc.is_null(one(table.column("bin"))))]
-        buckets.append(own)
-    return np.concatenate(buckets)
+    """The bucket of every row."""
+    buckets = [one(table.column("bucket")).to_numpy() for table in cells.values()]
+    return np.concatenate([np.empty(0, np.int64), *buckets])
 
 
 # -- one metric, forth
 
 
 def _rows(metric: Metric, cells: pa.Table, schema: pa.Schema) -> pa.Table:
-    bins: Columns = {}
-    if metric.kind is MetricKind.HISTOGRAM:
-        cells, bins = _folded(cells)
     columns: Columns = {
         "metric": pa.DictionaryArray.from_arrays(
             pa.array(np.zeros(cells.num_rows, np.int32)), pa.array([metric.name])
@@ -110,7 +100,6 @@ def _rows(metric: Metric, cells: pa.Table, schema: pa.Schema) -> pa.Table:
         "tenant": one(cells.column("tenant")),
         "bucket": one(cells.column("bucket")).cast(INSTANT),
         "count": one(cells.column("count")),
-        **bins,
     }
     for i, d in enumerate(metric.dimensions):
         columns[d.column] = one(cells.column(f"k{i}"))
@@ -121,26 +110,13 @@ def _rows(metric: Metric, cells: pa.Table, schema: pa.Schema) -> pa.Table:
         columns |= _measured(cells, i, m)
     if metric.keeps_ends:
         columns |= _ends(cells, metric.measures[0])
+    if metric.kind is MetricKind.HISTOGRAM:
+        columns |= {BINS: one(cells.column("bins")), BIN_COUNTS: one(cells.column("bin_counts"))}
     arrays = [
         columns[field.name] if field.name in columns else pa.nulls(cells.num_rows, field.type)
         for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _folded(cells: pa.Table) -> tuple[pa.Table, Columns]:
-    """Summaries, and the bins that follow each as lists."""
-    is_summary = np.asarray(pc.is_null(one(cells.column("bin"))))
-    at = np.flatnonzero(is_summary)
-    assert not cells.num_rows or is_summary[0], "bins come after their summary"
-    ends = np.append(at, cells.num_rows) - np.arange(at.size + 1)
-    offsets = pa.array((ends - (ends[0] if ends.size else 0)).astype(np.int32))
-    bins = cells.select(["bin", "count"]).filter(pa.array(~is_summary))
-    lists = {
-        BINS: pa.ListArray.from_arrays(offsets, one(bins.column("bin"))),
-        BIN_COUNTS: pa.ListArray.from_arrays(offsets, one(bins.column("count"))),
-    }
-    return cells.filter(pa.array(is_summary)).combine_chunks(), lists
 
 
 def _measured(cells: pa.Table, i: int, m: Measure) -> Columns:
@@ -190,28 +166,14 @@ def _cells(metric: Metric, rows: pa.Table) -> pa.Table:
         columns |= _unended(rows, metric.measures[0])
     schema = cell_schema(metric)
     if metric.kind is MetricKind.HISTOGRAM:
-        return _unfolded(columns, rows, schema)
+        columns["bins"] = _lists(one(rows.column(BINS)), pa.int32())
+        columns["bin_counts"] = _lists(one(rows.column(BIN_COUNTS)), pa.int64())
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _unfolded(columns: Mapping[str, pa.Array], rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Each summary with the bins of its lists after it."""
-    lists, counts = one(rows.column(BINS)), one(rows.column(BIN_COUNTS))
-    lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy().astype(np.int64)
-    at = np.arange(rows.num_rows) + np.cumsum(lengths) - lengths  # where the summaries come to stand
-    row = np.repeat(np.arange(rows.num_rows), lengths + 1)
-    is_bin = np.ones(row.size, np.bool_)
-    is_bin[at] = False
-    bin, count = np.zeros(row.size, np.int32), np.empty(row.size, np.int64)
-    bin[is_bin], count[is_bin] = lists.flatten().to_numpy(), counts.flatten().to_numpy()
-    count[at] = columns["count"].to_numpy()
-    keys, summaries = pa.array(row), pa.array(row, mask=is_bin)
-    found = {"bin": pa.array(bin, mask=~is_bin), "count": pa.array(count)}
-    bucket = schema.get_field_index("bucket")
-    for i, name in enumerate(schema.names):
-        if name not in found:
-            found[name] = columns[name].take(keys if i <= bucket else summaries)
-    return pa.Table.from_arrays([found[name] for name in schema.names], schema=schema)
+def _lists(column: pa.ListArray, kind: pa.DataType) -> pa.ListArray:
+    """Without bins where the row was written before they were kept."""
+    return pc.fill_null(column, pa.scalar([], pa.list_(kind))).cast(pa.list_(kind))
 
 
 def _unmeasured(rows: pa.Table, i: int, m: Measure) -> Columns:
