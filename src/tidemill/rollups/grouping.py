@@ -114,7 +114,7 @@ def _numbers(values: Ints, absent: Mask | None) -> Codes:
         return Codes(values, 1)
     least, most = int(values.min()), int(values.max())
     if most - least < _LITERAL:
-        codes, span = values - (least - 1), most - least + 2
+        codes, span = values - least + 1, most - least + 2
     else:
         _, inverse = np.unique(values, return_inverse=True)
         codes, span = inverse.astype(np.int64) + 1, int(inverse.max()) + 2
