@@ -207,6 +207,7 @@ class _Rows:
                     partition={"day": format_instant(day * DAY)[:10]},
                     footer=unit.footer if number == 0 else {**unit.footer, **said_before},
                     stats_columns=RAW_STATS,
+                    row_group_rows=16_384,  # what a search decodes for one hit
                 )
             )
         return parts
