@@ -31,6 +31,10 @@ POINTS: Final[dict[str, str]] = {
     "rollups.before_commit": "new tiles have their names, no commit",
     "rollups.after_commit": "tiles are committed, the state does not know it",
     "rollups.after_state": "the state knows the new tiles, staging is not cleaned",
+    "chronicle.after_trails": "trails of a batch are written, nobody was told",
+    "chronicle.after_state": "the state knows which tiles the batch touched, its trails do not count yet",
+    "chronicle.after_log": "the trails of the batch count, no tile was built",
+    "chronicle.after_merge": "trails are merged into new ones, the old ones still count",
     "windows.after_lay": "slices are entered in the windows they touch, none is judged",
     "windows.after_judge": "windows are judged and queued",
     "windows.after_take": "a builder holds a lease, nothing is built",
@@ -51,6 +55,8 @@ POINTS: Final[dict[str, str]] = {
     "expire.before_commit": "what stays of raw has its name, no commit",
     "expire.after_commit": "raw or quarantine no longer has it, the state does not know it",
     "expire.after_files": "dataset files are gone, the state still has their windows",
+    "search.after_build": "index parts are staged",
+    "search.after_commit": "index parts are committed, staging is not cleaned",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86

@@ -150,14 +150,16 @@ def _file_group(file: pq.ParquetFile, number: int, place: _Place, tally: Tally) 
 # -- what is in memory
 
 
-def payload_source(payload: pa.StringArray, paths: Sequence[str]) -> Source:
+def payload_source(
+    payload: pa.StringArray, paths: Sequence[str], extra: Mapping[str, Sequence[Group]] | None = None
+) -> Source:
     """The same of payloads at hand; their rows are counted from 0."""
     extraction = Extraction(paths)
     extraction.add(payload, 0)
     groups: dict[str, list[Group]] = {}
     for path, kind, piece in extraction.pieces():
         groups.setdefault(path, []).append(_piece_group(kind, piece))
-    return Source(len(payload), groups)
+    return Source(len(payload), {**groups, **(extra or {})})
 
 
 def _piece_group(kind: str, piece: pa.Table) -> Group:
@@ -169,6 +171,7 @@ def _piece_group(kind: str, piece: pa.Table) -> Group:
     return Group(kind, None, None, piece.num_rows, values, lambda: one(piece.column("row")).to_numpy())
 
 
-def text_group(read: Callable[[], pa.StringArray], size: int) -> Group:
-    """A column of texts of raw, one for every row."""
-    return Group(STRING, None, None, size, lambda: Values(text=read()), lambda: np.arange(size))
+def text_group(texts: pa.StringArray) -> Group:
+    """A column of raw, one text for every row."""
+    size = len(texts)
+    return Group(STRING, None, None, size, lambda: Values(text=texts), lambda: np.arange(size))
