@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +18,7 @@ from tidemill.config.stream import Stream
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import Interval, align, parse_instant
 from tidemill.query import Answer, Files, Querier
+from tidemill.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
 
 NOW = parse_instant("2024-01-02T00:00:07Z")
 
@@ -59,7 +61,52 @@ ONE = Stream.model_validate(
         "metrics": {"only": {"kind": "counter", "dimensions": ["api"]}},
     }
 )
-STREAMS = {stream.name: stream for stream in (SHOP, MANY, BARE, ONE)}
+PLANT = Stream.model_validate(
+    {
+        "name": "plant",
+        "schema": {
+            "region": "string",
+            "line": "integer",
+            "ok": "boolean",
+            "latency": "integer",
+            "temp": {"type": "decimal", "scale": 2},
+            "order": "string",
+            "status": "string",
+        },
+        "metrics": {
+            "made": {"kind": "counter", "dimensions": ["region", "line", "ok"], "measures": ["latency"]},
+            "successes": {"kind": "counter", "dimensions": ["region", "line"], "filter": "ok = true"},
+            "failures": {"kind": "counter", "dimensions": ["region"], "filter": "ok = false"},
+            "heat": {"kind": "gauge", "value": "temp", "dimensions": ["region"]},
+            "load": {"kind": "gauge", "value": "latency", "policy": "avg", "dimensions": ["region", "line"]},
+            "delay": {"kind": "histogram", "value": "latency", "dimensions": ["region", "line"]},
+            "warmth": {
+                "kind": "histogram",
+                "value": "temp",
+                "bounds": [-10, 0, 0.5, 20],
+                "dimensions": ["region"],
+            },
+            "orders": {
+                "kind": "state",
+                "object": "order",
+                "state": "status",
+                "dimensions": ["region"],
+                "transitions": {"finished": {"to": ["DONE", "LOST"]}},
+            },
+            "success_rate": {
+                "kind": "ratio",
+                "numerator": "successes",
+                "denominator": ["successes", "failures"],
+            },
+            "direct": {
+                "kind": "ratio",
+                "numerator": {"metric": "orders", "from": "NEW", "to": "DONE"},
+                "denominator": {"metric": "orders", "transition": "finished"},
+            },
+        },
+    }
+)
+STREAMS = {stream.name: stream for stream in (SHOP, MANY, BARE, ONE, PLANT)}
 
 SCHEMA = pa.schema(
     [
@@ -132,20 +179,117 @@ def rolled(events: Iterable[Event], width: int) -> list[dict[str, object]]:
 
 
 @dataclass(frozen=True)
+class Sight:
+    """An event of the plant."""
+
+    at: int
+    id: str
+    region: str | None = "eu"
+    line: int | None = 1
+    ok: bool | None = True
+    latency: int | None = None
+    temp: Decimal | None = None
+    order: str | None = None
+    status: str | None = None
+    tenant: str = "acme"
+
+
+def counted_in(metric: str, e: Sight) -> bool:
+    return {"successes": e.ok is True, "failures": e.ok is False}.get(metric, True)
+
+
+def changes(events: Iterable[Sight]) -> list[tuple[str, Sight, str | None, str | None, str | None, int]]:
+    """What state metric `orders` counts, one by one: region, the event, state, from, to, count. With a state
+    it is by how many the objects in it changed; else a transition."""
+    found = []
+    trails: dict[tuple[str, str], list[Sight]] = defaultdict(list)
+    for e in events:
+        if e.order is not None and e.status is not None:
+            trails[e.tenant, e.order].append(e)
+    for trail in trails.values():
+        last = None
+        for e in sorted(trail, key=lambda e: (e.at, e.id)):
+            if last is None or last.status != e.status:
+                found.append((e.region, e, None, last.status if last else "(none)", e.status, 1))
+            if last is None or (last.status, last.region) != (e.status, e.region):
+                if last is not None:
+                    found.append((last.region, e, last.status, None, None, -1))
+                found.append((e.region, e, e.status, None, None, 1))
+            last = e
+    return found
+
+
+def kept(events: Iterable[Sight], width: int) -> list[dict[str, object]]:
+    """The rows of one level of the plant's metrics, in plain Python."""
+    events, spec = list(events), spec_for(PLANT)
+    rows: list[dict[str, object]] = []
+    for metric in spec.metrics:
+        if metric.following is not None:
+            rows += state_rows(events, width)
+            continue
+        groups: dict[tuple[object, ...], list[Sight]] = defaultdict(list)
+        for e in (e for e in events if counted_in(metric.name, e)):
+            key = tuple(getattr(e, d.column) for d in metric.dimensions)
+            groups[(e.tenant, align(e.at, width), *key)].append(e)
+        for (tenant, bucket, *key), members in groups.items():
+            row: dict[str, object] = {"metric": metric.name, "tenant": tenant, "bucket": bucket}
+            row |= dict(zip((d.column for d in metric.dimensions), key, strict=True)) | {
+                "count": len(members)
+            }
+            for m in metric.measures:
+                valued = [e for e in members if getattr(e, m.column) is not None]
+                ordered = sorted(valued, key=lambda e: (e.at, e.id))
+                values = [getattr(e, m.column) for e in ordered]
+                row |= {f"{m.column}__count": len(values), f"{m.column}__sum": Decimal(sum(values))}
+                row |= {f"{m.column}__min": min(values, default=None)}
+                row |= {f"{m.column}__max": max(values, default=None)}
+                for end, at in (("first", 0), ("last", -1)) if metric.keeps_ends and values else ():
+                    row[f"{m.column}__{end}"] = values[at]
+                    row[f"{m.column}__{end}_time"] = ordered[at].at
+                    row[f"{m.column}__{end}_id"] = ordered[at].id
+                if metric.bins is not None:
+                    held = Counter(metric.bins.of(int(value * 10**m.scale)) for value in values)
+                    row[BINS], row[BIN_COUNTS] = sorted(held), [held[bin] for bin in sorted(held)]
+            rows.append(row)
+    return rows
+
+
+def state_rows(events: list[Sight], width: int) -> list[dict[str, object]]:
+    tally: Counter[tuple[object, ...]] = Counter()
+    for region, e, state, left, reached, count in changes(events):
+        rules = [None] if state else ["change", *(["finished"] if reached in ("DONE", "LOST") else [])]
+        for rule in rules:
+            tally[e.tenant, region, state, rule, left, reached, align(e.at, width)] += count
+    names = ("tenant", "region", STATE, RULE, FROM, TO, "bucket")
+    return [
+        {"metric": "orders", "count": count} | dict(zip(names, key, strict=True))
+        for key, count in tally.items()
+        if count
+    ]
+
+
+@dataclass(frozen=True)
 class Shelf:
     """A source of hand-written files, two for each level."""
 
     root: Path
     version: int = 7
 
-    def put(self, events: Iterable[Event]) -> Shelf:
+    def put(self, events: Iterable[Event | Sight]) -> Shelf:
         events = list(events)
+        sights = [e for e in events if isinstance(e, Sight)]
+        if sights:
+            schema = pa.schema([field for field in spec_for(PLANT).schema if field.name != "level"])
+            return self._put(lambda width: kept(sights, width), schema)
+        return self._put(lambda width: rolled([e for e in events if isinstance(e, Event)], width), SCHEMA)
+
+    def _put(self, made: Callable[[int], list[dict[str, object]]], schema: pa.Schema) -> Shelf:
         for level in LEVELS:
-            rows = rolled(events, level.width)
+            rows = made(level.width)
             folder = self.root / f"level={level.name}"
             folder.mkdir(parents=True, exist_ok=True)
             for part in (0, 1):
-                table = pa.Table.from_pylist(rows[part::2], schema=SCHEMA)
+                table = pa.Table.from_pylist(rows[part::2], schema=schema)
                 pq.write_table(table, folder / f"part-{part}.parquet")
         return self
 
@@ -199,7 +343,21 @@ def event() -> Callable[..., Event]:
     return make
 
 
+@pytest.fixture
+def sight() -> Callable[..., Sight]:
+    """`sight("10:02:08", latency=7)`; ids ascend."""
+    ids = itertools.count()
+
+    def make(at: str, **fields: object) -> Sight:
+        return Sight(instant(at), **{"id": f"e{next(ids):04}", **fields})  # type: ignore[arg-type]
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
     """For tests that generate their own events."""
-    return SimpleNamespace(Event=Event, Shelf=Shelf, Desk=Desk, SCHEMA=SCHEMA, SHOP=SHOP, rolled=rolled)
+    made = {"Sight": Sight, "PLANT": PLANT, "changes": changes, "counted_in": counted_in}
+    return SimpleNamespace(
+        **made, Event=Event, Shelf=Shelf, Desk=Desk, SCHEMA=SCHEMA, SHOP=SHOP, rolled=rolled
+    )

@@ -145,6 +145,9 @@ def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
             table = table.set_column(
                 table.column_names.index(column.name), column.name, pa.chunked_array([stood])
             )
+    if plan.interval is None and plan.groups and {column.function for column in plan.columns} == {"states"}:
+        # Of a group that came and went, only some levels know that it was there.
+        table = table.filter(pc.not_equal(table.column(plan.columns[0].name), 0))
     return table
 
 
