@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
+from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
@@ -32,12 +33,18 @@ class Flow:
     """Streaming windows of one project."""
 
     def __init__(
-        self, project: Project, state: State, engine: Callable[[], Engine], progress: Progress
+        self,
+        project: Project,
+        state: State,
+        engine: Callable[[], Engine],
+        progress: Progress,
+        expiries: ExpiryLog,
     ) -> None:
         self._project = project
         self._state = state
         self._engine = engine
         self._progress = progress
+        self._expiries = expiries
         self._refreshers: dict[tuple[str, str], Refresher] = {}
         self._places: dict[str, Places] = {}
         self._raw: dict[str, Table] = {}
@@ -95,6 +102,17 @@ class Flow:
             for refresher in self._of(stream):
                 yield from refresher.verify(look)
 
+    def needed(self, stream: str, raw: int) -> Iterator[tuple[str, int, str]]:
+        """Per window from which instant on it still needs raw, which is at this version, and why."""
+        for refresher in self._of(stream):
+            at, why = refresher.needed(raw)
+            yield refresher.spec.name, at, why
+
+    def sealed(self, stream: str) -> int:
+        """How many results stand that are never computed again."""
+        look = self._look(stream, 0, flush=False)
+        return sum(refresher.sealed(look) for refresher in self._of(stream)) if look is not None else 0
+
     def _look(self, stream: str, now: int, *, flush: bool) -> Look | None:
         if stream not in self.declared or is_judging_again(self._state, stream):
             return None
@@ -103,7 +121,9 @@ class Flow:
             return None
         self._raw[stream] = raw
         raw.refresh()
-        return Look(raw, watermark_of(self._project.stream(stream), self._state, now), now, flush)
+        watermark = watermark_of(self._project.stream(stream), self._state, now)
+        gone = self._expiries.horizons(stream)
+        return Look(raw, watermark, now, flush, gone.get(RAW), gone.get(DATASETS))
 
     def _of(self, stream: str) -> list[Refresher]:
         declared = self._project.stream(stream)

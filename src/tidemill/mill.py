@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 from tidemill import eventtime, given
 from tidemill.config import Project, load_project
 from tidemill.ingest.adopt import adopt, has_landings
+from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.ingest.sources import expand
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
     from tidemill.eventtime import Watermark
+    from tidemill.expiring import Keeper
     from tidemill.flowing import Flow
     from tidemill.following import Feed
     from tidemill.metrics import Meter
@@ -87,6 +89,7 @@ class Mill:
         self.progress: Progress = progress or (lambda _stream, _step, _done: None)
         self._spark = spark
         self._landing = Landing(project.warehouse, state)
+        self.expiries = ExpiryLog(project.warehouse)
         self._acceptors: dict[str, Acceptor] = {}
         self._rollers: dict[str, Roller] = {}
         self._tables: dict[tuple[str, str], Table] = {}  # to look at; acceptors and rollers have their own
@@ -227,9 +230,10 @@ class Mill:
             builds = self.yard.build(clock, BUILDS_PER_ROUND)
             results = self.flow.refresh_all(now, troubles) if self._has_streaming else {}
             delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
+            expired = self.retention.expire_due(now) if not troubles else []
         if troubles:
             raise troubles[0]
-        return TickReport(now, done, time.perf_counter() - began, builds, delivered, results)
+        return TickReport(now, done, time.perf_counter() - began, builds, delivered, results, expired)
 
     def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
         """A graceful stop: windows that are still open come out as they are, with trigger `stop`. The
@@ -292,6 +296,8 @@ class Mill:
                 progress=lambda step, done: self.progress(stream, step, done),
             )
             self._acceptors[stream].tap = self.roller(stream).tap
+            declared = self.project.stream(stream)
+            self._acceptors[stream].refused_before = lambda: self.expiries.refused_before(declared)
         return self._acceptors[stream]
 
     def roller(self, stream: str) -> Roller:
@@ -319,7 +325,7 @@ class Mill:
         """Streaming windows and the watermarks that move them."""
         from tidemill.flowing import Flow
 
-        return Flow(self.project, self.state, lambda: self.engine, self.progress)
+        return Flow(self.project, self.state, lambda: self.engine, self.progress, self.expiries)
 
     def results(
         self,
@@ -421,6 +427,13 @@ class Mill:
         with self._working():
             retract(self, plan)
         return self.slice(plan.slice)
+
+    @cached_property
+    def retention(self) -> Keeper:
+        """Plans what goes by the retention of its stream, and lets it go."""
+        from tidemill.expiring import Keeper
+
+        return Keeper(self)
 
     @contextmanager
     def _working(self) -> Iterator[None]:

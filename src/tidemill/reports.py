@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tidemill.accept.batch import Batch
     from tidemill.config import Stream
     from tidemill.events.delivery import Delivered
+    from tidemill.expiring import ExpiryStep
     from tidemill.rollups.roller import Rebuilt
     from tidemill.state.protocol import State
     from tidemill.streaming.refresh import Refreshed
@@ -47,12 +48,14 @@ class TickReport:
     results: Mapping[str, Sequence[Refreshed]] = field(
         default_factory=dict
     )  # of streaming windows, by stream
+    expired: Sequence[ExpiryStep] = ()  # what went by its retention
 
     @property
     def idle(self) -> bool:
         told = any(sink.delivered for sink in self.delivered)
         came_out = any(not one.idle for done in self.results.values() for one in done)
-        return all(stream.idle for stream in self.streams) and not (self.builds or told or came_out)
+        went_on = self.builds or told or came_out or self.expired
+        return all(stream.idle for stream in self.streams) and not went_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class StreamStatus:
     progress: Progress = field(default_factory=Progress)
     idle: frozenset[str] = frozenset()  # sources
     event_time: bool = True  # False: arrivals are its time
+    sealed: int | None = None  # raw before this instant is gone
 
     @property
     def sources(self) -> list[SourceStanding]:

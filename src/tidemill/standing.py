@@ -27,6 +27,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         progress=mill.state.progress(stream),
         idle=idle_sources(declared, clocks, mill.clock()),
         event_time=declared.in_event_time,
+        sealed=mill.expiries.seal(stream),
     )
 
 

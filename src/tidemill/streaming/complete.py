@@ -13,19 +13,31 @@ import numpy as np
 
 from tidemill.config.stream import Stream
 from tidemill.model.streaming import Trigger, WindowSpec
-from tidemill.model.time import Interval, parse_instant
+from tidemill.model.time import MAX_INSTANT, Interval, parse_instant
 from tidemill.model.windows import WindowKey
 from tidemill.state.protocol import State
 from tidemill.streaming.disturbed import merged
 from tidemill.streaming.rows import Wanted
-from tidemill.streaming.tasks import Task
+from tidemill.streaming.tasks import Task, clipped
 from tidemill.windows.announce import AVAILABLE, WITHDRAWN
 
 _AT_ONCE: Final = 1_000
 
 
-def heard_of(spec: WindowSpec, stream: Stream, state: State, after: int) -> tuple[int, Task | None]:
-    """How far the outbox was heard, and what the datasets that were built or withdrawn since ask for."""
+def has_news(state: State, stream: str, after: int) -> bool:
+    """Whether datasets were built or withdrawn since the outbox was heard."""
+    while events := state.outbox(after, _AT_ONCE, stream):
+        if any(event.type in (AVAILABLE, WITHDRAWN) for event in events):
+            return True
+        after = events[-1].seq
+    return False
+
+
+def heard_of(
+    spec: WindowSpec, stream: Stream, state: State, after: int, sealed: int | None = None
+) -> tuple[int, Task | None]:
+    """How far the outbox was heard, and what the datasets that were built or withdrawn since ask for, but
+    for windows that begin before the instant `sealed`."""
     span = stream.aggregation_span
     assert span is not None, spec
     touched: set[int] = set()
@@ -39,6 +51,10 @@ def heard_of(spec: WindowSpec, stream: Stream, state: State, after: int) -> tupl
     if not touched:
         return after, None
     starts = merged(Interval(start - spec.size + 1, start + span) for start in touched)
+    if sealed is not None:
+        starts = clipped(starts, sealed, MAX_INSTANT)
+        if not starts:
+            return after, None
     built = _built(stream.name, span, state, starts, spec.size)
     only = _closable(spec, span, starts, frozenset(window.start // span for window in built))
     hull = Interval(starts[0].start, starts[-1].end + spec.size)

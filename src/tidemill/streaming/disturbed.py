@@ -44,9 +44,11 @@ def restarts(
     keys: Mapping[Key, int],
     carried: Sequence[str],
     held: Sequence[str],
+    sealed: int | None = None,
 ) -> dict[Key, int]:
     """From when on each key is computed anew: from the start of the first of its windows that the disturbance
-    can reach, be it out or open. Everything before that stays as it is."""
+    can reach, be it out or open. Everything before that stays as it is, and so do windows that begin before
+    the instant `sealed`: what is in one of them is not computed again."""
     opened: dict[Key, int] = {}
     for table in map(read_ipc, carried):
         if table.num_rows:
@@ -59,7 +61,7 @@ def restarts(
         key = (row["tenant"], tuple(row[name] for name in columns[1:]))
         spans.setdefault(key, []).append((row["start"], row["end"]))
     return {
-        key: _restart(min(at, opened.get(key, at)), sorted(set(spans.get(key, ()))))
+        key: _restart(min(at, opened.get(key, at)), sorted(set(spans.get(key, ()))), sealed)
         for key, at in keys.items()
     }
 
@@ -69,15 +71,19 @@ def _plain(table: pa.Table, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([*times, *(table.schema.field(name) for name in columns)])
 
 
-def _restart(at: int, spans: Sequence[tuple[int, int]]) -> int:
+def _restart(at: int, spans: Sequence[tuple[int, int]], sealed: int | None) -> int:
     """Windows of one key follow each other. One may begin at the instant of the last row of the one before:
     then that one is computed again, too."""
-    restart = at
+    floor = at
+    if sealed is not None:
+        floor = max([sealed, *(end for start, end in spans if start < sealed)])
+        spans = [span for span in spans if span[0] >= sealed]
+    restart = max(at, floor)
     for start, end in reversed(spans):
         if end <= restart:
             break
         restart = min(restart, start)
-    return restart
+    return restart if sealed is None else max(restart, floor)
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:

@@ -25,7 +25,7 @@ from tidemill.streaming.aggregate import aggregate
 from tidemill.streaming.announce import Told, told_of
 from tidemill.streaming.assign import Assigned, assign
 from tidemill.streaming.keys import Key, bucket_of, key_codes
-from tidemill.streaming.results import Scope, changes, standing, write_results
+from tidemill.streaming.results import Scope, changes, current, standing, write_results
 from tidemill.streaming.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
 
 
@@ -54,6 +54,7 @@ class FoldUnit:
     )  # computed anew from there on: what is carried is void
     whole: bool = False  # not by_time: all keys are computed anew
     gone: bool = False  # slices may have gone since what stands was computed
+    sealed: int | None = None  # what begins before this instant stays as it is
     open_file: str | None = None  # where rows of open windows go; None: nobody needs them
 
 
@@ -107,6 +108,8 @@ def computed(unit: FoldUnit, rows: pa.Table) -> pa.Table:
 
 def rows_in(unit: FoldUnit) -> pa.Table:
     rows = rows_of(unit.spec, unit.stream, unit.files)
+    if unit.whole and unit.sealed is not None and not unit.spec.kind.by_time:
+        rows = _behind_sealed(unit, rows, unit.sealed)
     kept = [table for table in map(read_ipc, unit.carried) if table.num_rows]
     if not kept:
         return rows
@@ -116,6 +119,24 @@ def rows_in(unit: FoldUnit) -> pa.Table:
     old = old.filter(pa.array(np.array(mine, np.bool_)[codes]))
     both = pa.concat_tables([old, rows]).unify_dictionaries().combine_chunks()
     return both.sort_by([(AT, "ascending"), (SEQ, "ascending"), (LINE, "ascending")])
+
+
+def _behind_sealed(unit: FoldUnit, rows: pa.Table, sealed: int) -> pa.Table:
+    """Without the rows of windows that began before raw was gone, and went on."""
+    held = current(standing(unit.spec, unit.stream, unit.held, Scope(whole=True)))
+    start, end = (held.column(name).cast(pa.int64()).to_numpy() for name in ("start", "end"))
+    held = held.filter(pa.array((start < sealed) & (end > sealed)))
+    if not held.num_rows or not rows.num_rows:
+        return rows
+    columns = [held.column("tenant"), *(held.column(column_name(name)) for name in unit.spec.key)]
+    codes, values = key_codes(columns)
+    ends: dict[Key, int] = {}
+    for code, last in zip(codes.tolist(), held.column("end").cast(pa.int64()).to_pylist(), strict=True):
+        key = (str(values[code][0]), tuple(values[code][1:]))
+        ends[key] = max(last, ends.get(key, last))
+    mine, keys = _keys(unit.spec, rows)
+    floors = np.array([ends.get(key, sealed) for key in keys], np.int64)
+    return rows.filter(pa.array(rows.column(AT).to_numpy() >= floors[mine]))
 
 
 def _keys(spec: WindowSpec, rows: pa.Table) -> tuple[np.ndarray, list[Key]]:
@@ -131,6 +152,9 @@ def held_by(unit: FoldUnit, rows: pa.Table) -> pa.Table:
     if not unit.whole:
         return standing(spec, unit.stream, unit.held, Scope(since=_since(unit, rows)))
     held = standing(spec, unit.stream, unit.held, Scope(whole=True))
+    if unit.sealed is not None:
+        starts = held.column("start").cast(pa.int64()).to_numpy()
+        held = held.filter(pa.array(starts >= unit.sealed))
     if unit.buckets == 1 or not held.num_rows:
         return held
     codes, keys = key_codes([held.column("tenant"), *(held.column(column_name(name)) for name in spec.key)])

@@ -29,18 +29,19 @@ from tidemill.lake.table import Table
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.streaming import Close, WindowSpec
-from tidemill.model.time import Interval
+from tidemill.model.time import Interval, format_instant
 from tidemill.model.windows import OutboxEvent
+from tidemill.records.arrow import read_ipc
 from tidemill.state.protocol import State
 from tidemill.streaming.announce import results_available, told_of
-from tidemill.streaming.complete import heard_of
+from tidemill.streaming.complete import has_news, heard_of
 from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.streaming.fold import FoldUnit, fold
 from tidemill.streaming.keys import Key
 from tidemill.streaming.marks import Mark, fingerprint_of, read_mark
 from tidemill.streaming.places import Places
-from tidemill.streaming.results import results_schema, results_table
-from tidemill.streaming.rows import Extracted, ExtractUnit, Wanted, extract, rows_of
+from tidemill.streaming.results import Scope, current, results_schema, results_table, standing
+from tidemill.streaming.rows import AT, Extracted, ExtractUnit, Wanted, extract, rows_of
 from tidemill.streaming.tasks import (
     ALL,
     Task,
@@ -55,6 +56,7 @@ from tidemill.streaming.verify import Difference, check
 
 log = logging.getLogger(__name__)
 
+EXPIRED: Final = "expired"  # what a commit of raw says of itself that only lets go of what is old
 OPEN: Final = "_open"  # folder of the rows of open windows; readers of the table skip it
 
 
@@ -79,6 +81,13 @@ class Look:
     watermark: int | None
     now: int
     flush: bool = False  # a graceful stop: open windows come out as they are
+    sealed: int | None = None  # raw before this instant is gone: windows that begin there stay as they are
+    forgotten: int | None = None  # datasets that end before this instant are gone
+
+    def sealed_for(self, spec: WindowSpec) -> int | None:
+        """Windows that begin before this instant are never computed again."""
+        gone = [self.sealed, self.forgotten] if spec.close is Close.COMPLETE else [self.sealed]
+        return max((instant for instant in gone if instant is not None), default=None)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -177,12 +186,41 @@ class Refresher:
 
     # -- what is to be done
 
+    def needed(self, raw: int) -> tuple[int, str]:
+        """From which instant on results that are yet to come out need raw, which is at this version."""
+        mark = self._known()
+        if mark is None:
+            return ALL.start, "whose results are not made yet"
+        if self.spec.close is Close.COMPLETE:
+            news = has_news(self.state, self.stream.name, mark.heard)
+            return (ALL.start, "which has not heard of all datasets") if news else (ALL.end, "")
+        if mark.raw != raw or mark.watermark is None:
+            return ALL.start, "whose results are behind raw"
+        if self.spec.kind.by_time:
+            return mark.watermark - self.spec.size + 1, f"which is out up to {format_instant(mark.watermark)}"
+        at = mark.watermark + 1
+        for path in (self.root / OPEN / name for name in mark.carried):
+            if not path.is_file():
+                return ALL.start, "whose open windows have to be found again"
+            at = min([at, *read_ipc(str(path)).column(AT).to_pylist()])
+        return at, f"of which one is open since {format_instant(at)}"
+
+    def sealed(self, look: Look) -> int:
+        """How many results stand that are never computed again."""
+        sealed = look.sealed_for(self.spec)
+        if sealed is None or Table.existing(self.root) is None:
+            return 0
+        snapshot = self.table.snapshot()
+        paths = snapshot.paths(snapshot.select(None, {"start": (None, sealed - 1)}))
+        scope = Scope(starts=[Interval(ALL.start, sealed)])
+        return int(current(standing(self.spec, self.stream, paths, scope)).num_rows)
+
     def refresh(self, look: Look) -> Refreshed:
         """Bring the results up to the watermark, or up to the datasets that were built."""
         mark = self.mark()
         new = Mark(self.fingerprint, -1, look.snapshot.version, look.watermark)
         if self.spec.close is Close.COMPLETE:
-            task, new = self._by_datasets(mark, new)
+            task, new = self._by_datasets(mark, new, look)
         else:
             if mark is None and look.watermark is None and not (look.flush or self.table.snapshot().parts):
                 return Refreshed(self.spec.name)
@@ -201,9 +239,10 @@ class Refresher:
                 self._clean_up(new)
         return Refreshed(self.spec.name)
 
-    def _by_datasets(self, mark: Mark | None, new: Mark) -> tuple[Task | None, Mark]:
+    def _by_datasets(self, mark: Mark | None, new: Mark, look: Look) -> tuple[Task | None, Mark]:
         before = mark.heard if mark is not None else 0
-        heard, task = heard_of(self.spec, self.stream, self.state, before)
+        sealed = look.sealed_for(self.spec)
+        heard, task = heard_of(self.spec, self.stream, self.state, before, sealed)
         return task, replace(new, heard=heard, watermark=None)
 
     def _by_watermark(self, mark: Mark | None, look: Look) -> Task | None:
@@ -221,16 +260,23 @@ class Refresher:
                 starts += disturbed_starts(self.spec, late, before)
             if look.flush:
                 starts.append(Interval(watermark - self.spec.size + 1, ALL.end))
-            return self._of_grid(merged(starts), look) if starts else None
+            starts = self._not_sealed(merged(starts), look)
+            return self._of_grid(starts, look) if starts else None
         if before == watermark and late is None and not look.flush:
             return None
         return self._of_keys(mark, late, watermark, look)
 
     def _anew(self, look: Look, *, gone: bool) -> Task:
         trigger = first_trigger(self.spec, flush=look.flush)
-        starts = (ALL,) if self.spec.kind.by_time else ()
-        wanted = Wanted(ALL, starts=starts or None)
+        (span,) = self._not_sealed([ALL], look)
+        starts = (span,) if self.spec.kind.by_time else ()
+        wanted = Wanted(span, starts=starts or None)
         return Task(wanted, starts, whole=True, gone=gone, flush=look.flush, trigger=trigger)
+
+    def _not_sealed(self, starts: Sequence[Interval], look: Look) -> list[Interval]:
+        """Of starts of windows those that may be computed."""
+        sealed = look.sealed_for(self.spec)
+        return list(starts) if sealed is None else clipped(starts, sealed, ALL.end)
 
     def _of_grid(self, starts: Sequence[Interval], look: Look) -> Task:
         span = Interval(starts[0].start, starts[-1].end + self.spec.size)
@@ -244,7 +290,8 @@ class Refresher:
         again: dict[Key, int] = {}
         if late is not None:
             held = self.table.snapshot().paths()
-            again = restarts(self.spec, self.stream, first_instants(self.spec, late), carried, held)
+            first = first_instants(self.spec, late)
+            again = restarts(self.spec, self.stream, first, carried, held, look.sealed)
         low = ALL.start if mark.watermark is None else mark.watermark + 1
         span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
         if not (carried or again or look.flush or parts_for(self.spec, look.snapshot, [span])):
@@ -267,6 +314,7 @@ class Refresher:
             commits = look.raw.commits(after=mark.raw)
         except StorageError:  # trimmed
             return None
+        commits = [commit for commit in commits if EXPIRED not in commit.info]  # what they took is sealed
         if any(commit.removed for commit in commits):
             return None
         parts = look.snapshot.by_path
@@ -277,7 +325,10 @@ class Refresher:
         if not added:
             return None
         self.places.look(look.snapshot.version, anew=False)
-        span = Interval(ALL.start, before + 1)
+        low = look.sealed if look.sealed is not None else ALL.start
+        if low > before:
+            return None
+        span = Interval(low, before + 1)
         snapshot = replace(look.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
         found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
@@ -366,6 +417,7 @@ class Refresher:
             again=task.again,
             whole=task.whole,
             gone=task.gone,
+            sealed=look.sealed_for(self.spec),
         )
 
     def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
@@ -389,7 +441,7 @@ class Refresher:
         look = replace(look, watermark=mark.watermark)
         task: Task | None = self._anew(look, gone=False)
         if self.spec.close is Close.COMPLETE:
-            heard, task = heard_of(self.spec, self.stream, self.state, 0)
+            heard, task = heard_of(self.spec, self.stream, self.state, 0, look.sealed_for(self.spec))
             if heard != mark.heard:
                 return []
         if task is None:
