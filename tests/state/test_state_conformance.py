@@ -179,6 +179,38 @@ def test_a_build_from_an_older_set_leaves_the_tile_stale(state: State) -> None:
     assert tile.observed == {name_of(2)}
 
 
+def test_slices_that_touch_a_tile_from_outside_are_desired_in_it(state: State) -> None:
+    state.enter_all([slice_of(1), slice_of(2)])
+    state.apply_batch(batch_of("b1", [1], {0: [1]}))
+    state.apply_tiles("requests", 1, [build_of(0, [1])])
+    state.apply_batch(batch_of("b2", [2], {TILE: [2]}, version=2))
+    touched = {0: frozenset([name_of(2)]), TILE: frozenset([name_of(2)]), 2 * TILE: frozenset([name_of(1)])}
+    state.touch_tiles("requests", touched)
+    stale = state.stale_tiles("requests")
+    assert [(tile.state.key.start, tile.desired) for tile in stale] == [
+        (0, {name_of(1), name_of(2)}),
+        (TILE, {name_of(2)}),
+        (2 * TILE, {name_of(1)}),
+    ]
+    before = state.dump()
+    state.touch_tiles("requests", touched)
+    assert state.dump() == before
+    state.apply_tiles("requests", 2, [build_of(0, [1, 2], revision=2)])
+    state.touch_tiles("requests", {0: frozenset([name_of(1), name_of(2)])})
+    assert [tile.state.key.start for tile in state.stale_tiles("requests")] == [TILE, 2 * TILE]
+
+
+def test_a_tile_is_touched_by_slices_of_the_ledger_or_not_at_all(state: State) -> None:
+    state.enter_all([slice_of(1), slice_of(2, "other")])
+    state.apply_batch(batch_of("b1", [1], {0: [1]}))
+    before = state.dump()
+    for stranger in (2, 3):
+        with pytest.raises(StorageError, match="is not in the ledger of stream requests"):
+            state.touch_tiles("requests", {0: frozenset([name_of(1)]), TILE: frozenset([name_of(stranger)])})
+    state.touch_tiles("requests", {})
+    assert state.dump() == before
+
+
 def test_tiles_of_higher_levels_are_kept_by_level_and_span(state: State) -> None:
     builds = [TileBuild(TileKey("1m", start), f"h{start}", 1, None, 0) for start in (0, 7200, 14400)]
     state.apply_tiles("requests", 1, builds)

@@ -179,6 +179,17 @@ def test_tiles_of_a_retracted_slice_are_stale(state: State) -> None:
     assert (emptied.desired, emptied.observed, emptied.state.revision) == (frozenset(), frozenset(), 2)
 
 
+def test_a_tile_that_a_retracted_slice_touched_is_stale(state: State) -> None:
+    accept(state, 1)
+    accept(state, 2)
+    state.touch_tiles("requests", {0: frozenset([name_of(1), name_of(2)]), TILE: frozenset([name_of(2)])})
+    state.apply_tiles("requests", 1, [build_of(0, [1, 2])])
+    assert retract(state, 2)
+    (tile,) = state.stale_tiles("requests")
+    assert (tile.state.key.start, tile.desired) == (0, {name_of(1)})
+    assert state.base_tile("requests", TILE) is None
+
+
 def test_a_tile_that_was_never_built_and_has_nothing_left_is_forgotten(state: State) -> None:
     state.enter_all([slice_of(1), slice_of(2)])
     state.apply_batch(batch_of("b1", [1, 2], {0: [1], TILE: [1, 2]}))

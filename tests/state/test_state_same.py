@@ -121,7 +121,7 @@ class Story:
         often = [self.batch, self.lay, self.judge, self.take]
         at_times = [self.enter, self.complete, self.fail, self.renew, self.wait, self.build_tiles, self.mark]
         rarely = [self.release, self.retract, self.force, self.retry, self.lay_out, self.observe, self.merge]
-        rarely += [self.forget]
+        rarely += [self.forget, self.touch]
         self.dice.choice(4 * often + 2 * at_times + rarely)()
 
     def compare(self) -> None:
@@ -224,6 +224,17 @@ class Story:
                 revision = tile.state.revision + 1
                 builds.append(TileBuild(tile.state.key, set_hash(names), revision, None, 3, names))
         self.pair.ask(lambda state: state.apply_tiles(stream, self.batches, builds))
+
+    def touch(self) -> None:
+        stream = self.stream()
+        ids = [entry.id for entry in self.pair.sqlite.slices(stream, SliceStatus.ACCEPTED)]
+        tiles = {
+            self.start() + self.dice.randrange(4) * 15 * MINUTE: frozenset(
+                self.dice.sample(ids, min(2, len(ids)))
+            )
+            for _ in range(2 if ids else 0)
+        }
+        self.pair.ask(lambda state: state.touch_tiles(stream, tiles))
 
     def merge(self) -> None:
         stream = self.stream()

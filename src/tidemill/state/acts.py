@@ -6,7 +6,7 @@ Nothing here begins, commits or rolls back, and nothing leaves totals or tile ha
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.model.errors import StorageError
@@ -124,16 +124,21 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
     progress_acts.advance(db, stream, record.clocks, record.progress)
     last = db.execute("SELECT coalesce(max(place), -1) FROM runs WHERE stream = ?", (stream,))
     append_runs(db, stream, last.fetchone()[0] + 1, record.runs)
-    ids = {slice_id for ids in record.tiles.values() for slice_id in ids}
+    want(db, stream, record.tiles)
+    return True
+
+
+def want(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+    """Put slices into the desired sets of 5s tiles."""
+    ids = {slice_id for ids in tiles.values() for slice_id in ids}
     entries = {slice_id: entry_of(db, stream, slice_id) for slice_id in ids}
-    for start, members in record.tiles.items():
+    for start, members in tiles.items():
         db.executemany(
             "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
             " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = excluded.desired",
             [(stream, start, entries[id_].seq, mark(entries[id_].judgement)) for id_ in members],
         )
         rehash(db, stream, start)
-    return True
 
 
 def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult) -> None:

@@ -192,6 +192,12 @@ class State(Protocol):
         """Built tiles by level."""
         ...
 
+    def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+        """Put slices (by id) into the desired sets of 5s tiles (by start) that they need have no rows in, but
+        whose rows they change. To do it again changes nothing. StorageError, and nothing is changed, for a slice
+        that the ledger does not know."""
+        ...
+
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
         """Record tiles as committed at `version` of the rollups table, atomically. For a 5s tile the
         observed set becomes `slices`, whose `set_hash` its hash must be."""

@@ -121,9 +121,8 @@ def entries_heard(reply: Reply) -> list[SliceEntry]:
 
 
 def batch_said(record: BatchRecord) -> dict[str, object]:
-    ids = _numbered(slice_id for ids in record.tiles.values() for slice_id in ids)
     return {
-        "stream": record.stream,
+        **wanted_said(record.stream, record.tiles),
         "batch": record.batch,
         "versions": {"raw": str(record.raw_version), "quarantine": str(record.quarantine_version)},
         "decides": DECIDES,
@@ -131,8 +130,6 @@ def batch_said(record: BatchRecord) -> dict[str, object]:
         "clocks": clocks_said(record.clocks),
         "progress": progress_said(record.progress),
         "runs": list(record.runs),
-        "ids": list(ids),
-        "tiles": [[ordered(start), [ids[each] for each in those]] for start, those in record.tiles.items()],
     }
 
 
@@ -175,6 +172,15 @@ def progress_heard(reply: Reply) -> Progress:
 
 
 # -- tiles
+
+
+def wanted_said(stream: str, tiles: Mapping[int, frozenset[str]]) -> dict[str, object]:
+    ids = _numbered(slice_id for those in tiles.values() for slice_id in those)
+    return {
+        "stream": stream,
+        "ids": list(ids),
+        "tiles": [[ordered(start), [ids[each] for each in those]] for start, those in tiles.items()],
+    }
 
 
 def tiles_said(stream: str, version: int, builds: Sequence[TileBuild]) -> dict[str, object]:

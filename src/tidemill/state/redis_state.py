@@ -39,6 +39,7 @@ from tidemill.state.redis_rows import (
     texts,
     tile_heard,
     tiles_said,
+    wanted_said,
     windows_heard,
 )
 from tidemill.state.rows import TOTALS
@@ -143,6 +144,9 @@ class RedisState:
     def tile_counts(self, stream: str) -> Mapping[str, int]:
         found = pairs(self._store.look("tile_counts", stream=stream)[0])
         return {level: int(count) for level, count in found.items()}
+
+    def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+        self._store.act("touch_tiles", **wanted_said(stream, tiles))
 
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
         built = list(builds)

@@ -219,6 +219,10 @@ class SqliteState:
                 ).fetchall()
             )
 
+    def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+        with self._write() as db:
+            acts.want(db, stream, tiles)
+
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
         with self._write() as db:
             for build in builds:

@@ -152,6 +152,18 @@ function act.apply_batch(ask)
   return { 'ok', 1 }
 end
 
+function act.touch_tiles(ask)
+  local entries = {}
+  for i, id in ipairs(ask.ids) do
+    entries[i] = find({}, id, ask.stream)
+    if not entries[i] then
+      return { 'unknown', id, ask.stream }
+    end
+  end
+  want(ask.stream, ask.tiles, entries)
+  return { 'ok' }
+end
+
 -- Makes the named slices the observed set. One that nobody asked for stays visible: the tile is stale.
 local function observe_tile(stream, start, shorts)
   local name, now = key('tile', stream, start), {}
