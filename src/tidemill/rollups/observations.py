@@ -21,12 +21,11 @@ from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, read_ipc, write_ipc
 from tidemill.records.hashing import SEED_TRAIL
 from tidemill.records.runs import hash_keys, within
+from tidemill.rollups.cells import TEXT, cell_schema
 from tidemill.rollups.events import passing
 from tidemill.rollups.spec import Metric
 
 SEEN: Final = ".seen"
-TEXT: Final = pa.dictionary(pa.int32(), pa.string())
-KEYS: Final = {"string": TEXT, "integer": pa.int64(), "boolean": pa.bool_()}
 
 
 def observation_schema(metric: Metric) -> pa.Schema:
@@ -39,7 +38,7 @@ def observation_schema(metric: Metric) -> pa.Schema:
             ("event_id", pa.string()),
             ("tenant", TEXT),
             ("state", TEXT),
-            *((f"k{i}", KEYS[d.type]) for i, d in enumerate(metric.dimensions)),
+            *(cell_schema(metric).field(f"k{i}") for i in range(len(metric.dimensions))),
             ("seq", pa.int64()),
         ]
     )

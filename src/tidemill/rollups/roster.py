@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from tidemill.model.metrics import OTHER
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
+from tidemill.rollups.cells import TEXT, cell_schema
 from tidemill.rollups.events import passing
 from tidemill.rollups.grouping import coded, grouped
-from tidemill.rollups.observations import KEYS, TEXT, coded_text, joined
+from tidemill.rollups.observations import coded_text, joined
 from tidemill.rollups.spec import Metric, RollupSpec
 
 KEYS_LEFT: Final = ".keys"
@@ -58,7 +59,7 @@ def roster_schema(metric: Metric) -> pa.Schema:
     return pa.schema(
         [
             ("tenant", TEXT),
-            *((f"k{i}", KEYS[d.type]) for i, d in enumerate(metric.dimensions)),
+            *(cell_schema(metric).field(f"k{i}") for i in range(len(metric.dimensions))),
             ("seq", pa.int64()),
             ("line", pa.int64()),
         ]
@@ -165,8 +166,8 @@ def _known(keys: pa.Table, table: pa.Table) -> Mask:
     for name in table.column_names:
         mine, their, missing = _alike(one(keys.column(name)), one(table.column(name)))
         known &= ~missing
-        width = int(mine.max()) + 2
         both = np.where(missing, 0, their)
+        width = int(max(mine.max(), both.max(initial=0))) + 1  # a dictionary may hold what no key has
         distinct, ours = np.unique(ours * width + mine, return_inverse=True)
         at = np.searchsorted(distinct, theirs * width + both)
         found = at < distinct.size

@@ -18,8 +18,9 @@ from tidemill.model.levels import BASE
 from tidemill.model.metrics import NONE_STATE
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
+from tidemill.rollups.cells import cell_schema
 from tidemill.rollups.grouping import Codes, Groups, coded, grouped
-from tidemill.rollups.observations import KEYS, TEXT, joined, order_of
+from tidemill.rollups.observations import joined, order_of
 from tidemill.rollups.spec import Metric
 
 _NO: Final = -1
@@ -62,7 +63,7 @@ def state_cells(metric: Metric, observations: pa.Table, wanted: Mask | None = No
     """The 5s cells of observations (of those `wanted`) that are sorted and hold each object's history from
     its beginning; when all rules are local, from the one before the first that is wanted."""
     if not observations.num_rows:
-        return cells_schema(metric).empty_table()
+        return cell_schema(metric).empty_table()
     told = histories(metric, observations)
     every = np.ones(observations.num_rows, np.bool_) if wanted is None else wanted
     return _summed(metric, observations, told, list(_rows(metric, told, every, 1)))
@@ -92,7 +93,7 @@ def signed_cells(metric: Metric, union: pa.Table, new: Mask) -> pa.Table:
     """`contribution`, for the union and which of its rows are new."""
     assert metric.following is not None
     if not new.any():
-        return cells_schema(metric).empty_table()
+        return cell_schema(metric).empty_table()
     told = histories(metric, union)
     after_new = np.zeros(new.size, np.bool_)
     after_new[1:] = new[:-1] & ~told.begins[1:]
@@ -180,27 +181,12 @@ def _seen_before(told: Histories, at: Ints) -> tuple[Ints, Ints]:
 # -- cells
 
 
-def cells_schema(metric: Metric) -> pa.Schema:
-    return pa.schema(
-        [
-            ("tenant", TEXT),
-            *((f"k{i}", KEYS[d.type]) for i, d in enumerate(metric.dimensions)),
-            ("state", TEXT),
-            ("rule", TEXT),
-            ("from", TEXT),
-            ("to", TEXT),
-            ("bucket", pa.int64()),
-            ("count", pa.int64()),
-        ]
-    )
-
-
 def _summed(metric: Metric, observations: pa.Table, told: Histories, rows: Sequence[_Rows]) -> pa.Table:
     """Cells of the rows: one for each key, state or transition, and bucket; none where they cancel out."""
     assert metric.following is not None
     rows = [each for each in rows if each.key.size]
     if not rows:
-        return cells_schema(metric).empty_table()
+        return cell_schema(metric).empty_table()
     states = len(told.texts) + 1
     rule = np.concatenate([np.full(each.key.size, each.rule + 1) for each in rows])
     left = np.concatenate([np.zeros(r.key.size, np.int64) if r.left is None else r.left + 1 for r in rows])
@@ -235,7 +221,7 @@ def _summed(metric: Metric, observations: pa.Table, told: Histories, rows: Seque
     columns["to"] = _text(state[first], texts, net)
     columns["bucket"] = pa.array(bucket[first])
     columns["count"] = pa.array(counts[kept])
-    return pa.table(columns, schema=cells_schema(metric))
+    return pa.table(columns, schema=cell_schema(metric))
 
 
 def _text(codes: Ints, texts: pa.StringArray, absent: Mask) -> pa.DictionaryArray:

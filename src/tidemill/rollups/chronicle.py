@@ -1,0 +1,443 @@
+"""The chronicle of a stream: what came before, where that decides what an event adds to a metric.
+
+Keeps the trails of objects and the roster of keys as a pure function of raw in the order of the ledger, so
+both can be lost and are then made again. It tells the state which tiles a batch touched; it builds no tile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.lake.sync import make_folder
+from tidemill.lake.table import Table
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import set_hash
+from tidemill.records.arrow import read_ipc
+from tidemill.records.plan import ReadPlan
+from tidemill.records.runs import crowded_tier, key_ranges
+from tidemill.rollups.cell_files import PARTIAL
+from tidemill.rollups.observations import SEEN, joined
+from tidemill.rollups.recollecting import (
+    EnterUnit,
+    NoteUnit,
+    Recounted,
+    RecountUnit,
+    TellUnit,
+    enter,
+    keys_left,
+    left_by,
+    note_raw,
+    recount,
+    tell,
+    tile_spans,
+)
+from tidemill.rollups.roster import Roster
+from tidemill.rollups.spec import Metric, RollupSpec
+from tidemill.rollups.trails import (
+    FAN_IN,
+    SUFFIX,
+    MergeTrails,
+    Touched,
+    TrailLog,
+    TrailSet,
+    is_whole,
+    merge_trails,
+    trail_folder,
+    write_trail,
+)
+from tidemill.state.protocol import State
+
+log = logging.getLogger(__name__)
+
+PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
+ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
+ROSTER: Final = ".roster"
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """What raw alone says: files of 5s cells of state metrics by day, the roster, who touched which tiles."""
+
+    days: Mapping[int, Sequence[str]]
+    roster: Roster | None
+    touched: Touched
+
+
+class Chronicle:
+    """Of one stream. Not for use by several threads at once, and by one process at a time."""
+
+    def __init__(
+        self, warehouse: Path, spec: RollupSpec, plan: ReadPlan, engine: Engine, state: State, raw: Table
+    ) -> None:
+        """`plan` is the `metric_plan` of the stream."""
+        self.folder: Final = trail_folder(warehouse, spec.stream)
+        self.spec: Final = spec
+        self._warehouse = warehouse
+        self._plan = plan
+        self._engine = engine
+        self._state = state
+        self._raw = raw
+        self._seen: int | None = None  # the version of raw that it is in line with
+        self._log: TrailLog | None = None
+        self._roster = Roster.of(spec)
+
+    @property
+    def needed(self) -> bool:
+        return self.spec.in_order
+
+    @property
+    def followed(self) -> tuple[Metric, ...]:
+        return tuple(metric for metric in self.spec.metrics if metric.following is not None)
+
+    @property
+    def roster(self) -> Roster | None:
+        """The keys that are admitted; None when no metric has a limit. After `catch_up` it is that of raw."""
+        return self._roster if self._roster.metrics else None
+
+    @property
+    def touched(self) -> Touched:
+        """Everything that was ever told to the state, of the batches that there are."""
+        return _united(each.touched for each in self._standing().sets.values())
+
+    # -- in line with raw
+
+    def catch_up(self) -> None:
+        """Bring it in line with raw, as far as the state knows its batches. When nothing happened it costs a
+        look at the version of raw."""
+        if not self.needed or self._raw.refresh() == self._seen:
+            return
+        standing = self._standing()
+        in_raw = self._batches()
+        covered = {batch: place for each in standing.sets.values() for batch, place in each.batches.items()}
+        # Raw may lose batches to its retention: what was seen then is still known. Undone ones nobody knows.
+        gone = {
+            batch
+            for batch in covered.keys() - in_raw.keys()
+            if not self._state.has_batch(self.spec.stream, batch)
+        }
+        if (gone or in_raw.keys() - covered.keys()) and not self._mend(standing, in_raw, covered, gone):
+            return  # some of raw is for accept to tell of first
+        self._seen = self._raw.version
+
+    def tell_all(self) -> None:
+        """Tell the state again what it was told ever: for one that was made anew by `recover`."""
+        if self.needed and (touched := self.touched):
+            self._state.touch_tiles(self.spec.stream, touched)
+
+    def add(self, batch: str, slices: Mapping[str, int], folder: Path) -> Touched | None:
+        """Take up the batch that was just committed, from what its tap left in `folder` (see `note`).
+
+        `slices` are its slices with their places in the ledger. Leaves in `folder`, beside the cells of other
+        metrics, what the batch changes in those of state metrics. Answers which tiles it touched from
+        outside, after telling the state. None: it was taken up from raw, nothing was left, so tiles have to be made
+        from raw too."""
+        if not self.needed:
+            return {}
+        standing = self._standing()
+        place = (min(slices.values(), default=0), max(slices.values(), default=0))
+        last = max((high for each in standing.sets.values() for _, high in each.batches.values()), default=-1)
+        if self._seen != self._raw.refresh() - 1 or place[0] <= last:
+            self.catch_up()
+            return None
+        touched = self._enter(standing, {batch: place}, slices, folder, folder)
+        self._seen = self._raw.version
+        return touched
+
+    def tidy(self) -> int:
+        """Merge sets of trails of about one size, so that there are few to look at; how many went."""
+        if not self.needed:
+            return 0
+        standing = self._standing()
+        sizes = {
+            name: sum((self.folder / file).stat().st_size for file in each.names)
+            for name, each in standing.sets.items()
+        }
+        old = [standing.sets[name] for name in crowded_tier(sizes, FAN_IN)]
+        if not old:
+            return 0
+        size = sum(sizes[each.name] for each in old)
+        batches = {batch: place for each in old for batch, place in each.batches.items()}
+        name = f"m{set_hash(batches)[:24]}"
+        units = [
+            MergeTrails(metric, files, low, high, str(self.folder / f"{name}-{i}~{metric.name}{SUFFIX}"))
+            for metric in self.followed
+            if (files := [str(self.folder / f) for each in old for f in each.files.get(metric.name, ())])
+            for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
+        ]
+        self._engine.run(merge_trails, units, "merge trails", size)
+        new: dict[str, list[str]] = {}
+        for unit in units:
+            new.setdefault(unit.metric.name, []).append(Path(unit.target).name)
+        merged = TrailSet(name, batches, new, _united(each.touched for each in old))
+        failpoint("chronicle.after_merge")
+        standing.enter(merged, [each.name for each in old])
+        standing.sweep()
+        return len(old)
+
+    # -- for tiles
+
+    def state_cells_for(self, tiles: Mapping[int, Sequence[str]], folder: Path) -> list[str]:
+        """Files with the state cells, in full, of 5s tiles (start -> raw parts that may hold its events)."""
+        if not self.followed or not tiles:
+            return []
+        spans = tile_spans(list(tiles))
+        pieces = [(span, sorted({p for s in tiles if span.holds(s) for p in tiles[s]})) for span in spans]
+        size = _bytes({path for _, paths in pieces for path in paths})
+        count = 2 * self._engine.parallelism if size > PARALLEL_BYTES else 1
+        trails = {metric.name: self._trails(metric) for metric in self.followed}
+        units = [
+            TellUnit(
+                spec=self.spec,
+                plan=self._plan,
+                tiles=[pieces[i] for i in group],
+                trails=trails,
+                roster=self.roster,
+                out=str(folder / f"states-{pieces[group[0]][0].start}{PARTIAL}"),
+            )
+            for group in spread([span.end - span.start for span in spans], count)
+        ]
+        return self._engine.run(tell, units, "states of tiles", size)
+
+    def recount(self, raw: Sequence[str], seqs: Mapping[str, int], folder: Path) -> Recount:
+        """Everything again, from raw parts alone (`seqs`: slice -> place in the ledger); in `folder`."""
+        size = self._note(raw, folder)
+        roster = Roster.of(self.spec).grown(self._keys(folder, seqs))
+        known = roster if roster.metrics else None
+        count = self._ranges(size) * -(-size // (1 << 30))
+        units = [
+            RecountUnit(
+                metric=metric,
+                keys=keys,
+                seen=left_by(folder, metric.name, SEEN),
+                seqs=seqs,
+                roster=known,
+                folder=str(folder),
+                name=f"recount-{metric.name}-{i}",
+            )
+            for metric in self.followed
+            for i, keys in enumerate(key_ranges(max(1, count)))
+        ]
+        found: list[Recounted] = self._engine.run(recount, units, "states from raw", size)
+        days: dict[int, list[str]] = {}
+        for each in found:
+            for day, path in each.days:
+                days.setdefault(day, []).append(path)
+        ids = {seq: name for name, seq in seqs.items()}
+        touched = _named((pair for each in found for pair in each.touched), ids)
+        return Recount(days, known, touched)
+
+    # -- within
+
+    def _standing(self) -> TrailLog:
+        """The log, with what it names checked once: what is gone or damaged is as if it had never been."""
+        if self._log is None:
+            self._log = TrailLog(self.folder, _made_for(self.spec))
+            broken = {
+                each.name
+                for each in self._log.sets.values()
+                if not all(is_whole(self.folder / name) for name in each.names)
+            }
+            roster = self._read_roster() if self._log.sets else self._roster
+            if roster is None:
+                broken = set(self._log.sets)
+            else:
+                self._roster = roster
+            if broken:
+                log.warning("%d sets of trails are gone", len(broken), extra={"stream": self.spec.stream})
+                self._log.enter(None, broken)
+            self._log.sweep()
+        return self._log
+
+    def _batches(self) -> dict[str, list[str]]:
+        """Batches of raw with their parts; the name of a part begins with its batch."""
+        found: dict[str, list[str]] = {}
+        for path in self._raw.snapshot().paths():
+            found.setdefault(Path(path).name.partition("-")[0], []).append(path)
+        return found
+
+    def _mend(
+        self,
+        standing: TrailLog,
+        in_raw: Mapping[str, Sequence[str]],
+        covered: Mapping[str, tuple[int, int]],
+        gone: Collection[str],
+    ) -> bool:
+        """Forget from the first place on where it is not in line with raw, and take up again what raw has;
+        whether that is all of it."""
+        entries = self._state.slices(self.spec.stream)
+        seqs = {entry.id: entry.seq for entry in entries}
+        places: dict[str, tuple[int, int]] = dict(covered)
+        for entry in entries:
+            batch = entry.batch
+            if batch is not None and batch in in_raw and batch not in covered:
+                low, high = places.get(batch, (entry.seq, entry.seq))
+                places[batch] = (min(low, entry.seq), max(high, entry.seq))
+        kept = dict(standing.sets)
+        missing = (in_raw.keys() - covered.keys()) & places.keys()
+        start = min(places[batch][0] for batch in {*gone, *missing}) if gone or missing else None
+        while start is not None:
+            doomed = [
+                each
+                for each in kept.values()
+                if any(high >= start or b in gone for b, (_, high) in each.batches.items())
+            ]
+            if not doomed:
+                break
+            for each in doomed:
+                del kept[each.name]
+                missing |= each.batches.keys() & in_raw.keys()
+            start = min([start, *(low for each in doomed for low, _ in each.batches.values())])
+        if start is None:
+            return False
+        if forgotten := standing.sets.keys() - kept.keys():
+            log.warning("forgetting %d sets of trails", len(forgotten), extra={"stream": self.spec.stream})
+            standing.enter(None, forgotten)
+            standing.sweep()
+        self._roster = self._roster.before(start)
+        self._take_up({batch: places[batch] for batch in missing}, in_raw, seqs, standing)
+        return in_raw.keys() <= places.keys()
+
+    def _take_up(
+        self,
+        missing: Mapping[str, tuple[int, int]],
+        in_raw: Mapping[str, Sequence[str]],
+        seqs: Mapping[str, int],
+        standing: TrailLog,
+    ) -> None:
+        rows = {str(self._raw.root / part.path): part.rows for part in self._raw.snapshot().parts}
+        order = sorted(missing, key=lambda batch: missing[batch])
+        while order:
+            many = 0
+            taken: list[str] = []
+            while order and (not taken or many < ROWS_AT_ONCE):
+                many += sum(rows[path] for path in in_raw[order[0]])
+                taken.append(order.pop(0))
+            # Batches whose places overlap are taken up together: the order of the ledger is that of slices.
+            while order and missing[order[0]][0] < max(missing[batch][1] for batch in taken):
+                taken.append(order.pop(0))
+            name = f"chronicle-{set_hash(taken)[:24]}"
+            folder = self._raw.staging(name)
+            paths = [path for batch in taken for path in in_raw[batch] if rows[path]]
+            story = {"stream": self.spec.stream}
+            log.info("taking %d batches up from raw", len(taken), extra=story)
+            self._note(paths, folder)
+            self._enter(standing, {batch: missing[batch] for batch in taken}, seqs, folder, None)
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+
+    def _note(self, raw: Sequence[str], folder: Path) -> int:
+        """What the events of raw parts would have left for it; how many bytes of raw were read."""
+        sizes = [max(1, Path(path).stat().st_size) for path in raw]
+        units = [
+            NoteUnit(self.spec, self._plan, [raw[i] for i in group], str(folder), f"raw-{number}")
+            for number, group in enumerate(spread(sizes, 4 * self._engine.parallelism))
+        ]
+        self._engine.run(note_raw, units, "observations", sum(sizes))
+        return sum(sizes)
+
+    def _keys(self, folder: Path, seqs: Mapping[str, int]) -> dict[str, pa.Table]:
+        limited = [metric for metric in self.spec.metrics if metric.limit is not None]
+        found = {metric.name: keys_left(metric, folder, seqs) for metric in limited}
+        return {name: keys for name, keys in found.items() if keys is not None}
+
+    def _enter(
+        self,
+        standing: TrailLog,
+        batches: Mapping[str, tuple[int, int]],
+        seqs: Mapping[str, int],
+        folder: Path,
+        cells: Path | None,
+    ) -> Touched:
+        """Trails first, then the state hears what they touch, then the roster, then the log says that they
+        count: whatever a crash leaves behind is made again, and nothing is told twice to another effect."""
+        make_folder(self.folder, top=self._warehouse)
+        roster = self._roster.grown(self._keys(folder, seqs))
+        name = set_hash(batches)[:24]
+        seen = {metric.name: left_by(folder, metric.name, SEEN) for metric in self.followed}
+        size = _bytes(path for paths in seen.values() for path in paths)
+        units = [
+            EnterUnit(
+                metric=metric,
+                keys=keys,
+                seen=seen[metric.name],
+                seqs=seqs,
+                trails=self._trails(metric),
+                roster=roster if metric.limit is not None else None,
+                target=str(self.folder / f"{name}-{i}~{metric.name}{SUFFIX}"),
+                cells=None if cells is None else str(cells / f"states-{i}~{metric.name}{PARTIAL}"),
+            )
+            for metric in self.followed
+            if seen[metric.name]
+            for i, keys in enumerate(key_ranges(self._ranges(size)))
+        ]
+        entered = self._engine.run(enter, units, "trails", size)
+        ids = {seq: slice_id for slice_id, seq in seqs.items()}
+        touched = _named((pair for each in entered for pair in each.touched), ids)
+        failpoint("chronicle.after_trails")
+        if touched:
+            self._state.touch_tiles(self.spec.stream, touched)
+        failpoint("chronicle.after_state")
+        self._write_roster(roster, first=not standing.sets)
+        files: dict[str, list[str]] = {}
+        for each in entered:
+            if each.trail is not None:
+                files.setdefault(each.metric, []).append(Path(each.trail).name)
+        standing.enter(TrailSet(name, dict(batches), files, touched))
+        failpoint("chronicle.after_log")
+        return touched
+
+    def _trails(self, metric: Metric) -> list[str]:
+        sets = self._standing().sets.values()
+        return [str(self.folder / name) for each in sets for name in each.files.get(metric.name, ())]
+
+    def _ranges(self, size: int) -> int:
+        return self._engine.parallelism if size > PARALLEL_BYTES else 1
+
+    def _write_roster(self, roster: Roster, *, first: bool) -> None:
+        for metric in roster.metrics:
+            if first or roster.keys(metric) is not self._roster.keys(metric):
+                write_trail(self.folder / f"{metric}{ROSTER}", roster.keys(metric))
+        self._roster = roster
+
+    def _read_roster(self) -> Roster | None:
+        """As it was last written; None when a part of it is gone."""
+        empty = Roster.of(self.spec)
+        paths = {metric: self.folder / f"{metric}{ROSTER}" for metric in empty.metrics}
+        if not all(is_whole(path) for path in paths.values()):
+            return None
+        return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
+
+
+def _made_for(spec: RollupSpec) -> str:
+    """What the chronicle depends on in the configuration."""
+    metrics = [repr(m) for m in spec.metrics if m.following is not None or m.limit is not None]
+    return hashlib.sha256("\n".join(metrics).encode()).hexdigest()
+
+
+def _named(touched: Iterable[tuple[int, int]], ids: Mapping[int, str]) -> dict[int, frozenset[str]]:
+    found: dict[int, set[str]] = {}
+    for start, seq in touched:
+        found.setdefault(start, set()).add(ids[seq])
+    return {start: frozenset(found[start]) for start in sorted(found)}
+
+
+def _united(many: Iterable[Touched]) -> dict[int, frozenset[str]]:
+    found: dict[int, frozenset[str]] = {}
+    for touched in many:
+        for start, names in touched.items():
+            found[start] = found.get(start, frozenset()) | names
+    return {start: found[start] for start in sorted(found)}
+
+
+def _bytes(paths: Iterable[str]) -> int:
+    return sum(Path(path).stat().st_size for path in paths)

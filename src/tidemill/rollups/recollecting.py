@@ -1,0 +1,221 @@
+"""The kernels of the chronicle: what events leave for it, what a batch adds, what can be told from it.
+
+Each reads and writes files and hands back little; none of them decides which files count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.model.levels import BASE
+from tidemill.model.time import DAY, Interval
+from tidemill.records.arrow import one, read_ipc, write_ipc
+from tidemill.records.plan import ReadPlan
+from tidemill.rollups.cell_files import PARTIAL, write_partial
+from tidemill.rollups.events import read_events
+from tidemill.rollups.observations import (
+    SEEN,
+    in_order,
+    joined,
+    no_observations,
+    observed,
+    placed,
+    read_seen,
+    write_seen,
+)
+from tidemill.rollups.roster import KEYS_LEFT, Roster, keys_of
+from tidemill.rollups.spec import Metric, RollupSpec
+from tidemill.rollups.trails import asked, histories_of, write_trail
+from tidemill.rollups.transitions import signed_cells, state_cells, touched_by, union_of
+
+ALL_TIME: Final = Interval(-(1 << 62), 1 << 62)
+
+
+def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str, roster: Roster | None = None) -> None:
+    """Leave what the chronicle needs of accepted events, while they are in memory: `{name}~{metric}.seen` and
+    `{name}~{metric}.keys`. With the roster as it stands, keys that it has no room for are not looked at."""
+    for metric in spec.metrics:
+        if metric.limit is not None and not _is_full(roster, metric, events):
+            keys = keys_of(metric, events)
+            if keys.num_rows:
+                write_ipc(folder / f"{name}~{metric.name}{KEYS_LEFT}", keys.combine_chunks())
+        if metric.following is not None:
+            observations = observed(metric, events)
+            if observations.num_rows:
+                write_seen(folder / f"{name}~{metric.name}{SEEN}", observations)
+
+
+def _is_full(roster: Roster | None, metric: Metric, events: pa.Table) -> bool:
+    if roster is None:
+        return False
+    return roster.is_full_for(metric.name, events.column("tenant").unique().to_pylist())
+
+
+def left_by(folder: Path, metric: str, suffix: str) -> list[str]:
+    """The files of that kind that `note` left of a metric."""
+    return sorted(str(path) for path in folder.glob(f"*~{metric}{suffix}"))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteUnit:
+    """Raw parts of which is left what their events would have left as they were accepted."""
+
+    spec: RollupSpec
+    plan: ReadPlan
+    raw: Sequence[str]
+    folder: str
+    name: str
+
+
+def note_raw(unit: NoteUnit) -> Iterator[int]:
+    events = read_events(unit.plan, unit.raw, ALL_TIME, None)
+    for number, table in enumerate(events):
+        note(unit.spec, table, Path(unit.folder), f"{unit.name}-{number}")
+    yield sum(table.num_rows for table in events)
+
+
+def keys_left(metric: Metric, folder: Path, seqs: Mapping[str, int]) -> pa.Table | None:
+    """The keys that `note` left, with their places in the ledger."""
+    tables = [placed(read_ipc(path), seqs) for path in left_by(folder, metric.name, KEYS_LEFT)]
+    return joined(tables) if tables else None
+
+
+# -- what a batch adds
+
+
+@dataclass(frozen=True, slots=True)
+class EnterUnit:
+    """New observations of one metric, of the objects in a range of keys."""
+
+    metric: Metric
+    keys: tuple[int, int]
+    seen: Sequence[str]
+    seqs: Mapping[str, int]
+    trails: Sequence[str]  # what is known of objects so far
+    roster: Roster | None
+    target: str  # the trail to write
+    cells: str | None  # where to leave what they change; None: nowhere
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    metric: str
+    trail: str | None  # None: there is nothing to remember
+    touched: Sequence[tuple[int, int]]  # 5s tile, place in the ledger of the slice that touched it
+
+
+def enter(unit: EnterUnit) -> Iterator[Entered]:
+    metric = unit.metric
+    added = seen_of(metric, unit.seen, unit.seqs, unit.keys)
+    if not added.num_rows:
+        yield Entered(metric.name, None, [])
+        return
+    write_trail(Path(unit.target), added)
+    before = histories_of(metric, unit.trails, asked(added), unit.keys)
+    union, new = union_of(before, added)
+    tiles, places = touched_by(metric, union, new)
+    if unit.cells is not None:
+        cells = signed_cells(metric, _renamed(unit.roster, metric, union), new)
+        write_partial(Path(unit.cells), {metric.name: cells})
+    yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), places.tolist(), strict=True)))
+
+
+def seen_of(metric: Metric, files: Sequence[str], seqs: Mapping[str, int], keys: tuple[int, int]) -> pa.Table:
+    """The observations in files that `note` left, of the objects in a range of keys."""
+    tables = [table for path in files if (table := read_seen(path, *keys)).num_rows]
+    if not tables:
+        return no_observations(metric)
+    return in_order(joined([placed(joined([table]), seqs) for table in tables]))
+
+
+def _renamed(roster: Roster | None, metric: Metric, observations: pa.Table) -> pa.Table:
+    return observations if roster is None else roster.renamed(metric.name, observations)
+
+
+# -- what stands in tiles
+
+
+@dataclass(frozen=True, slots=True)
+class TellUnit:
+    """5s tiles whose state cells are wanted in full."""
+
+    spec: RollupSpec
+    plan: ReadPlan
+    tiles: Sequence[tuple[Interval, Sequence[str]]]  # whole tiles, and the raw parts that hold their events
+    trails: Mapping[str, Sequence[str]]  # by metric
+    roster: Roster | None
+    out: str
+
+
+def tell(unit: TellUnit) -> Iterator[str]:
+    """Which objects were seen in the tiles is read from raw, what was seen of them from the trails."""
+    events = [table for span, raw in unit.tiles for table in read_events(unit.plan, raw, span, None)]
+    found = {}
+    for metric in unit.spec.metrics:
+        if metric.following is None:
+            continue
+        tables = [observed(metric, table) for table in events]
+        tables = [table for table in tables if table.num_rows]
+        if not tables:
+            continue
+        objects = asked(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
+        known = histories_of(metric, unit.trails.get(metric.name, ()), objects, (0, 1 << 64))
+        time = one(known.column("time")).to_numpy()
+        wanted = np.zeros(time.size, np.bool_)
+        for span, _ in unit.tiles:
+            wanted |= (time >= span.start) & (time < span.end)
+        found[metric.name] = state_cells(metric, _renamed(unit.roster, metric, known), wanted)
+    write_partial(Path(unit.out), found)
+    yield unit.out
+
+
+# -- everything, from raw alone
+
+
+@dataclass(frozen=True, slots=True)
+class RecountUnit:
+    """All observations of one metric, of the objects in a range of keys."""
+
+    metric: Metric
+    keys: tuple[int, int]
+    seen: Sequence[str]
+    seqs: Mapping[str, int]
+    roster: Roster | None
+    folder: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recounted:
+    days: Sequence[tuple[int, str]]  # and a file of 5s cells of that day
+    touched: Sequence[tuple[int, int]]
+
+
+def recount(unit: RecountUnit) -> Iterator[Recounted]:
+    whole = seen_of(unit.metric, unit.seen, unit.seqs, unit.keys)
+    tiles, places = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
+    cells = state_cells(unit.metric, _renamed(unit.roster, unit.metric, whole))
+    days = one(cells.column("bucket")).to_numpy() // DAY
+    left = []
+    for day in np.unique(days).tolist():
+        path = Path(unit.folder) / f"{unit.name}-{day}{PARTIAL}"
+        write_partial(path, {unit.metric.name: cells.filter(pa.array(days == day))})
+        left.append((day * DAY, str(path)))
+    yield Recounted(left, list(zip(tiles.tolist(), places.tolist(), strict=True)))
+
+
+def tile_spans(starts: Sequence[int]) -> list[Interval]:
+    """5s tiles as spans, those that follow one another as one."""
+    spans: list[Interval] = []
+    for start in sorted(starts):
+        if spans and spans[-1].end == start:
+            spans[-1] = Interval(spans[-1].start, start + BASE.tile)
+        else:
+            spans.append(Interval(start, start + BASE.tile))
+    return spans
