@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from hypothesis import strategies as st
 
-from tidemill.model.metrics import OTHER, TransitionRule
+from tidemill.model.metrics import NONE_STATE, OTHER, TransitionRule
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, WEEK, parse_instant
 from tidemill.testing.kinds import (
     OracleCounter,
@@ -195,7 +195,7 @@ def _event(number: int, random: Random) -> dict[str, Json]:
         "tenant": random.choice(["acme", "acme", "globex"]),
         "thing": random.choice(["x", "y", "z", ""]),
         "number": _number(random.choice([1, 2])),
-        "state": random.choice(STATES),
+        "state": random.choice([*STATES, *STATES, NONE_STATE]),
         "gear": _number(random.choice([-1, 0, 1])),
         "up": random.random() < 0.5,
         "place": {"region": random.choice(["eu", "us", "ap", OTHER, ""])},
