@@ -6,7 +6,7 @@ difference. Nothing is judged here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,11 +59,8 @@ class Source:
     """The groups of each path, and how many rows there are."""
 
     size: int
-    groups: Mapping[str, Sequence[Group]]
+    of: Callable[[str], Sequence[Group]]
     tally: Tally = field(default_factory=Tally)
-
-    def of(self, path: str) -> Sequence[Group]:
-        return self.groups.get(path, ())
 
 
 # -- an index part
@@ -71,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    path: str
+    number: int  # of the row group
     kind: str
     low: Edge | None
     high: Edge | None
@@ -79,14 +76,19 @@ class _Place:
 
 
 @lru_cache(maxsize=256)
-def _directory(path: str, _size: int, _written: int) -> tuple[pq.FileMetaData, tuple[_Place, ...]]:
+def _directory(
+    path: str, _size: int, _written: int
+) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Place]]]:
     with open_part(path) as file:
         metadata = file.metadata
         column = {name: place for place, name in enumerate(file.schema_arrow.names)}
-    return metadata, tuple(_places(metadata, column))
+    found: dict[str, list[_Place]] = {}
+    for where, place in _places(metadata, column):
+        found.setdefault(where, []).append(place)
+    return metadata, found
 
 
-def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterable[_Place]:
+def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tuple[str, _Place]]:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         path = group.column(column["path"]).statistics.min
@@ -97,7 +99,7 @@ def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterable[_P
             said = group.column(column["number" if kind == NUMBER else "text"]).statistics
             if said is not None and said.has_min_max:
                 low, high = _edge(said.min), _edge(said.max)
-        yield _Place(path, kind, low, high, group.num_rows)
+        yield path, _Place(number, kind, low, high, group.num_rows)
 
 
 def _edge(value: object) -> Edge:
@@ -122,17 +124,21 @@ def index_source(path: str, rows: int, extra: Mapping[str, Sequence[Group]]) -> 
     said = Path(path).stat()
     metadata, places = _directory(path, said.st_size, said.st_mtime_ns)
     tally = Tally()
+    known: dict[str, Sequence[Group]] = dict(extra)
     with open_part(path, metadata=metadata) as file:
-        groups: dict[str, list[Group]] = {}
-        for number, place in enumerate(places):
-            groups.setdefault(place.path, []).append(_file_group(file, number, place, tally))
-        yield Source(rows, {**groups, **extra}, tally)
+
+        def of(name: str) -> Sequence[Group]:
+            if name not in known:
+                known[name] = [_file_group(file, place, tally) for place in places.get(name, ())]
+            return known[name]
+
+        yield Source(rows, of, tally)
 
 
-def _file_group(file: pq.ParquetFile, number: int, place: _Place, tally: Tally) -> Group:
+def _file_group(file: pq.ParquetFile, place: _Place, tally: Tally) -> Group:
     def values() -> Values:
         columns = ["number", "exact"] if place.kind == NUMBER else ["text"]
-        table = file.read_row_group(number, columns, use_threads=False)
+        table = file.read_row_group(place.number, columns, use_threads=False)
         if place.kind == NUMBER:
             return Values(number=one(table.column("number")).to_numpy(), exact=one(table.column("exact")))
         return Values(text=one(table.column("text")))
@@ -140,7 +146,7 @@ def _file_group(file: pq.ParquetFile, number: int, place: _Place, tally: Tally) 
     def rows() -> Ints:
         tally.groups += 1
         tally.entries += place.size
-        table = file.read_row_group(number, ["row"], use_threads=False)
+        table = file.read_row_group(place.number, ["row"], use_threads=False)
         found: Ints = one(table.column("row")).to_numpy()
         return found
 
@@ -159,7 +165,8 @@ def payload_source(
     groups: dict[str, list[Group]] = {}
     for path, kind, piece in extraction.pieces():
         groups.setdefault(path, []).append(_piece_group(kind, piece))
-    return Source(len(payload), {**groups, **(extra or {})})
+    known: Mapping[str, Sequence[Group]] = {**groups, **(extra or {})}
+    return Source(len(payload), lambda path: known.get(path, ()))
 
 
 def _piece_group(kind: str, piece: pa.Table) -> Group:

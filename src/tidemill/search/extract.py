@@ -77,7 +77,7 @@ def build_index(unit: IndexUnit) -> StagedPart:
         },
         stats_columns=STATS,
         row_groups=groups,
-        dictionary=("path", "kind", "text", "number", "exact"),
+        dictionary=("path", "kind"),
     )
 
 

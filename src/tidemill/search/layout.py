@@ -31,7 +31,7 @@ INDEX: Final = pa.schema(
     ]
 )
 STATS: Final = ("path", "kind", "text", "number")
-GROUP_ROWS: Final = 8192  # of a row group at most: what a look-up reads
+GROUP_ROWS: Final = 4096  # of a row group at most: what a look-up reads
 FORMAT: Final = 1
 
 

@@ -6,6 +6,7 @@ is neither, and is never made up.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Final, Literal, Protocol
@@ -218,10 +219,13 @@ def _compare(operator: str, value: Scalar) -> Test:
 
 
 def _one_of(literals: Sequence[Literally]) -> dict[str, Test]:
-    by_kind: dict[str, list[Test]] = {}
+    by_kind: dict[str, list[Scalar]] = {}
     for literal in literals:
-        by_kind.setdefault(kind_of(literal.value), []).append(_compare("=", literal.value))
-    return {kind: _OneOf(tests) for kind, tests in by_kind.items()}
+        by_kind.setdefault(kind_of(literal.value), []).append(literal.value)
+    return {
+        kind: _TextAmong(values) if kind == STRING else _OneOf([_compare("=", value) for value in values])
+        for kind, values in by_kind.items()
+    }
 
 
 def _share_of(operator: str, low: Edge, high: Edge, value: Edge) -> Share:
@@ -299,6 +303,24 @@ class _Number:
         value: Decimal = value_of(key)
         wanted = value_of(self._key)
         return ("<" in self._operator and value < wanted) or (">" in self._operator and value > wanted)
+
+
+class _TextAmong:
+    def __init__(self, values: Sequence[Scalar]) -> None:
+        self._values = sorted({str(value).encode("utf-8", "surrogatepass") for value in values})
+        self._set = pa.array(self._values, pa.binary())
+
+    def share(self, low: Edge, high: Edge) -> Share:
+        assert isinstance(low, bytes)
+        assert isinstance(high, bytes)
+        first = bisect_left(self._values, low)
+        if first == len(self._values) or self._values[first] > high:
+            return "none"
+        return "all" if low == high else "some"
+
+    def passed(self, values: Values) -> Mask:
+        assert values.text is not None
+        return np.asarray(pc.is_in(values.text.view(pa.binary()), value_set=self._set))
 
 
 class _OneOf:
