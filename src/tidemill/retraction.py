@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import catch_up, ensure_runs, rebuild_runs
 from tidemill.accept.clocks import Clocks, Passing, TimeRules, recorded
+from tidemill.accept.expired import batches_expired
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.undo import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.ingest.adopt import adopt
+from tidemill.ingest.expiries import QUARANTINE
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of
 from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.model.time import format_instant
+from tidemill.model.time import MIN_INSTANT, format_instant
 from tidemill.state.fates import after_retraction
 from tidemill.state.protocol import Retraction
 
@@ -109,12 +111,37 @@ def plan_retraction(mill: Mill, slice_id: str, reason: str, now: int) -> Retract
             f"slice {entry.id[:12]} was retracted at {when}: {entry.retract_reason}",
             hint="`tidemill ledger --status retracted` lists them; its records can land again in other bytes",
         )
-    held: Mapping[str, int] = {}
-    if entry.slice.source == REPLAY:
-        held = quarantined_rows(Table.existing(mill.project.warehouse / "quarantine" / stream))
     entries = mill.state.slices(stream)
-    rules = TimeRules.of(declared)
-    return plan_over(entries, entry, reason.strip(), now, rules=rules, held=held, in_order=declared.in_order)
+    held = _held(mill, stream, entries) if entry.slice.source == REPLAY else {}
+    rules, in_order = TimeRules.of(declared), declared.in_order
+    plan = plan_over(entries, entry, reason.strip(), now, rules=rules, held=held, in_order=in_order)
+    _check_not_sealed(mill, plan, entries)
+    return plan
+
+
+def _held(mill: Mill, stream: str, entries: Sequence[SliceEntry]) -> dict[str, int]:
+    """Rows in quarantine by slice. Those that have expired would have gone from there anyway."""
+    expired = mill.expiries.horizons(stream).get(QUARANTINE, MIN_INSTANT)
+    old = {e.id: e.counts.conflict + e.counts.rejected for e in entries if e.slice.arrival < expired}
+    return {**quarantined_rows(Table.existing(mill.project.warehouse / "quarantine" / stream)), **old}
+
+
+def _check_not_sealed(mill: Mill, plan: RetractionPlan, entries: Sequence[SliceEntry]) -> None:
+    """What was made of raw that has expired can not be made again, with or without the slice."""
+    stream = plan.entry.slice.stream
+    sealed, raw = mill.expiries.seal(stream), Table.existing(mill.project.warehouse / "raw" / stream)
+    if sealed is None or raw is None or not plan.undone:
+        return
+    undone, expired = set(plan.undone), batches_expired(raw)
+    for entry in entries:
+        early = entry.observed is not None and entry.observed.start < sealed
+        if entry.batch in undone and (early or entry.batch in expired):
+            whose = "it" if entry.id == plan.slice else f"slice {entry.id[:12]}, to be judged again with it,"
+            raise InputError(
+                f"slice {plan.slice[:12]} can not be taken back: raw before {format_instant(sealed)} has "
+                f"expired, and {whose} is of that time, or of a batch that is",
+                hint="what was made of it is sealed; a longer retention.raw keeps slices retractable longer",
+            )
 
 
 def plan_over(
