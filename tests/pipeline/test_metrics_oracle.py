@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.pipeline.metrics_answers import agree_on_answers
 from tests.pipeline.metrics_playing import Metering, Projects, files
 
+from tidemill.model.levels import LEVELS, Level
+from tidemill.model.time import Interval, align
 from tidemill.testing import OracleStream
 from tidemill.testing.oracle import Landing
-from tidemill.testing.strategies_metrics import metered_streams, sensor_feeds
+from tidemill.testing.strategies_metrics import START, metered_streams, sensor_feeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,3 +172,21 @@ def test_replays_and_conflicts_leave_every_file_of_every_table_as_it_was(
             metering.settle()
             assert files(mill, stream.name, kinds) == before
         metering.agree()
+
+
+# --- answers
+
+
+@few
+@given(stream=STREAMS, feed=FEEDS, level=st.sampled_from(LEVELS), back=st.integers(0, 20))
+def test_queries_answer_what_the_oracle_says(
+    projects: Projects, stream: OracleStream, feed: list[Landing], level: Level, back: int
+) -> None:
+    start = align(START, level.width) - back * level.width
+    with projects.metering(stream) as metering:
+        for landing in feed:
+            metering.land(landing)
+        metering.settle()
+        agree_on_answers(
+            metering.open(), metering.expected(), level, Interval(start, start + 25 * level.width)
+        )
