@@ -32,10 +32,14 @@ Columns = dict[str, pa.Array]
 
 
 def to_rows(spec: RollupSpec, cells: Cells) -> pa.Table:
-    """The rows of sorted cells, metric after metric."""
+    """The rows of sorted cells, metric after metric; the same cells make the same bytes in a part."""
     schema = row_schema(spec)
     found = [_rows(metric, cells[metric.name], schema) for metric in spec.metrics]
-    return pa.concat_tables(found) if found else schema.empty_table()
+    whole = pa.concat_tables([schema.empty_table(), *found]).unify_dictionaries().combine_chunks()
+    columns = [
+        _tidied(one(column)) if pa.types.is_dictionary(column.type) else column for column in whole.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def from_rows(spec: RollupSpec, rows: pa.Table) -> Cells:
@@ -67,10 +71,11 @@ def row_schema(spec: RollupSpec) -> pa.Schema:
 def read_part(spec: RollupSpec, path: str) -> pa.Table:
     """The rows of a part, in the columns that are declared now: those that came later are null."""
     schema = row_schema(spec)
-    texts = [field.name for field in schema if field.type == TEXT]
-    file = pq.ParquetFile(path, read_dictionary=texts)
-    there = set(file.schema_arrow.names)
-    rows = file.read(columns=[name for name in schema.names if name in there])
+    metadata = pq.read_metadata(path)
+    there = set(metadata.schema.to_arrow_schema().names)
+    texts = [field.name for field in schema if field.type == TEXT and field.name in there]
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+        rows = file.read(columns=[name for name in schema.names if name in there])
     columns = [
         rows.column(field.name) if field.name in there else pa.nulls(rows.num_rows, field.type)
         for field in schema
@@ -117,6 +122,21 @@ def _rows(metric: Metric, cells: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _tidied(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """With only the texts that occur, in their order: a part holds its dictionary as it is."""
+    indices = column.indices
+    codes = pc.fill_null(indices, len(column.dictionary)).to_numpy()
+    used = np.zeros(len(column.dictionary) + 1, np.bool_)
+    used[codes] = True
+    at = np.flatnonzero(used[:-1])
+    texts = column.dictionary.take(pa.array(at))
+    place = np.zeros(used.size, np.int32)
+    place[at] = pc.rank(texts, tiebreaker="dense").to_numpy() - 1
+    distinct = pc.unique(texts.take(pc.array_sort_indices(texts)))
+    absent = np.asarray(indices.is_null()) if indices.null_count else None
+    return pa.DictionaryArray.from_arrays(pa.array(place[codes], mask=absent), distinct)
 
 
 def _measured(cells: pa.Table, i: int, m: Measure) -> Columns:
