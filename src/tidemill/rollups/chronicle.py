@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
 ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
 ROSTER: Final = ".roster"
+EXPIRED: Final = "expired"  # how the names of parts begin that stand for those that have expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,8 @@ class Chronicle:
 
         `slices` are its slices with their places in the ledger. Leaves in `folder`, beside the cells of other
         metrics, what the batch changes in those of state metrics. Answers which tiles it touched from
-        outside, after telling the state. None: it was taken up from raw, nothing was left, so tiles have to be made
-        from raw too."""
+        outside, after telling the state. None: it was taken up from raw, nothing was left, so tiles have
+        to be made from raw too."""
         if not self.needed:
             return {}
         standing = self._standing()
@@ -164,22 +165,9 @@ class Chronicle:
         old = [standing.sets[name] for name in crowded_tier(sizes, FAN_IN)]
         if not old:
             return 0
-        size = sum(sizes[each.name] for each in old)
         batches = {batch: place for each in old for batch, place in each.batches.items()}
-        name = f"m{set_hash(batches)[:24]}"
-        units = [
-            MergeTrails(metric, files, low, high, str(self.folder / f"{name}-{i}~{metric.name}{SUFFIX}"))
-            for metric in self.followed
-            if (files := [str(self.folder / f) for each in old for f in each.files.get(metric.name, ())])
-            for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
-        ]
-        self._engine.run(merge_trails, units, "merge trails", size)
-        new: dict[str, list[str]] = {}
-        for unit in units:
-            new.setdefault(unit.metric.name, []).append(Path(unit.target).name)
-        merged = TrailSet(name, batches, new, _united(each.touched for each in old))
-        failpoint("chronicle.after_merge")
-        standing.enter(merged, [each.name for each in old])
+        touched = _united(each.touched for each in old)
+        self._replace(standing, old, TrailSet(f"m{set_hash(batches)[:24]}", batches, {}, touched))
         standing.sweep()
         return len(old)
 
@@ -258,10 +246,12 @@ class Chronicle:
         return self._log
 
     def _batches(self) -> dict[str, list[str]]:
-        """Batches of raw with their parts; the name of a part begins with its batch."""
+        """Batches of raw with parts, whose names begin with it; a stand-in for expired ones is of none."""
         found: dict[str, list[str]] = {}
         for path in self._raw.snapshot().paths():
-            found.setdefault(Path(path).name.partition("-")[0], []).append(path)
+            batch = Path(path).name.partition("-")[0]
+            if batch != EXPIRED:
+                found.setdefault(batch, []).append(path)
         return found
 
     def _mend(
@@ -281,30 +271,56 @@ class Chronicle:
             if batch is not None and batch in in_raw and batch not in covered:
                 low, high = places.get(batch, (entry.seq, entry.seq))
                 places[batch] = (min(low, entry.seq), max(high, entry.seq))
-        kept = dict(standing.sets)
-        missing = (in_raw.keys() - covered.keys()) & places.keys()
-        start = min(places[batch][0] for batch in {*gone, *missing}) if gone or missing else None
-        while start is not None:
-            doomed = [
-                each
-                for each in kept.values()
-                if any(high >= start or b in gone for b, (_, high) in each.batches.items())
-            ]
-            if not doomed:
-                break
-            for each in doomed:
-                del kept[each.name]
-                missing |= each.batches.keys() & in_raw.keys()
-            start = min([start, *(low for each in doomed for low, _ in each.batches.values())])
-        if start is None:
-            return False
-        if forgotten := standing.sets.keys() - kept.keys():
-            log.warning("forgetting %d sets of trails", len(forgotten), extra={"stream": self.spec.stream})
-            standing.enter(None, forgotten)
+        wrong = {*gone, *(in_raw.keys() - covered.keys())} & places.keys()
+        if wrong:
+            start = min(places[batch][0] for batch in wrong)
+            while astride := [low for low, high in places.values() if low < start <= high]:
+                start = min(astride)
+            for each in list(standing.sets.values()):
+                if any(high >= start for _, high in each.batches.values()):
+                    self._cut(standing, each, start, seqs)
             standing.sweep()
-        self._roster = self._roster.before(start)
-        self._take_up({batch: places[batch] for batch in missing}, in_raw, seqs, standing)
+            self._roster = self._roster.before(start)
+            again = {batch: places[batch] for batch in in_raw if places.get(batch, (0, -1))[1] >= start}
+            self._take_up(again, in_raw, seqs, standing)
         return in_raw.keys() <= places.keys()
+
+    def _cut(self, standing: TrailLog, old: TrailSet, start: int, seqs: Mapping[str, int]) -> None:
+        """Keep of a set what slices before a place in the ledger brought. Not by making it again: raw of that
+        may have expired."""
+        kept = {batch: place for batch, place in old.batches.items() if place[1] < start}
+        story = {"stream": self.spec.stream}
+        log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=story)
+        if not kept:
+            standing.enter(None, [old.name])
+            return
+        touched = {
+            tile: left
+            for tile, names in old.touched.items()
+            if (left := frozenset(name for name in names if seqs.get(name, start) < start))
+        }
+        self._replace(standing, [old], TrailSet(f"c{set_hash(kept)[:24]}", kept, {}, touched), start)
+
+    def _replace(
+        self, standing: TrailLog, old: Sequence[TrailSet], new: TrailSet, before: int | None = None
+    ) -> None:
+        """The trails of `old` as those of `new`: all, or only what came before a place in the ledger."""
+        size = _bytes(str(self.folder / name) for each in old for name in each.names)
+        units = [
+            MergeTrails(metric, files, low, high, str(self._target(new.name, i, metric)), before)
+            for metric in self.followed
+            if (files := [str(self.folder / f) for each in old for f in each.files.get(metric.name, ())])
+            for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
+        ]
+        self._engine.run(merge_trails, units, "merge trails", size)
+        files: dict[str, list[str]] = {}
+        for unit in units:
+            files.setdefault(unit.metric.name, []).append(Path(unit.target).name)
+        failpoint("chronicle.after_merge")
+        standing.enter(replace(new, files=files), [each.name for each in old])
+
+    def _target(self, name: str, number: int, metric: Metric) -> Path:
+        return self.folder / f"{name}-{number}~{metric.name}{SUFFIX}"
 
     def _take_up(
         self,
@@ -373,7 +389,7 @@ class Chronicle:
                 seqs=seqs,
                 trails=self._trails(metric),
                 roster=roster if metric.limit is not None else None,
-                target=str(self.folder / f"{name}-{i}~{metric.name}{SUFFIX}"),
+                target=str(self._target(name, i, metric)),
                 cells=None if cells is None else str(cells / f"states-{i}~{metric.name}{PARTIAL}"),
             )
             for metric in self.followed

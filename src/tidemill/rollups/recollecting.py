@@ -39,7 +39,7 @@ ALL_TIME: Final = Interval(-(1 << 62), 1 << 62)
 
 def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str, roster: Roster | None = None) -> None:
     """Leave what the chronicle needs of accepted events, while they are in memory: `{name}~{metric}.seen` and
-    `{name}~{metric}.keys`. With the roster as it stands, keys that it has no room for are not looked at."""
+    `{name}~{metric}.places`. With the roster as it stands, keys that it has no room for are not looked at."""
     for metric in spec.metrics:
         if metric.limit is not None and not _is_full(roster, metric, events):
             keys = keys_of(metric, events)

@@ -23,7 +23,7 @@ from tidemill.rollups.grouping import coded, grouped
 from tidemill.rollups.observations import coded_text, joined
 from tidemill.rollups.spec import Metric, RollupSpec
 
-KEYS_LEFT: Final = ".keys"
+KEYS_LEFT: Final = ".places"
 
 
 def key_columns(metric: Metric) -> list[str]:

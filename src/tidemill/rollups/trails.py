@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 from pyarrow import ipc
 
@@ -138,17 +139,21 @@ def _extents(
 
 @dataclass(frozen=True, slots=True)
 class MergeTrails:
-    """Trails of one metric to merge, and the range of keys to take from each."""
+    """Trails of one metric to merge, and what to take from each: a range of keys, and if said only what came
+    before a place in the ledger."""
 
     metric: Metric
     trails: Sequence[str]
     low: int
     high: int
     target: str
+    before: int | None = None
 
 
 def merge_trails(unit: MergeTrails) -> Iterator[str]:
     tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.trails]
+    if unit.before is not None:
+        tables = [table.filter(pc.less(table.column("seq"), unit.before)) for table in tables]
     whole = in_order(joined([observation_schema(unit.metric).empty_table(), *tables]))
     write_trail(Path(unit.target), whole)
     yield unit.target

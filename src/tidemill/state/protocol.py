@@ -194,8 +194,8 @@ class State(Protocol):
 
     def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
         """Put slices (by id) into the desired sets of 5s tiles (by start) that they need have no rows in, but
-        whose rows they change. To do it again changes nothing. StorageError, and nothing is changed, for a slice
-        that the ledger does not know."""
+        whose rows they change. To do it again changes nothing. StorageError, and nothing is changed, for a
+        slice that the ledger does not know."""
         ...
 
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
