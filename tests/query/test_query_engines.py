@@ -100,7 +100,7 @@ def both(tmp_path_factory, kit, spark):
     return Querier({"plant": kit.PLANT}, lambda name: shelf, spark=lambda: spark)
 
 
-@pytest.mark.parametrize(("at", "text"), enumerate(QUERIES))
+@pytest.mark.parametrize(("at", "text"), list(enumerate(QUERIES)))
 def test_both_engines_give_the_same_answer(both, at, text):
     tenant = "acme" if at % 3 == 0 and "tenant" not in text else None
     one, other = (both.ask(text, tenant=tenant, now=BASE, engine=name) for name in ("duckdb", "spark"))

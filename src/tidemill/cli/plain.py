@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tidemill.audit import Audit
     from tidemill.ingest.landing import Landed, LandedMany
-    from tidemill.query import Answer, Explanation
+    from tidemill.query import Answer, Explanation, Freshness
     from tidemill.recovery import Recovered
     from tidemill.reports import SourceStanding, StreamStatus
 
@@ -238,7 +238,13 @@ def answer(of: Answer) -> Plain:
             "watermark": instant(facts.watermark),
             "data": interval(facts.data),
         },
+        "freshness": _freshness(of.freshness),
+        "engine": of.engine,
     }
+
+
+def _freshness(of: Freshness | None) -> Plain | None:
+    return None if of is None else {"as_of": instant(of.as_of), "stale_tiles": of.stale}
 
 
 def explanation(of: Explanation) -> Plain:
@@ -250,6 +256,7 @@ def explanation(of: Explanation) -> Plain:
         "interval": None if of.interval is None else format_duration(of.interval),
         "span": interval(of.span),
         "read": interval(of.read),
+        "opening": {level: interval(span) for level, span in of.opening.items()},
         "cells": of.cells,
         "edges": of.edges,
         "fill": of.fill,
@@ -257,6 +264,8 @@ def explanation(of: Explanation) -> Plain:
         "files": of.files,
         "rows": of.rows,
         "version": of.version,
+        "freshness": _freshness(of.freshness),
+        "engine": of.engine,
         "sql": of.sql,
         "parameters": of.parameters,
     }
