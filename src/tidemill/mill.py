@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemill.accept.batch import Acceptor
+    from tidemill.asking import Asked
     from tidemill.audit import Audit
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
@@ -283,6 +284,7 @@ class Mill:
 
     def acceptor(self, stream: str) -> Acceptor:
         from tidemill.accept.batch import Acceptor
+    from tidemill.asking import Asked
 
         if stream not in self._acceptors:
             self._acceptors[stream] = Acceptor(
@@ -539,27 +541,21 @@ class Mill:
 
     @cached_property
     def _querier(self) -> Querier:
-        from tidemill.query import NoRollups, Querier, SnapshotSource
-        from tidemill.query.source import Source
+        from tidemill.asking import querier_of
 
-        def source_for(stream: str) -> Source:
-            table = self.existing("rollups", stream)
-            return SnapshotSource(table.snapshot()) if table is not None else NoRollups()
+        return querier_of(self)
 
-        return Querier(self.project.streams, source_for)
+    def ask(self, query: Asked, *, tenant: str | None = None, engine: str = "duckdb") -> Answer | Explanation:
+        """Answer a query (text or JSON document), with the facts that say how far it can be trusted."""
+        from tidemill.asking import ask
 
-    def ask(self, text: str, *, tenant: str | None = None) -> Answer | Explanation:
-        """Answer a query text, with the facts that say how far the answer can be trusted."""
-        return self._querier.ask(text, tenant=tenant, now=self.clock(), watermark=self.watermark)
+        return ask(self, self._querier, query, tenant, engine)
 
-    def query(self, text: str, *, tenant: str | None = None) -> pa.Table:
+    def query(self, query: Asked, *, tenant: str | None = None, engine: str = "duckdb") -> pa.Table:
         """The rows of a query as Arrow."""
-        from tidemill.query import Answer
+        from tidemill.asking import rows_of
 
-        answer = self.ask(text, tenant=tenant)
-        if not isinstance(answer, Answer):
-            raise InputError("EXPLAIN has no rows", hint="use `ask` for an explanation")
-        return answer.table
+        return rows_of(self.ask(query, tenant=tenant, engine=engine))
 
     # -- proving
 
