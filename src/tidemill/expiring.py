@@ -7,7 +7,6 @@ of; what was made of it and can not be made again is sealed, which the log of ex
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -18,14 +17,13 @@ from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
 from tidemill.lake.snapshot import Part
-from tidemill.lake.sync import storage_errors
 from tidemill.locks import exclusive
 from tidemill.model.failpoints import failpoint
 from tidemill.model.streaming import LatePolicy
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, Interval, align, format_duration, format_instant
 from tidemill.model.windows import Phase, Window
 from tidemill.retraction import finish_retractions
-from tidemill.windows.dataset import revisions, window_folder
+from tidemill.windows.dataset import drop_datasets, revisions
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -252,14 +250,6 @@ def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
 
 def _drop_datasets(mill: Mill, stream: Stream, before: int) -> None:
     """Files first: the state knows which there are until they are gone."""
-    drop_files(mill, _windows(mill, stream, before))
+    drop_datasets(mill.project.warehouse, [window.key for window in _windows(mill, stream, before)])
     failpoint("expire.after_files")
     mill.state.forget_windows(stream.name, before)
-
-
-def drop_files(mill: Mill, windows: Sequence[Window]) -> None:
-    for window in windows:
-        folder = mill.project.warehouse / window_folder(window.key)
-        with storage_errors("remove the datasets", folder):
-            if folder.is_dir():
-                shutil.rmtree(folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project, Stream
+from tidemill.ingest.expiries import DATASETS, ExpiryLog
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.table import Table
@@ -23,7 +24,7 @@ from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
 from tidemill.windows.coordinator import Coordinated, Coordinator
-from tidemill.windows.dataset import clean_temporaries, find_datasets
+from tidemill.windows.dataset import clean_temporaries, drop_datasets, find_datasets
 from tidemill.windows.export import export_datasets
 from tidemill.windows.rules import rules_of, seal_of
 
@@ -47,6 +48,7 @@ class WindowYard:
         engine: Callable[[], Engine],
         progress: Callable[[str, str, float], None],
     ) -> None:
+        self._expiries = ExpiryLog(project.warehouse)
         self._project = project
         self._state = state
         self._engine = engine
@@ -60,7 +62,7 @@ class WindowYard:
         return self._coordinator(stream).coordinate(now)
 
     def _coordinator(self, stream: Stream) -> Coordinator:
-        rules = rules_of(stream)
+        rules = rules_of(stream, self._expiries.horizons(stream.name))
         assert rules is not None, stream.name
         return Coordinator(stream, rules, self._state, lambda: self._snapshot(stream.name))
 
@@ -73,7 +75,7 @@ class WindowYard:
             datasets = [
                 dataset
                 for dataset in find_datasets(self._project.warehouse, stream.name)
-                if dataset.key.span == stream.aggregation_span
+                if dataset.key.span == stream.aggregation_span and not self._expired(dataset)
             ]
             datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
             newest = {dataset.key: self._with_seal(stream, dataset) for dataset in datasets}
@@ -81,6 +83,14 @@ class WindowYard:
             self.coordinate(stream, now)
             found += len(newest)
         return found
+
+    def _expired(self, dataset: Dataset) -> bool:
+        """Whether a process died while it let go of the dataset; then it is gone now."""
+        horizon = self._expiries.horizons(dataset.key.stream).get(DATASETS)
+        if horizon is None or dataset.key.end > horizon:
+            return False
+        drop_datasets(self._project.warehouse, [dataset.key])
+        return True
 
     def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
         """A file says that its window is sealed; at which place of the ledger, its slices say, those too that

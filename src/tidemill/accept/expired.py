@@ -43,9 +43,7 @@ def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> list[Part]:
     return [
         part
         for part in raw.parts
-        if part.rows
-        and part.partition["day"] < day
-        and not (counted_late and _newest_met(part) >= before)
+        if part.rows and part.partition["day"] < day and not (counted_late and _newest_met(part) >= before)
     ]
 
 

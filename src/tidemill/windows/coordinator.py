@@ -84,7 +84,7 @@ class Coordinator:
             log.info("windows are now of %s", format_duration(self.rules.span), extra={"stream": name})
             self.state.lay_out(name, self.rules.span)
         while entries := self.state.unlaid(name, AT_ONCE):
-            self.state.lay(name, {entry.id: self._touched(entry) for entry in entries})
+            self.state.lay(name, {entry.id: self._kept(self._touched(entry)) for entry in entries})
             laid += len(entries)
         return laid
 
@@ -94,6 +94,12 @@ class Coordinator:
             return decision
         reason = decision.detail or decision.reason or "a slice was retracted"
         return replace(decision, events=[withdrawn(window.key, window.revision, reason, now)])
+
+    def _kept(self, starts: Iterable[int]) -> Iterable[int]:
+        """Without windows whose datasets have expired."""
+        if self.rules.kept_from is None:
+            return starts
+        return [start for start in starts if not self.rules.is_forgotten(start)]
 
     def _touched(self, entry: SliceEntry) -> Iterable[int]:
         """Starts of the windows that a slice touches: by its bounds, and by rows outside of them."""

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -210,6 +211,15 @@ def find_datasets(
     for folder in folders:
         for revision in _revisions(folder)[-1 if newest_only else 0 :]:
             yield read_dataset(warehouse, (folder / f"r{revision}.arrow").relative_to(warehouse).as_posix())
+
+
+def drop_datasets(warehouse: Path, keys: Iterable[WindowKey]) -> None:
+    """All revisions of these windows go, for good."""
+    for key in keys:
+        folder = warehouse / window_folder(key)
+        with storage_errors("remove the datasets", folder):
+            if folder.is_dir():
+                shutil.rmtree(folder)
 
 
 # -- writing one

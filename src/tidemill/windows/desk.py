@@ -68,12 +68,18 @@ class Desk:
     """Answers about the windows of all streams."""
 
     def __init__(
-        self, warehouse: Path, streams: Mapping[str, Stream], state: State, clock: Callable[[], int]
+        self,
+        warehouse: Path,
+        streams: Mapping[str, Stream],
+        state: State,
+        clock: Callable[[], int],
+        expired: Callable[[str], Mapping[str, int]] = lambda _stream: {},
     ) -> None:
         self._warehouse = warehouse
         self._streams = streams
         self._state = state
         self._clock = clock
+        self._expired = expired  # instants before which raw and datasets of a stream are gone
 
     # -- looking
 
@@ -104,6 +110,7 @@ class Desk:
         key = WindowKey(stream, align(at, rules.span), rules.span)
         found = self._state.window(key)
         if found is None:
+            self._check_kept(rules, key)
             raise NotFoundError(
                 f"no slice touches the window {key.interval} of {stream}",
                 hint=f"`tidemill windows {stream}` lists those that there are",
@@ -113,6 +120,13 @@ class Desk:
         view = self._views([window], {key: self._standing(window, now)}, now)[0]
         revisions = datasets_of(self._warehouse, stream, key)
         return WindowStory(view, rules, last_arrival(key.interval, rules), members, revisions)
+
+    def _check_kept(self, rules: WindowRules, key: WindowKey) -> None:
+        if rules.is_forgotten(key.start):
+            raise NotFoundError(
+                f"the window {key.interval} of {key.stream} has expired, with its datasets",
+                hint="retention.datasets of the stream says how long they are kept; raw is read by `tail`",
+            )
 
     def datasets(self, stream: str | None = None, span: Interval | None = None) -> list[Window]:
         """Windows that have a dataset, oldest first."""
@@ -132,7 +146,7 @@ class Desk:
         declared = self._streams.get(stream)
         if declared is None:
             raise NotFoundError(f"there is no stream {stream!r}", hint=f"streams: {', '.join(self._streams)}")
-        rules = rules_of(declared)
+        rules = rules_of(declared, self._expired(stream))
         if rules is None:
             having = [name for name, s in self._streams.items() if s.aggregation_span is not None]
             raise InputError(
@@ -192,17 +206,19 @@ class Desk:
         rules = self._rules(stream)
         windows = [w for w in self._state.windows(stream, None, span) if w.key.span == rules.span]
         if not windows and span is not None:
+            self._check_kept(rules, WindowKey(stream, align(span.end - 1, rules.span), rules.span))
             raise NotFoundError(
                 f"{stream} has no window that starts in {span}",
                 hint=f"they are {format_duration(rules.span)} long and aligned, one starts at "
                 f"{format_instant(align(span.start, rules.span))}; `tidemill windows {stream}` lists them",
             )
-        return [self._step(window, include_late) for window in windows]
+        return [self._step(window, include_late, rules) for window in windows]
 
-    def _step(self, window: Window, include_late: bool) -> RebuildStep:
+    def _step(self, window: Window, include_late: bool, rules: WindowRules) -> RebuildStep:
         desired, _, ignored = self._state.member_counts([window.key]).get(window.key, (0, 0, 0))
         late = ignored if include_late else 0
-        builds = window.ready or late > 0
+        sealed = rules.is_sealed(window.key.interval)
+        builds = (window.ready or late > 0) and not sealed
         return RebuildStep(
             key=window.key,
             action="build" if builds else "wait",
@@ -210,8 +226,8 @@ class Desk:
             next_revision=window.revision + 1 if builds else window.revision,
             slices=desired + late,
             hash=window.desired,
-            reason=REBUILD if builds else (window.detail or window.reason or "not judged yet"),
-            late=late,
+            reason=REBUILD if builds else _why_not(window, rules, sealed=sealed),
+            late=late if builds else 0,
         )
 
     def rebuild(self, steps: Iterable[RebuildStep]) -> list[WindowKey]:
@@ -225,6 +241,12 @@ class Desk:
         """Give windows that were set aside new tries; how many."""
         rules = self._rules(stream)
         return self._state.retry(stream, None if at is None else align(at, rules.span))
+
+
+def _why_not(window: Window, rules: WindowRules, *, sealed: bool) -> str:
+    if sealed and rules.raw_from is not None:
+        return f"sealed: raw before {format_instant(rules.raw_from)} has expired"
+    return window.detail or window.reason or "not judged yet"
 
 
 _PHASES = {

@@ -6,8 +6,8 @@ given never matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemill.config import Stream
@@ -19,8 +19,9 @@ CUTOFF: Final = "cutoff"
 COVERAGE: Final = "coverage"
 GAP: Final = "gap"
 EMPTY: Final = "empty"
-REASONS: Final = (CUTOFF, COVERAGE, GAP, EMPTY)
-LATE: Final = "late"  # why a slice is ignored
+SEALED: Final = "sealed"
+REASONS: Final = (CUTOFF, COVERAGE, GAP, EMPTY, SEALED)
+LATE: Final = "late"  # why a slice is ignored; or because the window is sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,15 @@ class WindowRules:
     allow_incomplete: bool = False
     gap_tolerance: int = SECOND
     max_lateness: int = 0  # how long after the cutoff a slice still makes a window come out again
+    raw_from: int | None = None  # raw before this instant is gone: windows that begin there are not built
+    kept_from: int | None = None  # datasets of windows that end there or before are gone: they are forgotten
+
+    def is_sealed(self, window: Interval) -> bool:
+        """Whether what was built of it, if anything was, stays as it is."""
+        return self.raw_from is not None and window.start < self.raw_from
+
+    def is_forgotten(self, start: int) -> bool:
+        return self.kept_from is not None and start + self.span <= self.kept_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +54,8 @@ class Readiness:
     check_at: int | None = None
 
 
-def rules_of(stream: Stream) -> WindowRules | None:
-    """None when the stream has no windows."""
+def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRules | None:
+    """None when the stream has no windows. `gone`: instants before which raw and datasets have expired."""
     if stream.aggregation_span is None:
         return None
     return WindowRules(
@@ -54,6 +64,8 @@ def rules_of(stream: Stream) -> WindowRules | None:
         allow_incomplete=stream.allow_incomplete_windows,
         gap_tolerance=stream.gap_tolerance,
         max_lateness=stream.late_slices.max_lateness or 0,
+        raw_from=(gone or {}).get("raw"),
+        kept_from=(gone or {}).get("datasets"),
     )
 
 
@@ -147,6 +159,34 @@ def readiness(window: Interval, used: Sequence[Member], rules: WindowRules, now:
 
 def judge(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> Judged:
     """Everything that follows for a window from the slices that touch it."""
+    found = _judge(window, members, rules, now)
+    return _as_it_stands(window, members, rules, found) if rules.is_sealed(window.key.interval) else found
+
+
+def _as_it_stands(window: Window, members: Sequence[Member], rules: WindowRules, found: Judged) -> Judged:
+    """Of a sealed window: what was built of it stays, and other slices are ignored."""
+    built = window.file is not None
+    if not built and not found.ready:
+        return replace(found, withdraw=False)
+    used = frozenset(member.name for member in members if member.observed) if built else frozenset()
+    stands = set_hash(used) == window.observed
+    _, late = admit(window.key.interval, members, rules, window.sealed)
+    assert rules.raw_from is not None, rules
+    return replace(
+        found,
+        used=used,
+        ignored={m.name: late.get(m.name, SEALED) for m in members if m.name not in used},
+        ready=stands,
+        desired=set_hash(used),
+        reason=None if stands else SEALED,
+        detail=None if stands else f"raw before {format_instant(rules.raw_from)} has expired",
+        check_at=None,
+        seal=window.sealed,
+        withdraw=False,
+    )
+
+
+def _judge(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> Judged:
     interval = window.key.interval
     used, ignored = admit(interval, members, rules, window.sealed)
     names = frozenset(member.name for member in used)

@@ -40,8 +40,10 @@ def verify_datasets(
     entries: Sequence[SliceEntry],
     raw: Snapshot,
     scratch: Path,
+    raw_from: int | None = None,
 ) -> tuple[int, list[Difference]]:
-    """How many datasets were looked at, and what is wrong with them."""
+    """How many datasets were held against raw, and what is wrong with any of them; those of windows that
+    begin before `raw_from`, where raw is gone, are only looked at."""
     known = {entry.id: entry for entry in entries}
     differences: list[Difference] = []
     good: list[tuple[Window, Dataset]] = []
@@ -49,11 +51,12 @@ def verify_datasets(
     for window in windows:
         if window.file is None or window.observed is None:
             continue
-        looked += 1
+        is_sealed = raw_from is not None and window.key.start < raw_from
+        looked += not is_sealed
         wrong = list(_look(warehouse, window, known))
         differences += [(str(window.key.interval), text) for text in wrong]
         current = not wrong and window.desired == window.observed  # another set is on its way otherwise
-        if current and read_schema(warehouse / window.file).equals(dataset_schema(stream)):
+        if current and not is_sealed and read_schema(warehouse / window.file).equals(dataset_schema(stream)):
             good.append((window, read_dataset(warehouse, window.file)))
     groups = spread([1] * len(good), max(2 * engine.parallelism, -(-len(good) // _GROUP)))
     proofs = [
@@ -83,6 +86,8 @@ def verify_sets(
         settled = entry.status is SliceStatus.ACCEPTED and entry.id not in waiting
         if settled and entry.bounds is not None and (entry.slice.declared or not _is_sparse(entry, rules)):
             for start in windows_of(entry.bounds, rules.span):
+                if rules.is_forgotten(start):
+                    continue
                 touching.setdefault(start, set()).add(entry.id)
     for window in state.windows(stream):
         if window.key.span != rules.span:
@@ -92,6 +97,8 @@ def verify_sets(
         missing = touching.pop(window.key.start, set()) - {member.slice for member in members}
         for slice_id in sorted(missing):
             yield str(window.key.interval), f"slice {slice_id} touches it and is not known to"
+        if rules.is_sealed(window.key.interval):
+            continue  # it stays as it is, whatever touches it
         used, _ = admit(window.key.interval, members, rules, window.sealed)
         counting = {member.name for member in members if member.desired}
         judged = window.desired is not None and not waiting
