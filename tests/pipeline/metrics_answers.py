@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
 import pyarrow as pa
 
-from tidemill.mill import Mill
 from tidemill.model.levels import Level
 from tidemill.model.time import Interval, format_instant
 from tidemill.testing import (
@@ -24,17 +23,18 @@ from tidemill.testing.kinds import OracleKept
 
 NEAR = Decimal("0.000001")  # where an answer is rounded
 QUANTILES = {"p50": Fraction(1, 2), "p99.9": Fraction(999, 1000)}
+Ask = Callable[[str, str], pa.Table]  # a text, for a tenant
 Rows = dict[tuple[object, ...], tuple[object, ...]]
 
 
-def agree_on_answers(mill: Mill, expected: MetricOracle, level: Level, span: Interval) -> None:
+def agree_on_answers(ask: Ask, expected: MetricOracle, level: Level, span: Interval) -> None:
     """Every metric, for each tenant, over whole buckets of a level."""
     for tenant in ("acme", "globex"):
         for name, metric in expected.kept.items():
-            Asking(mill, expected, level, span, tenant, name, metric).agree()
+            Asking(ask, expected, level, span, tenant, name, metric).agree()
         for name, kind in expected.stream.kinds.items():
             if isinstance(kind, OracleRatio):
-                agree_on_ratio(mill, expected, level, span, tenant, name)
+                agree_on_ratio(ask, expected, level, span, tenant, name)
 
 
 class Asking:
@@ -42,7 +42,7 @@ class Asking:
 
     def __init__(
         self,
-        mill: Mill,
+        ask: Ask,
         oracle: MetricOracle,
         level: Level,
         span: Interval,
@@ -50,7 +50,7 @@ class Asking:
         name: str,
         metric: OracleKept,
     ) -> None:
-        self.mill, self.oracle, self.level, self.span = mill, oracle, level, span
+        self._ask, self.oracle, self.level, self.span = ask, oracle, level, span
         self.tenant, self.name, self.metric = tenant, name, metric
 
     def agree(self) -> None:
@@ -75,7 +75,7 @@ class Asking:
         grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
         source = f"{self.oracle.stream.name}.{self.name}"
         text = f"SELECT {', '.join(values)} FROM {source} {grouped} {between(self.span)}"
-        table = self.mill.query(f"{text} USING ROLLUP {self.level.name}", tenant=self.tenant)
+        table = self._ask(f"{text} USING ROLLUP {self.level.name}", self.tenant)
         assert table.column_names == ["bucket", *groups, *values], table.column_names
         rows = [tuple(row.values()) for row in rows_of(table)]
         found = {row[: 1 + len(groups)]: row[1 + len(groups) :] for row in rows}
@@ -139,12 +139,12 @@ class Asking:
 
 
 def agree_on_ratio(
-    mill: Mill, oracle: MetricOracle, level: Level, span: Interval, tenant: str, name: str
+    ask: Ask, oracle: MetricOracle, level: Level, span: Interval, tenant: str, name: str
 ) -> None:
     text = (
         f"SELECT ratio FROM {oracle.stream.name}.{name} {between(span)} USING ROLLUP {level.name} FILL null"
     )
-    found = {row["bucket"]: row["ratio"] for row in rows_of(mill.query(text, tenant=tenant))}
+    found = {row["bucket"]: row["ratio"] for row in rows_of(ask(text, tenant))}
     for start in range(span.start, span.end, level.width):
         true = oracle.ratio(name, Interval(start, start + level.width), tenant)
         value = found.get(start)

@@ -4,10 +4,13 @@ five levels are what a replay of the accepted events in plain Python gives."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,10 +18,10 @@ from tests.pipeline.metrics_answers import agree_on_answers
 from tests.pipeline.metrics_playing import Metering, Projects, files
 
 from tidemill.model.levels import LEVELS, Level
-from tidemill.model.time import Interval, align
-from tidemill.testing import OracleStream
+from tidemill.model.time import MINUTE, Interval, align
+from tidemill.testing import OracleCounter, OracleStream
 from tidemill.testing.oracle import Landing
-from tidemill.testing.strategies_metrics import START, metered_streams, sensor_feeds
+from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,6 +190,33 @@ def test_queries_answer_what_the_oracle_says(
         for landing in feed:
             metering.land(landing)
         metering.settle()
-        agree_on_answers(
-            metering.open(), metering.expected(), level, Interval(start, start + 25 * level.width)
-        )
+        span = Interval(start, start + 25 * level.width)
+
+        def ask(text: str, tenant: str) -> pa.Table:
+            return metering.open().query(text, tenant=tenant)
+
+        agree_on_answers(ask, metering.expected(), level, span)
+
+
+# --- stories that once ended otherwise
+
+
+def of(number: int, **fields: object) -> Landing:
+    event = {"id": f"e{number}", "at": START + number, "tenant": "acme"} | fields
+    return Landing("", (json.dumps(event).encode(),), START + number * MINUTE)
+
+
+def test_a_key_that_was_taken_back_is_not_admitted_by_the_next_process_either(projects: Projects) -> None:
+    stream = replace(SENSORS, kinds={"c": OracleCounter(("zone",), limit=2)})
+    with projects.metering(stream) as metering:
+        for landing in (of(1, zone="a"), of(2, zone="b")):
+            metering.land(landing)
+            metering.settle()
+        metering.retract(metering.sent[1])
+        metering.settle()
+        metering.close()
+        for landing in (of(3, zone="c"), of(4, zone="b")):
+            metering.land(landing)
+            metering.settle()
+        metering.agree()
+        metering.prove()
