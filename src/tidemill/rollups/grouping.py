@@ -96,7 +96,9 @@ def coded(column: pa.ChunkedArray | pa.Array) -> Codes:
         return Codes(np.asarray(pc.fill_null(array.cast(pa.int64()), -1)) + 1, 3)
     if not array.null_count:
         return _numbers(array.to_numpy(), None)
-    return _numbers(pc.fill_null(array, 0).to_numpy(), np.asarray(pc.is_null(array)))
+    least = pc.min(array)  # so that what stands for nothing does not widen the span
+    filled = pc.fill_null(array, least if least.is_valid else 0)
+    return _numbers(filled.to_numpy(), np.asarray(pc.is_null(array)))
 
 
 def _texts(array: pa.DictionaryArray) -> Codes:
