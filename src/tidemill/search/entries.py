@@ -11,18 +11,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.lake.parts import open_part
+from tidemill.lake.sync import storage_errors
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one
 from tidemill.search.extract import Extraction
 from tidemill.search.layout import BOOLEAN, NUMBER, STRING
 
 Edge = bytes | float
+REBUILD: Final = "run `tidemill rebuild --index STREAM`: an index part is made again from raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class _Place:
 def _directory(
     path: str, _size: int, _written: int
 ) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Place]]]:
-    with open_part(path) as file:
+    with open_part(path, hint=REBUILD) as file:
         metadata = file.metadata
         column = {name: place for place, name in enumerate(file.schema_arrow.names)}
     found: dict[str, list[_Place]] = {}
@@ -108,8 +111,13 @@ def _edge(value: object) -> Edge:
 
 def metadata_of(path: str) -> pq.FileMetaData:
     """Of a part, which never changes under its name."""
-    said = Path(path).stat()
-    return _metadata(path, said.st_size, said.st_mtime_ns)
+    return _metadata(path, *_written(path))
+
+
+def _written(path: str) -> tuple[int, int]:
+    with storage_errors("look at the part", path):
+        said = Path(path).stat()
+    return said.st_size, said.st_mtime_ns
 
 
 @lru_cache(maxsize=256)
@@ -121,11 +129,10 @@ def _metadata(path: str, _size: int, _written: int) -> pq.FileMetaData:
 @contextmanager
 def index_source(path: str, rows: int, extra: Mapping[str, Sequence[Group]]) -> Iterator[Source]:
     """The entries of the index part of a raw part with so many rows, and what is known besides."""
-    said = Path(path).stat()
-    metadata, places = _directory(path, said.st_size, said.st_mtime_ns)
+    metadata, places = _directory(path, *_written(path))
     tally = Tally()
     known: dict[str, Sequence[Group]] = dict(extra)
-    with open_part(path, metadata=metadata) as file:
+    with open_part(path, hint=REBUILD, metadata=metadata) as file:
 
         def of(name: str) -> Sequence[Group]:
             if name not in known:
