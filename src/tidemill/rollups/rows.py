@@ -35,7 +35,9 @@ def to_rows(spec: RollupSpec, cells: Cells) -> pa.Table:
     """The rows of sorted cells, metric after metric; the same cells make the same bytes in a part."""
     schema = row_schema(spec)
     found = [_rows(metric, cells[metric.name], schema) for metric in spec.metrics]
-    whole = pa.concat_tables([schema.empty_table(), *found]).unify_dictionaries().combine_chunks()
+    if not found:
+        return schema.empty_table()
+    whole = found[0] if len(found) == 1 else pa.concat_tables(found)
     columns = [
         _tidied(one(column)) if pa.types.is_dictionary(column.type) else column for column in whole.columns
     ]
@@ -126,17 +128,19 @@ def _rows(metric: Metric, cells: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _tidied(column: pa.DictionaryArray) -> pa.DictionaryArray:
     """With only the texts that occur, in their order: a part holds its dictionary as it is."""
-    indices = column.indices
-    codes = pc.fill_null(indices, len(column.dictionary)).to_numpy()
-    used = np.zeros(len(column.dictionary) + 1, np.bool_)
+    indices, texts = column.indices, column.dictionary
+    absent = np.asarray(indices.is_null()) if indices.null_count else None
+    codes = (pc.fill_null(indices, len(texts)) if indices.null_count else indices).to_numpy()
+    used = np.zeros(len(texts) + 1, np.bool_)
     used[codes] = True
     at = np.flatnonzero(used[:-1])
-    texts = column.dictionary.take(pa.array(at))
+    if at.size < len(texts):
+        texts = texts.take(pa.array(at))
+    order = pc.array_sort_indices(texts)
+    texts = texts.take(order)
     place = np.zeros(used.size, np.int32)
-    place[at] = pc.rank(texts, tiebreaker="dense").to_numpy() - 1
-    distinct = pc.unique(texts.take(pc.array_sort_indices(texts)))
-    absent = np.asarray(indices.is_null()) if indices.null_count else None
-    return pa.DictionaryArray.from_arrays(pa.array(place[codes], mask=absent), distinct)
+    place[at[order.to_numpy()]] = np.arange(at.size)
+    return pa.DictionaryArray.from_arrays(pa.array(place[codes], mask=absent), texts)
 
 
 def _measured(cells: pa.Table, i: int, m: Measure) -> Columns:
@@ -162,7 +166,7 @@ def _scaled(values: pa.Array, m: Measure) -> pa.Array:
     """Integers as what they stand for."""
     if m.type == "integer":
         return values
-    numbers = pc.fill_null(values, 0).to_numpy()
+    numbers = _or_zero(values).to_numpy()
     valid = values.is_valid() if values.null_count else None
     return _decimals(numbers.view(np.uint64), numbers >> 63, value_type(m), valid)
 
@@ -198,9 +202,9 @@ def _lists(column: pa.ListArray, kind: pa.DataType) -> pa.ListArray:
 
 def _unmeasured(rows: pa.Table, i: int, m: Measure) -> Columns:
     """A measure that was declared after the row was written has no values there."""
-    low, high = _words(pc.fill_null(one(rows.column(f"{m.column}__sum")), 0))
+    low, high = _words(_or_zero(one(rows.column(f"{m.column}__sum"))))
     return {
-        f"v{i}_count": pc.fill_null(one(rows.column(f"{m.column}__count")), 0),
+        f"v{i}_count": _or_zero(one(rows.column(f"{m.column}__count"))),
         f"v{i}_low": pa.array(low),
         f"v{i}_high": pa.array(high.view(np.int64)),
         f"v{i}_min": _unscaled(one(rows.column(f"{m.column}__min")), m),
@@ -222,6 +226,10 @@ def _unscaled(values: pa.Array, m: Measure) -> pa.Array:
         return values
     low, _ = _words(values)
     return pa.array(low.view(np.int64), mask=np.asarray(values.is_null()) if values.null_count else None)
+
+
+def _or_zero(values: pa.Array) -> pa.Array:
+    return pc.fill_null(values, 0) if values.null_count else values
 
 
 def _coded(column: pa.Array) -> pa.DictionaryArray:
