@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -145,7 +146,8 @@ def search(
         total=total,
     )  # fmt: skip
     parts = _ordered(_parts(over, span, tenant), wanted)
-    units = [_unit(over, wanted, number, part) for number, part in enumerate(parts)]
+    places = lru_cache(maxsize=None)(over.seqs)  # every row group has the same few slices
+    units = [_unit(over, wanted, number, part, places) for number, part in enumerate(parts)]
     hits = _on_engine(engine, units) if engine is not None else _here(units, parts)
     page, more = _page(hits, wanted, size)
     rows = _rows([unit.raw for unit in units], page)
@@ -268,9 +270,11 @@ def _index_of(over: Searched, part: Part) -> str | None:
     return f"{over.index.root}/{path}" if path in over.index.by_path else None
 
 
-def _unit(over: Searched, wanted: Wanted, number: int, part: Part) -> FindUnit:
+def _unit(
+    over: Searched, wanted: Wanted, number: int, part: Part, places: Callable[[str], int | None]
+) -> FindUnit:
     raw = f"{over.raw.root}/{part.path}"
-    return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), over.seqs)
+    return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), places)
 
 
 def _here(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
