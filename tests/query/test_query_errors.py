@@ -64,7 +64,7 @@ def test_syntax(refused, text, position, expected):
 @pytest.mark.parametrize(
     ("text", "position", "hint"),
     [
-        ("SELECT count FROM nothing", 18, "streams: bare, many, one, requests"),
+        ("SELECT count FROM nothing", 18, "streams: bare, many, one, plant, requests"),
         ("SELECT count FROM requests.nothing", 18, "metrics: failures, requests"),
         ("SELECT count FROM many", 18, "FROM one of many.first, many.second"),
         ("SELECT count FROM bare", 18, "declare a metric"),

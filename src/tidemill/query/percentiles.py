@@ -5,6 +5,8 @@ all cells at once and in integers. Never rounds but once, half to even, to `DIGI
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.metrics import Bins
@@ -13,7 +15,9 @@ from tidemill.query.ratio import DIGITS, ratio
 from tidemill.query.values import Column
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _SCALE: Final = 10**DIGITS
 
@@ -41,20 +45,36 @@ def percentiles(
     which, held, of_bins = which[order], held[order], of_bins[order]
     below = np.concatenate([[0], np.cumsum(held)])  # samples before each bin, over all cells
     starts, ends = np.searchsorted(of_bins, of_hits, "left"), np.searchsorted(of_bins, of_hits, "right")
-    share, scale = column.quantile, column.measure.scale
-    found: list[int | None] = []
-    for start, end, low, high in zip(
-        starts.tolist(), ends.tolist(), _samples(least, scale), _samples(most, scale), strict=True
-    ):
-        if start == end or low is None or high is None:
-            found.append(None)
-            continue
-        total = int(below[end] - below[start])
-        rank = max(1, -(-share.numerator * total // share.denominator))
-        at = int(np.searchsorted(below[start : end + 1], int(below[start]) + rank, "left")) + start - 1
-        inner = rank - int(below[at] - below[start])
-        found.append(estimated(column.bins, int(which[at]), inner, int(held[at]), low, high))
-    return pa.array([None if each is None else Decimal(each) for each in found], type=pa.decimal128(38, 0))
+    scale = column.measure.scale
+    ranks = _ranks(below[ends] - below[starts], column.quantile)
+    at = np.searchsorted(below, below[starts] + ranks, "left") - 1  # every bin holds a sample: below ascends
+    at = np.minimum(at, max(len(which) - 1, 0))  # cells without one: not looked at
+    inner = ranks - (below[at] - below[starts])
+    empty = starts == ends
+    found = (
+        None
+        if none or low is None or high is None
+        else Decimal(estimated(column.bins, int(which[bin]), rank, int(held[bin]), low, high))
+        for none, bin, rank, low, high in zip(
+            empty.tolist(),
+            at.tolist(),
+            inner.tolist(),
+            _samples(least, scale),
+            _samples(most, scale),
+            strict=True,
+        )
+    )
+    return pa.array(list(found), type=pa.decimal128(38, 0))
+
+
+def _ranks(totals: NDArray[np.int64], share: Fraction) -> NDArray[np.int64]:
+    """Of how many samples the percentile is the greatest, at least one."""
+    import numpy as np
+
+    if share.numerator * int(totals.max(initial=0)) < 2**62:
+        return np.maximum(1, -(-totals * share.numerator // share.denominator))
+    exact = (max(1, -(-total * share.numerator // share.denominator)) for total in totals.tolist())
+    return np.array(list(exact), dtype=np.int64)
 
 
 def estimated(bins: Bins, bin: int, rank: int, count: int, least: int, most: int) -> int:
@@ -64,14 +84,18 @@ def estimated(bins: Bins, bin: int, rank: int, count: int, least: int, most: int
     if low >= high:
         return min(max(low, least), most) * _SCALE
     if bins.edges is not None:  # rounding keeps the order, so it can come before the limits
-        middle = (
-            ratio(2 * start * end, start + end) if start > 0 else -(ratio(2 * start * end, -start - end) or 0)
-        )
-        assert middle is not None
-        return min(max(middle, least * _SCALE), most * _SCALE)
+        return min(max(_middle(start, end), least * _SCALE), most * _SCALE)
     part = ratio((high - low) * rank, count)
     assert part is not None
     return low * _SCALE + part
+
+
+@lru_cache(maxsize=4096)
+def _middle(start: int, end: int) -> int:
+    """What a log-scale bin estimates, in millionths: as far from its least as from its greatest sample."""
+    middle = ratio(2 * start * end, abs(start + end))
+    assert middle is not None
+    return middle if start > 0 else -middle
 
 
 def _samples(column: pa.ChunkedArray, scale: int) -> list[int | None]:
