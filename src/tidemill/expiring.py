@@ -15,7 +15,7 @@ from tidemill.accept.catchup import catch_up
 from tidemill.accept.expired import expirable, expire_quarantine, expire_raw
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt
-from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
+from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, ROLLUPS, Expiry
 from tidemill.lake.snapshot import Part
 from tidemill.locks import exclusive
 from tidemill.model.failpoints import failpoint
@@ -39,7 +39,7 @@ class ExpiryStep:
     """What goes of one kind of thing of one stream, or why nothing does."""
 
     stream: str
-    what: str  # raw, quarantine, datasets
+    what: str  # quarantine, datasets, rollups:<level>, raw
     keep: int  # how long it is kept, as declared
     before: int  # what is before this instant goes
     files: int = 0
@@ -112,6 +112,10 @@ def _steps(mill: Mill, stream: Stream, now: int) -> Iterator[ExpiryStep]:
         yield _step(stream, QUARANTINE, kept.quarantine, now - kept.quarantine, parts)
     if kept.datasets is not None and stream.aggregation_span is not None:
         yield _dataset_step(mill, stream, kept.datasets, now - kept.datasets)
+    if mill.existing("rollups", stream.name) is not None:
+        for level, keep in kept.rollups.items():
+            found = mill.roller(stream.name).expiring(level, now - keep)
+            yield _step(stream, f"{ROLLUPS}{level}", keep, found.before, found.parts)
     if kept.raw is not None:
         yield _raw_step(mill, stream, kept.raw, align(now - kept.raw, DAY))
 
@@ -219,6 +223,7 @@ def expire(mill: Mill, plan: ExpiryPlan) -> list[ExpiryStep]:
         stream = mill.project.stream(name)
         if (mill.project.warehouse / "raw" / name).is_dir():
             catch_up(mill.acceptor(name))
+            mill.roller(name).catch_up()
         steps = [step for step in _steps(mill, stream, plan.now) if step.due]
         if steps:
             acts = [Expiry(name, step.what, step.before, plan.now) for step in steps]
@@ -234,6 +239,11 @@ def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
     keep = mill.project.engine.keep_replaced
     if step.what == DATASETS:
         _drop_datasets(mill, stream, step.before)
+        return
+    if step.what.startswith(ROLLUPS):
+        roller = mill.roller(stream.name)
+        roller.expire(step.what.removeprefix(ROLLUPS), step.before, now)
+        roller.table.vacuum(keep, now)
         return
     acceptor = mill.acceptor(stream.name)
     if step.what == QUARANTINE:

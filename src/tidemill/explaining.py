@@ -5,7 +5,7 @@ decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -65,6 +65,15 @@ class ExplainedDatasets:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedRetention:
+    """What is let go after how long, and what becomes of events of a time that raw is gone for."""
+
+    keep: Mapping[str, int]  # what is not in it is kept for ever
+    sealed_before: int | None  # raw before this instant is gone
+    policy: Literal["merge", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
 class Explained:
     stream: str
     description: str
@@ -73,11 +82,12 @@ class Explained:
     sources: Sequence[SourceStanding]
     windows: Sequence[ExplainedWindow]
     datasets: ExplainedDatasets | None
+    retention: ExplainedRetention
     warnings: Sequence[str]
 
 
-def explain_stream(stream: Stream, state: State, now: int) -> Explained:
-    """All of it, with the watermarks as they stand at `now`."""
+def explain_stream(stream: Stream, state: State, now: int, sealed: int | None = None) -> Explained:
+    """All of it, with the watermarks as they stand at `now`; raw before the instant `sealed` is gone."""
     clocks = state.clocks(stream.name)
     sources = standings(clocks, idle_sources(stream, clocks, now))
     return Explained(
@@ -88,6 +98,7 @@ def explain_stream(stream: Stream, state: State, now: int) -> Explained:
         sources=sources,
         windows=[_window(spec) for spec in stream.window_specs],
         datasets=_datasets(stream),
+        retention=_retention(stream, sealed),
         warnings=list(_warnings(stream, sources)),
     )
 
@@ -197,6 +208,14 @@ def _datasets(stream: Stream) -> ExplainedDatasets | None:
         late=words,
         folder=str(Path("datasets", stream.name, "aggregation")),
     )
+
+
+def _retention(stream: Stream, sealed: int | None) -> ExplainedRetention:
+    said = stream.retention
+    kept = {"raw": said.raw, "index": said.index, "quarantine": said.quarantine, "datasets": said.datasets}
+    kept |= {f"rollups:{level}": keep for level, keep in said.rollups.items()}
+    declared = {what: keep for what, keep in kept.items() if keep is not None}
+    return ExplainedRetention(declared, sealed, said.sealed)
 
 
 def _warnings(stream: Stream, sources: Sequence[SourceStanding]) -> Iterator[str]:

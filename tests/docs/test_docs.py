@@ -294,6 +294,7 @@ JSON = {
     "init": "init other",
     "ingest": "ingest requests data/requests-late.ndjson",
     "run": "run --once",
+    "expire": "expire --explain",
     "status": "status",
     "ledger": "ledger",
     "slice": "slice",

@@ -129,8 +129,9 @@ def explain(session: Session, stream: StreamName) -> int:
     from tidemill.explaining import explain_stream
 
     with session.mill() as mill:
-        now = mill.clock()
-        session.out.time.explained(explain_stream(mill.project.stream(stream), mill.state, now), now)
+        now, declared = mill.clock(), mill.project.stream(stream)
+        found = explain_stream(declared, mill.state, now, mill.expiries.seal(stream))
+        session.out.time.explained(found, now)
     return OK
 
 

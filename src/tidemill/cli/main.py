@@ -11,6 +11,7 @@ from tidemill.cli import (  # noqa: F401 - they declare the commands
     datasets,
     event_time,
     feed,
+    keep,
     look,
     prove,
     results,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tidemill.audit import Audit
     from tidemill.cli.sample import SampleFile
+    from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
@@ -61,6 +62,10 @@ class Output(Protocol):
     def replayed(self, stream: str, landed: Landed | None) -> None: ...
     def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
         """The plan; with the slice as it is then, once it was carried out."""
+        ...
+
+    def expiry(self, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
+        """The plan; with what went, once it was carried out."""
         ...
 
     def tick(self, report: TickReport) -> None: ...
@@ -115,6 +120,9 @@ class JsonOutput:
 
     def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
         self._print(plain_ticks.retraction(plan, done))
+
+    def expiry(self, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
+        self._print(plain_ticks.expiry(plan, done))
 
     def tick(self, report: TickReport) -> None:
         self._print(plain_ticks.tick(report, details=self._details))
@@ -232,6 +240,12 @@ class TextOutput:
             self._line(*line)
         if done is not None:
             self.note("`tidemill run --once` judges again what has to be, and builds what changed")
+
+    def expiry(self, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
+        from tidemill.cli.tables_ticks import expiry_lines
+
+        for line in expiry_lines(plan, done):
+            self._line(*line)
 
     def tick(self, report: TickReport) -> None:
         from tidemill.cli.tables_ticks import tick_lines

@@ -182,6 +182,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "sources": [source(one, now) for one in of.sources],
         "raw": {"rows": of.raw_rows, "parts": of.raw_parts},
         "quarantine": {"rows": of.quarantine_rows},
+        "sealed_before": instant(of.sealed),
         "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
         "stale_tiles": of.stale_tiles,
         "windows": {phase.value: of.windows.get(phase.value, 0) for phase in Phase},
@@ -283,6 +284,8 @@ def audit(of: Audit) -> Plain:
                 "tiles": one.tiles,
                 "datasets": one.datasets,
                 "results": one.results,
+                "sealed_tiles": one.sealed,
+                "sealed_windows": one.sealed_windows,
             }
             for one in of.streams
         ],

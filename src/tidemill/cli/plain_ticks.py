@@ -1,4 +1,4 @@
-"""What the mill did or would do, as plain data: a round, a retraction.
+"""What the mill did or would do, as plain data: a round, a retraction, an expiry.
 
 Streams that had nothing to do in a round are left out.
 """
@@ -15,9 +15,10 @@ from tidemill.cli.plain_results import refreshed
 from tidemill.cli.plain_windows import outcome, outcome_word
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import SliceEntry
-from tidemill.model.time import format_instant
+from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
+    from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.reports import StreamTick, TickReport
     from tidemill.retraction import RetractionPlan, Step
     from tidemill.rollups.roller import Rebuilt
@@ -35,6 +36,7 @@ def tick(report: TickReport, *, details: bool) -> Plain:
             {"sink": one.sink, "events": one.delivered, "error": one.error, "next_try": instant(one.next_try)}
             for one in report.delivered
         ],
+        "expired": [expiry_step(step) for step in report.expired],
     }
 
 
@@ -135,6 +137,28 @@ def retraction(plan: RetractionPlan, done: SliceEntry | None) -> Plain:
         "why": plan.why,
         "steps": [{"step": _STEPS[type(step).__name__], **_fields(step)} for step in plan.steps],
         "retracted": None if done is None else entry(done),
+    }
+
+
+def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Plain:
+    """The plan, and what went once it was carried out."""
+    return {
+        "now": format_instant(plan.now),
+        "steps": [expiry_step(step) for step in plan.steps],
+        "expired": None if done is None else [expiry_step(step) for step in done],
+    }
+
+
+def expiry_step(step: ExpiryStep) -> Plain:
+    return {
+        "stream": step.stream,
+        "what": step.what,
+        "keep": format_duration(step.keep),
+        "before": format_instant(step.before),
+        "files": step.files,
+        "rows": step.rows,
+        "bytes": step.bytes,
+        "held_by": step.held_by,
     }
 
 

@@ -58,6 +58,11 @@ def explained(of: Explained, now: int) -> Plain:
         "sources": [source(one, now) for one in of.sources],
         "windows": [_window(one) for one in of.windows],
         "datasets": None if of.datasets is None else _datasets(of.datasets),
+        "retention": {
+            "keep": {what: format_duration(keep) for what, keep in of.retention.keep.items()},
+            "sealed_before": instant(of.retention.sealed_before),
+            "sealed": of.retention.policy,
+        },
         "warnings": list(of.warnings),
     }
 

@@ -24,6 +24,7 @@ from tidemill.cli.tables import (
 )
 from tidemill.cli.tables_time import time_pairs
 from tidemill.model.slices import SliceStatus
+from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
     from tidemill.reports import StreamStatus
@@ -45,6 +46,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
     pairs += time_pairs(now, of)
     pairs += [
         ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
+        *([("sealed before", Text(format_instant(of.sealed)))] if of.sealed is not None else []),
         ("quarantine", Text(many(of.quarantine_rows, "row"))),
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),

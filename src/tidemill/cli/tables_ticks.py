@@ -1,4 +1,4 @@
-"""What the mill did or would do, as lines for people: rounds, builds, retractions.
+"""What the mill did or would do, as lines for people: rounds, builds, retractions, expiries.
 
 What came from outside is shown with escapes and never read as markup.
 """
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from tidemill.cli import plain, plain_ticks
 from tidemill.cli.plain import shown
-from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_words
+from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_words, size
 from tidemill.cli.tables_results import refreshed_words
-from tidemill.model.time import format_instant
+from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
+    from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.model.slices import SliceEntry
     from tidemill.reports import StreamTick, TickReport
     from tidemill.retraction import RetractionPlan
@@ -38,6 +39,8 @@ def tick_lines(report: TickReport, *, details: bool) -> Iterator[list[Piece]]:
             ]
         for one in builds:
             yield ["  ", *build_line(one)]
+    for step in report.expired:
+        yield [(format_instant(report.now)[:19] + "Z ", "dim"), *_gone(step)]
     for sent in report.delivered if details else ():
         if sent.delivered:
             yield [(f"  {shown(sent.sink)}", "cyan"), f"  has {many(sent.delivered, 'more event')}"]
@@ -95,3 +98,32 @@ def retraction_lines(plan: RetractionPlan, done: SliceEntry | None) -> Iterator[
         yield [(f"{number:>4}. ", "dim"), shown(str(step))]
     if done is not None:
         yield [("retracted ", "magenta"), (done.id[:ID_LETTERS], "bold"), f"  {shown(done.slice.name)}"]
+
+
+def expiry_lines(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Iterator[list[Piece]]:
+    """The plan, step by step; or what went, once it was carried out."""
+    if not plan.steps:
+        yield ["no retention is declared: everything is kept"]
+    for step in plan.steps if done is None else ():
+        yield [(f"{step.stream} {step.what}", "bold"), f", kept {format_duration(step.keep)}: ", _going(step)]
+        if step.held_by is not None:
+            yield [("  held back", "yellow"), f" by {shown(step.held_by)}"]
+    for step in done or ():
+        yield _gone(step)
+    if done is not None and not done and plan.steps:
+        yield ["nothing is old enough to go"]
+
+
+def _going(step: ExpiryStep) -> str:
+    if not step.due:
+        return f"nothing before {format_instant(step.before)}"
+    return f"{_amount(step)} before {format_instant(step.before)}"
+
+
+def _gone(step: ExpiryStep) -> list[Piece]:
+    where = (f"{step.stream} {step.what}", "bold")
+    return [("expired ", "magenta"), where, f": {_amount(step)} before {format_instant(step.before)}"]
+
+
+def _amount(step: ExpiryStep) -> str:
+    return f"{many(step.rows, 'row')} in {many(step.files, 'file')}, {size(step.bytes)},"

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.eventtime import Origin
-    from tidemill.explaining import Explained, ExplainedDatasets, ExplainedTime, ExplainedWindow
+    from tidemill.explaining import (
+        Explained,
+        ExplainedDatasets,
+        ExplainedRetention,
+        ExplainedTime,
+        ExplainedWindow,
+    )
     from tidemill.following import LateTotals
     from tidemill.reports import SourceStanding, StreamStatus
 
@@ -119,6 +125,8 @@ def explained_tables(of: Explained, now: int) -> Iterator[Table]:
         yield pairs_table(f"window {window.name}", list(_window(window)))
     if of.datasets is not None:
         yield pairs_table("datasets", list(_datasets(of.datasets)))
+    if of.retention.keep or of.retention.sealed_before is not None:
+        yield pairs_table("retention", list(_retention(of.retention)))
 
 
 def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
@@ -190,3 +198,12 @@ def _datasets(of: ExplainedDatasets) -> Iterator[tuple[str, Text]]:
     yield "built", Text("at once, and again with every change" if of.allow_incomplete else waits)
     yield "late slices", Text(of.late)
     yield "files", Text(shown(of.folder))
+
+
+def _retention(of: ExplainedRetention) -> Iterator[tuple[str, Text]]:
+    for what, keep in of.keep.items():
+        yield what, Text(f"kept {format_duration(keep)}")
+    if of.sealed_before is not None:
+        late = "merged into what stands" if of.policy == "merge" else "rejected as sealed"
+        at = format_instant(of.sealed_before)
+        yield "sealed before", Text(f"{at}: raw is gone, what was made of it stays; events are {late}")

@@ -1,0 +1,34 @@
+"""The command that lets go of what is old: expire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+
+
+@command("expire", Panel.FEED, "tidemill expire --explain", "tidemill expire requests")
+def expire(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Let go of what is older than the retention of its stream; `tidemill run` does so by itself.
+
+    What was made of raw that goes stays, and is sealed: it can be read, and is never made again. What still
+    has to be made of it holds raw back, and the plan says what that is.
+    """
+    if explain:
+        with session.mill() as mill:
+            session.out.expiry(mill.retention.plan(stream), None)
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        plan = mill.retention.plan(stream)
+        done = mill.retention.expire(plan)
+    session.out.expiry(plan, done)
+    return OK
