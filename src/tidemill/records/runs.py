@@ -74,3 +74,66 @@ def crowded_tier(sizes: Mapping[str, int], fan_in: int) -> list[str]:
     for name, size in sizes.items():
         tiers.setdefault(max(0, size.bit_length() // 3), []).append(name)
     return next((tiers[tier] for tier in sorted(tiers) if len(tiers[tier]) >= fan_in), [])
+
+
+@njit(cache=True, nogil=True)
+def sorted_order(high: Words, low: Words, time: Ints) -> Ints:
+    """Which rows to take to have them by (high, low, time); equal ones stay in their order.
+
+    Keys are hashes, so they fall evenly into as many buckets as there are a few rows for each.
+    """
+    n = high.size
+    least, most = high.min(), high.max()
+    width, bits = most - least, 0
+    while width >> np.uint64(bits):
+        bits += 1
+        if bits == 64:
+            break
+    buckets_bits = 1
+    while (1 << buckets_bits) * 8 < n:
+        buckets_bits += 1
+    shift = np.uint64(max(0, bits - buckets_bits))
+    starts = np.zeros((1 << buckets_bits) + 2, np.int64)
+    for i in range(n):
+        starts[np.int64((high[i] - least) >> shift) + 2] += 1
+    for k in range(2, starts.size):
+        starts[k] += starts[k - 1]
+    order = np.empty(n, np.int64)
+    for i in range(n):
+        bucket = np.int64((high[i] - least) >> shift) + 1
+        order[starts[bucket]] = i
+        starts[bucket] += 1
+    for k in range(starts.size - 2):
+        _settle(order[starts[k] : starts[k + 1]], high, low, time)
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _settle(rows: Ints, high: Words, low: Words, time: Ints) -> None:
+    """Sort the few rows of a bucket where they are; if they are many, by sorts that do not mind."""
+    moves = 0
+    for i in range(1, rows.size):
+        row = rows[i]
+        at = i
+        while at > 0 and _before(row, rows[at - 1], high, low, time):
+            rows[at] = rows[at - 1]
+            at -= 1
+        rows[at] = row
+        moves += i - at
+        if moves > 64 * rows.size:
+            break
+    else:
+        return
+    rows[:] = np.sort(rows)  # as they came
+    rows[:] = rows[np.argsort(time[rows], kind="mergesort")]
+    rows[:] = rows[np.argsort(low[rows], kind="mergesort")]
+    rows[:] = rows[np.argsort(high[rows], kind="mergesort")]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _before(row: int, other: int, high: Words, low: Words, time: Ints) -> bool:
+    if high[row] != high[other]:
+        return bool(high[row] < high[other])
+    if low[row] != low[other]:
+        return bool(low[row] < low[other])
+    return bool(time[row] < time[other])

@@ -313,11 +313,11 @@ class Chronicle:
             for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
         ]
         self._engine.run(merge_trails, units, "merge trails", size)
-        files: dict[str, list[str]] = {}
+        named: dict[str, list[str]] = {}
         for unit in units:
-            files.setdefault(unit.metric.name, []).append(Path(unit.target).name)
+            named.setdefault(unit.metric.name, []).append(Path(unit.target).name)
         failpoint("chronicle.after_merge")
-        standing.enter(replace(new, files=files), [each.name for each in old])
+        standing.enter(replace(new, files=named), [each.name for each in old])
 
     def _target(self, name: str, number: int, metric: Metric) -> Path:
         return self.folder / f"{name}-{number}~{metric.name}{SUFFIX}"

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, read_ipc, write_ipc
 from tidemill.records.hashing import SEED_TRAIL
-from tidemill.records.runs import hash_keys, within
+from tidemill.records.runs import hash_keys, sorted_order
 from tidemill.rollups.cells import TEXT, cell_schema
 from tidemill.rollups.events import passing
 from tidemill.rollups.spec import Metric
@@ -49,7 +49,7 @@ def no_observations(metric: Metric) -> pa.Table:
 
 
 def observed(metric: Metric, events: pa.Table) -> pa.Table:
-    """The observations of accepted events, sorted; with their slices."""
+    """The observations of accepted events, in the order of the events; with their slices."""
     following = metric.following
     assert following is not None, metric.name
     rows = _followed(metric, events)
@@ -71,7 +71,7 @@ def observed(metric: Metric, events: pa.Table) -> pa.Table:
         values = events.column(f"d{d.at}")
         columns[f"k{i}"] = coded_text(values) if d.type == "string" else one(values)
     columns["slice"] = coded_text(events.column("slice"))
-    return in_order(pa.table(columns))
+    return pa.table(columns)
 
 
 def _followed(metric: Metric, events: pa.Table) -> Ints | None:
@@ -94,22 +94,18 @@ def in_order(observations: pa.Table) -> pa.Table:
     return observations.take(pa.array(order)).combine_chunks()
 
 
-def order_of(observations: pa.Table) -> Ints | None:
-    """Which rows to take one after the other; None: they are sorted as they are."""
+def order_of(observations: pa.Table, rows: Ints | None = None) -> Ints | None:
+    """Which rows (of `rows`, or of all) to take one after the other; None: all as they are."""
     high, low, time = (one(observations.column(name)).to_numpy() for name in ("high", "low", "time"))
-    if high.size < 2:
-        return None
+    if rows is not None:
+        high, low, time = high[rows], low[rows], time[rows]
     order = None
-    if bool((high[1:] < high[:-1]).any()):
-        order = np.argsort(high, kind="stable")  # rows mostly come by time already
+    if high.size > 1 and not bool((high[1:] > high[:-1]).all()):
+        order = sorted_order(high, low, time)
         high, low, time = high[order], low[order], time[order]
-    same = high[1:] == high[:-1]
-    if bool((same & ((low[1:] < low[:-1]) | ((low[1:] == low[:-1]) & (time[1:] < time[:-1])))).any()):
-        again = np.lexsort((time, low, high))
-        order = again if order is None else order[again]
-        high, low, time = high[again], low[again], time[again]
-        same = high[1:] == high[:-1]
-    tied = np.flatnonzero(same & (low[1:] == low[:-1]) & (time[1:] == time[:-1]))
+    tied = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1]) & (time[1:] == time[:-1]))
+    if rows is not None:
+        order = rows if order is None else rows[order]
     if tied.size:
         order = _ties_by_id(observations, np.arange(high.size) if order is None else order, tied)
     return order
@@ -151,13 +147,34 @@ def placed(observations: pa.Table, seqs: Mapping[str, int]) -> pa.Table:
 
 
 def write_seen(path: Path, observations: pa.Table) -> None:
-    """Leave sorted observations for `read_seen`, in staging."""
+    """Leave observations for `read_seen`, in staging, in whatever order."""
     write_ipc(path, observations)
 
 
-def read_seen(path: str, low: int, high: int) -> pa.Table:
-    """Observations of the objects whose keys lie in a range: low <= high lane < high."""
-    return within(read_ipc(path), low, high)
+def read_seen(
+    metric: Metric, files: Sequence[str], seqs: Mapping[str, int], keys: tuple[int, int]
+) -> pa.Table:
+    """The observations of the objects whose keys lie in a range (low <= high lane < high), sorted."""
+    tables = [read_ipc(path) for path in files]
+    inside = [_within(table, keys) for table in tables]
+    held = sum(rows.size for rows in inside)
+    if not held:
+        return no_observations(metric)
+    if held * 4 < sum(
+        table.num_rows for table in tables
+    ):  # else one copy of it all costs less than two of some
+        tables = [table.take(pa.array(rows)) for table, rows in zip(tables, inside, strict=True)]
+        return in_order(joined([placed(table.combine_chunks(), seqs) for table in tables if table.num_rows]))
+    starts = np.cumsum([0, *(table.num_rows for table in tables[:-1])])
+    rows = np.concatenate([start + rows for start, rows in zip(starts, inside, strict=True)])
+    whole = joined([placed(table, seqs) for table in tables])
+    order = order_of(whole, rows if held < whole.num_rows else None)
+    return whole if order is None else whole.take(pa.array(order)).combine_chunks()
+
+
+def _within(seen: pa.Table, keys: tuple[int, int]) -> Ints:
+    highs = one(seen.column("high")).to_numpy()
+    return np.flatnonzero((highs >= np.uint64(keys[0])) & (highs <= np.uint64(keys[1] - 1)))
 
 
 def coded_text(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:

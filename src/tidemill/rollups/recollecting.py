@@ -23,7 +23,6 @@ from tidemill.rollups.observations import (
     SEEN,
     in_order,
     joined,
-    no_observations,
     observed,
     placed,
     read_seen,
@@ -112,7 +111,7 @@ class Entered:
 
 def enter(unit: EnterUnit) -> Iterator[Entered]:
     metric = unit.metric
-    added = seen_of(metric, unit.seen, unit.seqs, unit.keys)
+    added = read_seen(metric, unit.seen, unit.seqs, unit.keys)
     if not added.num_rows:
         yield Entered(metric.name, None, [])
         return
@@ -124,14 +123,6 @@ def enter(unit: EnterUnit) -> Iterator[Entered]:
         cells = signed_cells(metric, _renamed(unit.roster, metric, union), new)
         write_partial(Path(unit.cells), {metric.name: cells})
     yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), places.tolist(), strict=True)))
-
-
-def seen_of(metric: Metric, files: Sequence[str], seqs: Mapping[str, int], keys: tuple[int, int]) -> pa.Table:
-    """The observations in files that `note` left, of the objects in a range of keys."""
-    tables = [table for path in files if (table := read_seen(path, *keys)).num_rows]
-    if not tables:
-        return no_observations(metric)
-    return in_order(joined([placed(joined([table]), seqs) for table in tables]))
 
 
 def _renamed(roster: Roster | None, metric: Metric, observations: pa.Table) -> pa.Table:
@@ -198,7 +189,7 @@ class Recounted:
 
 
 def recount(unit: RecountUnit) -> Iterator[Recounted]:
-    whole = seen_of(unit.metric, unit.seen, unit.seqs, unit.keys)
+    whole = read_seen(unit.metric, unit.seen, unit.seqs, unit.keys)
     tiles, places = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
     cells = state_cells(unit.metric, _renamed(unit.roster, unit.metric, whole))
     days = one(cells.column("bucket")).to_numpy() // DAY

@@ -187,41 +187,65 @@ def _summed(metric: Metric, observations: pa.Table, told: Histories, rows: Seque
     rows = [each for each in rows if each.key.size]
     if not rows:
         return cell_schema(metric).empty_table()
-    states = len(told.texts) + 1
-    rule = np.concatenate([np.full(each.key.size, each.rule + 1) for each in rows])
-    left = np.concatenate([np.zeros(r.key.size, np.int64) if r.left is None else r.left + 1 for r in rows])
-    key, state, bucket = (
-        np.concatenate([getattr(each, name) for each in rows]) for name in ("key", "state", "bucket")
-    )
-    signs = np.concatenate([np.full(each.key.size, each.sign) for each in rows])
-    least = int(bucket.min())
-    span = int(bucket.max() - least) // BASE.width + 1
-    of, first = grouped(
-        [
-            Codes(key, told.keys.size),
-            Codes(rule, len(metric.following.rules) + 1),
-            Codes(left, states + 1),
-            Codes(state, states),
-            Codes((bucket - least) // BASE.width, span),
-        ]
-    )
-    counts = Groups(of, first).sums(signs)
-    kept = np.flatnonzero(counts)
-    first = first[kept]
-    net = rule[first] == 0
+    states, rules = len(told.texts), len(metric.following.rules)
+    least = min(int(each.bucket.min()) for each in rows)
+    most = max(int(each.bucket.max()) for each in rows)
+    sizes = (told.keys.size, states + rules * (states + 1) * states, (most - least) // BASE.width + 1)
+    parts = [(r.key, _what(r, states), (r.bucket - least) // BASE.width, r.sign) for r in rows]
+    key, what, bucket, counts = _tallied(parts, sizes)
+    net = what < states
+    rule, rest = np.divmod(np.where(net, 0, what - states), (states + 1) * states)
+    left, to = np.divmod(rest, max(1, states))
     texts = pa.array([*told.texts, NONE_STATE], pa.string())
-    rules = pa.array([each.name for each in metric.following.rules], pa.string())
-    where = pa.array(told.keys[key[first]])
+    names = pa.array([each.name for each in metric.following.rules], pa.string())
+    where = pa.array(told.keys[key])
     columns: dict[str, pa.Array] = {
         name: one(observations.column(name)).take(where) for name in _key_columns(metric)
     }
-    columns["state"] = _text(state[first], texts, ~net)
-    columns["rule"] = _text(rule[first] - 1, rules, net)
-    columns["from"] = _text(left[first] - 1, texts, net)
-    columns["to"] = _text(state[first], texts, net)
-    columns["bucket"] = pa.array(bucket[first])
-    columns["count"] = pa.array(counts[kept])
+    columns["state"] = _text(np.where(net, what, 0), texts, ~net)
+    columns["rule"] = _text(rule, names, net)
+    columns["from"] = _text(left, texts, net)
+    columns["to"] = _text(to, texts, net)
+    columns["bucket"] = pa.array(bucket * BASE.width + least)
+    columns["count"] = pa.array(counts)
     return pa.table(columns, schema=cell_schema(metric))
+
+
+def _what(rows: _Rows, states: int) -> Ints:
+    """What is counted, as one number: the state; beyond those the rule, the state left, the one reached."""
+    if rows.left is None:
+        return rows.state
+    return states + (rows.rule * (states + 1) + rows.left) * states + rows.state
+
+
+_Part = tuple[Ints, Ints, Ints, int]  # key, what, bucket from 0, and what each adds
+
+
+def _tallied(parts: Sequence[_Part], sizes: tuple[int, int, int]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Key, what and bucket of all there are, each once, and their sums where those are not 0."""
+    keys, whats, buckets = sizes
+    total, many = keys * whats * buckets, sum(part[0].size for part in parts)
+    if total <= 4 * many + 4096:  # few enough for a place each
+        places = np.zeros(total, np.int64)
+        for key, what, bucket, sign in parts:
+            _tally(places, (key * whats + what) * buckets + bucket, sign)
+        at = np.flatnonzero(places)
+        pair, bucket = np.divmod(at, buckets)
+        key, what = np.divmod(pair, whats)
+        return key, what, bucket, places[at]
+    key, what, bucket = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    of, first = grouped([Codes(key, keys), Codes(what, whats), Codes(bucket, buckets)])
+    signs = np.concatenate([np.full(part[0].size, part[3]) for part in parts])
+    counts = Groups(of, first).sums(signs)
+    kept = np.flatnonzero(counts)
+    first = first[kept]
+    return key[first], what[first], bucket[first], counts[kept]
+
+
+@njit(cache=True, nogil=True)
+def _tally(places: Ints, at: Ints, sign: int) -> None:
+    for i in range(at.size):
+        places[at[i]] += sign
 
 
 def _text(codes: Ints, texts: pa.StringArray, absent: Mask) -> pa.DictionaryArray:
