@@ -1,22 +1,49 @@
-"""Every query in the documentation runs."""
+"""Every query in the documentation runs over the stream that it shows; the document says what a text says."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-PAGE = Path(__file__).parents[2] / "docs" / "query.md"
-QUERIES = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+from tidemill.config.stream import Stream
+from tidemill.model.time import parse_instant
+from tidemill.query import Answer, NoRollups, Querier
+
+PAGE = (Path(__file__).parents[2] / "docs" / "query.md").read_text("utf-8")
+QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, flags=re.DOTALL)
+(DOCUMENT,) = re.findall(r"```json\n(.*?)```", PAGE, flags=re.DOTALL)
+(DECLARED,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+NOW = parse_instant("2024-01-01T12:00:00Z")
+
+
+@pytest.fixture(scope="module")
+def querier():
+    stream = Stream.model_validate(yaml.safe_load(DECLARED))
+    return Querier({"requests": stream}, lambda name: NoRollups())
 
 
 @pytest.mark.parametrize("text", QUERIES)
-def test_documented_query_runs(desk, event, text):
-    answer = desk([event("10:30:00", latency=5)]).ask(text)
+def test_documented_query_runs(querier, text):
+    answer = querier.ask(text, tenant=None, now=NOW)
+    assert isinstance(answer, Answer)
     assert answer.stream == "requests"
     assert answer.table.column_names[0] == "bucket"
 
 
+def test_documented_document_runs(querier):
+    answer = querier.ask(json.loads(DOCUMENT), tenant=None, now=NOW)
+    assert answer.table.column_names == ["bucket", "region", "count", "mean"]
+    assert answer.table.equals(querier.ask(DOCUMENT, tenant=None, now=NOW).table)
+
+
 def test_there_are_documented_queries():
-    assert len(QUERIES) == 3
+    assert len(QUERIES) == 9
+
+
+def test_7d_buckets_start_on_thursdays(desk, event):
+    (row,) = desk([event("10:00:00")]).ask("SELECT count FROM requests USING ROLLUP 7d").table.to_pylist()
+    assert row["bucket"].strftime("%A %Y-%m-%d") == "Thursday 2023-12-28"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from fractions import Fraction
 
@@ -33,6 +34,8 @@ TOKENS = """
 SELECT count FROM requests WHERE BETWEEN AND SINCE USING ROLLUP INTERVAL GROUP BY EDGES FILL ORDER LIMIT
 FORMAT include exclude null zero drop rows series AS OR NOT IN LIKE IS NULL EXPLAIN DESC sum avg rate
 latency_ms price api http.status ok region tenant failures `api` ( ) , . = != < >= ; 'x' "/a" 5 -1 1.5 true
+plant plant.heat plant.delay plant.orders plant.direct states transitions ratio ratio(made,failures) value
+first p50 p99.9 p0 percentile(0.5) percentile(2) state from_state to_state carry 0.5 { } [ : null
 1m 5s 30s 7s 9d PT1H 2024-01-01 2024-01-01T10:00:00Z '2024-01-02' ' " ` \\ §
 """
 WORDS = TOKENS.split()
@@ -104,6 +107,110 @@ def test_any_clauses(anything, items, clauses, explain):
     answered_or_refused(
         anything, f"{'EXPLAIN ' * explain}SELECT {', '.join(items)} FROM requests {given_clauses}"
     )
+
+
+OF_KINDS = {
+    "made": ["count", "rate", "sum(latency)", "avg(latency)", "ratio(made, failures)", "p50"],
+    "heat": ["value", "first", "last(temp)", "avg", "count", "ratio(orders, made)", "states"],
+    "delay": ["p50", "p99.9", "percentile(0.25)", "min", "max", "rate", "first"],
+    "orders": ["states", "transitions", "transitions(finished)", "count", "transitions(x)"],
+    "direct": ["ratio", "ratio(made, successes)", "count"],
+}
+KIND_CLAUSES = CLAUSES | {
+    "where": ["WHERE region = 'eu'", "WHERE state = 'NEW'", "WHERE from_state IN ('NEW') OR line > 1"],
+    "group": ["GROUP BY region", "GROUP BY state", "GROUP BY to_state, region", "GROUP BY line"],
+    "fill": ["FILL zero", "FILL null", "FILL drop", "FILL carry"],
+    "order": ["ORDER BY states", "ORDER BY p50 DESC", "ORDER BY bucket"],
+}
+
+
+@pytest.fixture(scope="module")
+def plant(tmp_path_factory, kit):
+    events = [
+        kit.Sight(
+            BASE + i * 70 * SECOND,
+            f"e{i}",
+            region=[None, "eu", "us"][i % 3],
+            ok=i % 2 == 0,
+            latency=i - 20,
+            temp=Decimal(i) / 4,
+            order=f"o{i % 5}",
+            status=["NEW", "DONE", "WORK"][i % 3],
+        )
+        for i in range(40)
+    ]
+    return kit.Desk(kit.Shelf(tmp_path_factory.mktemp("plant")).put(events))
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data(), st.sampled_from(sorted(OF_KINDS)), st.booleans())
+def test_any_clauses_of_any_kind(plant, data, metric, explain):
+    items = data.draw(st.lists(st.sampled_from(OF_KINDS[metric]), min_size=1, max_size=3, unique=True))
+    clauses = data.draw(
+        st.fixed_dictionaries(
+            {name: st.none() | st.sampled_from(texts) for name, texts in KIND_CLAUSES.items()}
+        )
+    )
+    rest = " ".join(text for text in clauses.values() if text)
+    answered_or_refused(plant, f"{'EXPLAIN ' * explain}SELECT {', '.join(items)} FROM plant.{metric} {rest}")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+TERM = st.fixed_dictionaries(
+    {},
+    optional={
+        "field": st.sampled_from(["region", "line", "state", "nope"]) | JSON,
+        "op": st.sampled_from(["=", "!=", "<", "in", "like", "is_null", "~"]) | JSON,
+        "value": JSON,
+        "values": st.lists(JSON, max_size=2),
+    },
+)
+DOCUMENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "select": st.lists(st.sampled_from([v for values in OF_KINDS.values() for v in values]), max_size=3)
+        | JSON,
+        "from": st.sampled_from([f"plant.{metric}" for metric in OF_KINDS]) | JSON,
+        "where": TERM | st.fixed_dictionaries({"and": st.lists(TERM, max_size=2)}) | JSON,
+        "between": st.just(["2024-01-01T10:00:00Z", "2024-01-01T11:00:00Z"]) | JSON,
+        "since": st.just("2h") | JSON,
+        "rollup": st.sampled_from(["1m", "1h", "2m"]) | JSON,
+        "interval": st.sampled_from(["30s", "7s"]) | JSON,
+        "group_by": st.lists(st.sampled_from(["region", "state", "line"]), max_size=2) | JSON,
+        "edges": st.sampled_from(["include", "null"]) | JSON,
+        "fill": st.sampled_from(["carry", "zero", "drop"]) | JSON,
+        "order_by": JSON,
+        "limit": st.integers(-1, 5) | JSON,
+        "format": st.sampled_from(["rows", "series"]) | JSON,
+        "explain": st.booleans() | JSON,
+        "else": JSON,
+    },
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(DOCUMENT)
+def test_any_document(plant, document):
+    for asked in (document, json.dumps(document)):
+        try:
+            outcome = plant.querier.ask(asked, tenant=None, now=BASE)
+        except QueryError as error:
+            outcome = error
+        assert isinstance(outcome, Answer | Explanation) or outcome.hint
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=40).map(lambda text: "{" + text) | JSON.map(json.dumps))
+def test_any_text_that_could_be_a_document(plant, text):
+    try:
+        outcome = plant.querier.ask(text, tenant=None, now=BASE)
+    except QueryError as error:
+        outcome = error
+    assert isinstance(outcome, Answer | Explanation | QueryError)
 
 
 EVENT = st.tuples(
