@@ -21,14 +21,16 @@ from tidemill.ingest.landing import content_digest
 from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
+from tidemill.model.time import DAY, MIN_INSTANT, Interval
 from tidemill.records.arrow import one
 from tidemill.records.runs import hash_keys
 from tidemill.retraction import finish_retractions
-from tidemill.rollups.verify import verify_tiles
+from tidemill.rollups.verify import Known, verify_tiles
 from tidemill.windows.rules import rules_of
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
+    from tidemill.rollups.roller import Roller
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Finding:
     """Something that is not as it should be."""
 
     stream: str
-    what: str  # slice | raw | quarantine | ids | tile | window | dataset | result
+    what: str  # slice | raw | quarantine | ids | tile | window | dataset | result | index
     where: str
     difference: str
 
@@ -50,6 +52,9 @@ class StreamAudit:
     pending: int
     datasets: int = 0
     results: int = 0
+    index: int = 0  # parts of it
+    sealed: int = 0  # tiles that can not be held against raw any more, since that is gone
+    sealed_windows: int = 0  # the same of datasets and results
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     if acceptor.plan.gated and paths:
         twice = mill.engine.run(repeated_ids, [paths], "verify ids")
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
-    tiles = 0
+    tiles = sealed = 0
     if roller.spec.metrics:
         called = {entry.id: entry.name for entry in entries}
         desired: dict[int, frozenset[str]] = {}
@@ -108,8 +113,9 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
                 names = frozenset(called.get(each, each) for each in ids)
                 desired[start] = desired.get(start, frozenset()) | names
         folder = roller.table.staging("verify")
-        tiles, differences = verify_tiles(
-            roller.spec, roller.plan, acceptor.raw, roller.table, mill.engine, desired, folder
+        known = _known_of_tiles(mill, roller, desired, entries, folder)
+        tiles, sealed, differences = verify_tiles(
+            roller.spec, roller.plan, acceptor.raw, roller.table, mill.engine, known, folder
         )
         shutil.rmtree(folder, ignore_errors=True)
         findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
@@ -117,7 +123,62 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     findings += wrong
     results, wrong = _check_results(mill, stream)
     findings += wrong
-    return StreamAudit(stream, len(entries), rows, tiles, pending, datasets, results), findings
+    index, wrong = _check_index(mill, stream)
+    findings += wrong
+    windows = _sealed_windows(mill, stream)
+    done = StreamAudit(stream, len(entries), rows, tiles, pending, datasets, results, index, sealed, windows)
+    return done, findings
+
+
+def _sealed_windows(mill: Mill, stream: str) -> int:
+    """Datasets and results that raw is gone for."""
+    sealed = mill.expiries.seal(stream)
+    if sealed is None:
+        return 0
+    windows = mill.state.windows(stream, None, Interval(MIN_INSTANT - DAY, sealed))
+    results = mill.flow.sealed(stream) if mill.project.stream(stream).windows else 0
+    return sum(window.file is not None for window in windows) + results
+
+
+def _check_index(mill: Mill, stream: str) -> tuple[int, list[Finding]]:
+    """Parts of the index, made again beside it."""
+    indexer = mill.indexer(stream)
+    if indexer is None:
+        return 0, []
+    wrong = indexer.verify(mill.clock())
+    return len(indexer.table.snapshot().parts), [Finding(stream, "index", d.part, d.what) for d in wrong]
+
+
+def _known_of_tiles(
+    mill: Mill,
+    roller: Roller,
+    desired: dict[int, frozenset[str]],
+    entries: Sequence[SliceEntry],
+    folder: Path,
+) -> Known:
+    """What tiles are held against: raw alone, and for what is gone from it the state."""
+    stream, horizons = roller.stream.name, roller.horizons()
+    expired = {
+        tile.key: tile.hash
+        for level in horizons.levels
+        for tile in mill.state.tiles(stream, level, Interval(MIN_INSTANT, horizons.levels[level]))
+        if tile.part is None and tile.hash is not None
+    }
+    if not roller.spec.in_order:
+        return Known(desired, expired, horizons.raw)
+    called = {entry.id: entry.name for entry in entries}
+    known = Known(desired, expired, horizons.raw)
+    if horizons.raw is not None:  # who touched which tile is not told by raw any more
+        touched = roller.chronicle.touched
+    else:
+        seqs = {entry.id: entry.seq for entry in entries}
+        again = roller.chronicle.recount(roller.raw.snapshot().paths(), seqs, folder)
+        admit = again.roster.admit if again.roster is not None else None
+        touched, known = again.touched, Known(desired, expired, None, again.days, admit)
+    for start, ids in touched.items():
+        names = frozenset(called.get(each, each) for each in ids)
+        desired[start] = desired.get(start, frozenset()) | names
+    return known
 
 
 def _check_datasets(
@@ -125,7 +186,7 @@ def _check_datasets(
 ) -> tuple[int, list[Finding]]:
     """Datasets of the stream, built again beside the warehouse."""
     declared = mill.project.stream(stream)
-    rules = rules_of(declared)
+    rules = rules_of(declared, mill.expiries.horizons(stream))
     if rules is None:
         return 0, []
     from tidemill.windows.verify import verify_datasets, verify_sets
@@ -138,7 +199,7 @@ def _check_datasets(
     warehouse = mill.project.warehouse
     with TemporaryDirectory(prefix=".verify-", dir=warehouse) as scratch:
         count, differences = verify_datasets(
-            mill.engine, declared, warehouse, windows, entries, raw, Path(scratch)
+            mill.engine, declared, warehouse, windows, entries, raw, Path(scratch), rules.raw_from
         )
     findings += [Finding(stream, "dataset", place, what) for place, what in differences]
     return count, findings

@@ -14,7 +14,7 @@ from tidemill.config.metrics import DEFAULT_ACCURACY, Term
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
-    from tidemill.search.attributes import Attribute
+    from tidemill.search.attributes import Attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StreamFacts:
     event_types: Sequence[str]
     fields: Sequence[tuple[str, str]]  # name and type
     metrics: Sequence[MetricFacts]
-    attributes: Sequence[Attribute] = ()
+    attributes: Attributes | None = None  # None: nothing is indexed
     windows: Sequence[str] = field(default=())
 
 
@@ -66,13 +66,13 @@ def _facts(mill: Mill, stream: Stream, tenant: str | None) -> StreamFacts:
     )
 
 
-def _attributes(mill: Mill, stream: Stream, tenant: str | None) -> Sequence[Attribute]:
+def _attributes(mill: Mill, stream: Stream, tenant: str | None) -> Attributes | None:
     from tidemill.search.attributes import attributes
 
     index, raw = mill.existing("index", stream.name), mill.existing("raw", stream.name)
     if not stream.indexed or index is None or raw is None:
-        return ()
-    return attributes(raw.snapshot(), index.snapshot(), stream.indexed, tenant)
+        return None
+    return attributes(raw.snapshot(), index.snapshot(), stream.indexed, tenant=tenant)
 
 
 def _metric(name: str, metric: Kept) -> MetricFacts:

@@ -14,22 +14,20 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
-from tidemill import eventtime, given
+from tidemill import eventtime, given, rounds
 from tidemill.config import Project, load_project
 from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.expiries import ExpiryLog
-from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
+from tidemill.ingest.landing import Landed, LandedMany, Landing
 from tidemill.ingest.retractions import RetractionLog
-from tidemill.ingest.sources import expand
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
-from tidemill.model.errors import InputError, NotFoundError, Retry, StorageError, TidemillError
+from tidemill.model.errors import InputError, NotFoundError, StorageError, TidemillError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.reports import StreamStatus, TickReport, watermark_of
-from tidemill.rounds import tick_stream
 from tidemill.state.opening import open_store, store_exists, store_name
 from tidemill.state.protocol import State
 
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from tidemill.accept.batch import Acceptor
     from tidemill.asking import Asked
     from tidemill.audit import Audit
+    from tidemill.catalog import StreamFacts
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
     from tidemill.eventtime import Watermark
@@ -49,12 +48,16 @@ if TYPE_CHECKING:
     from tidemill.metrics import Meter
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.recovery import Recovered
+    from tidemill.remaking import Remaker
     from tidemill.retraction import RetractionPlan
     from tidemill.rollups.roller import Roller
+    from tidemill.search.indexer import Indexer
+    from tidemill.search.searching import Found, SearchPlan
     from tidemill.streaming.refresh import Refreshed
     from tidemill.windowing import WindowYard
     from tidemill.windows.builder import Outcome
     from tidemill.windows.desk import Desk, RebuildStep
+    from tidemill.workshop import Workshop
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +94,6 @@ class Mill:
         self._spark = spark
         self._landing = Landing(project.warehouse, state)
         self.expiries = ExpiryLog(project.warehouse)
-        self._acceptors: dict[str, Acceptor] = {}
-        self._rollers: dict[str, Roller] = {}
         self._tables: dict[tuple[str, str], Table] = {}  # to look at; acceptors and rollers have their own
 
     @classmethod
@@ -155,21 +156,17 @@ class Mill:
         if empty:
             if files or bounds is None:
                 raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
-            return LandedMany(
-                (self.land(stream, b"", name="nothing", start=start, end=end, source=source),), ()
-            )
-        paths, wrong = expand([str(file) for file in files])
-        done = self._landing.land_many(
+            nothing = self.land(stream, b"", name="nothing", start=start, end=end, source=source)
+            return LandedMany((nothing,), ())
+        return self._landing.land_named(
             stream,
-            paths,
+            [str(file) for file in files],
             arrival=self.clock(),
             format=given.format_of(declared, format),
             declared=bounds,
             source=source,
             progress=(lambda _result: progress()) if progress else None,
         )
-        missing = tuple(Refused(error.where, error) for error in wrong)
-        return LandedMany(done.landed, (*missing, *done.refused))
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
         """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
@@ -224,7 +221,7 @@ class Mill:
             done, troubles = [], []
             for stream in self.project.streams.values():
                 try:
-                    done.append(tick_stream(self, stream, now))
+                    done.append(rounds.tick_stream(self, stream, now))
                 except TidemillError as error:  # the other streams do not wait for it
                     log.error("%s", error, extra={"stream": stream.name})
                     troubles.append(error)
@@ -266,55 +263,25 @@ class Mill:
         on_flush: Callable[[dict[str, list[Refreshed]]], None] = lambda _flushed: None,
     ) -> None:
         """The daemon: ticks until `stop` is set, without a pause while there is work; then it flushes."""
-        while not stop.is_set():
-            try:
-                report = self.tick()
-            except TidemillError as error:
-                if error.retry is Retry.NEVER:
-                    raise
-                log.warning("%s; trying again", error)
-                stop.wait(interval)
-                continue
-            if on_tick is not None:
-                on_tick(report)
-            if report.idle:
-                stop.wait(interval)
+        rounds.run(self.tick, stop, interval, on_tick)
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
 
     def acceptor(self, stream: str) -> Acceptor:
-        from tidemill.accept.batch import Acceptor
-    from tidemill.asking import Asked
-
-        if stream not in self._acceptors:
-            self._acceptors[stream] = Acceptor(
-                self.project.warehouse,
-                self.project.stream(stream),
-                self.project.limits,
-                self.project.engine,
-                self.engine,
-                self.state,
-                tap=None,
-                progress=lambda step, done: self.progress(stream, step, done),
-            )
-            self._acceptors[stream].tap = self.roller(stream).tap
-            declared = self.project.stream(stream)
-            self._acceptors[stream].refused_before = lambda: self.expiries.refused_before(declared)
-        return self._acceptors[stream]
+        return self._workshop.acceptor(stream)
 
     def roller(self, stream: str) -> Roller:
-        from tidemill.rollups.roller import Roller
+        return self._workshop.roller(stream)
 
-        if stream not in self._rollers:
-            self._rollers[stream] = Roller(
-                self.project.warehouse,
-                self.project.stream(stream),
-                self.project.limits,
-                self.engine,
-                self.state,
-                self.acceptor(stream).raw,
-            )
-        return self._rollers[stream]
+    def indexer(self, stream: str) -> Indexer | None:
+        """Keeps the index of a stream; None where nothing is indexed, now or before."""
+        return self._workshop.indexer(stream)
+
+    @cached_property
+    def _workshop(self) -> Workshop:
+        from tidemill.workshop import Workshop
+
+        return Workshop(self)
 
     # -- windows, datasets, events
 
@@ -351,7 +318,8 @@ class Mill:
         """Answers about windows: what there is, why one waits, what a rebuild would do."""
         from tidemill.windows.desk import Desk
 
-        return Desk(self.project.warehouse, self.project.streams, self.state, self.clock)
+        streams, gone = self.project.streams, self.expiries.horizons
+        return Desk(self.project.warehouse, streams, self.state, self.clock, gone)
 
     @cached_property
     def yard(self) -> WindowYard:
@@ -380,6 +348,13 @@ class Mill:
             for name in sorted({key.stream for key in keys}):
                 self.yard.coordinate(self.project.stream(name), self.clock())
             return [outcome for outcome in self.yard.build(self.clock, None) if outcome.key in keys]
+
+    @cached_property
+    def remake(self) -> Remaker:
+        """Makes rollups and index again from raw."""
+        from tidemill.remaking import Remaker
+
+        return Remaker(self)
 
     def export(
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
@@ -556,6 +531,28 @@ class Mill:
         from tidemill.asking import rows_of
 
         return rows_of(self.ask(query, tenant=tenant, engine=engine))
+
+    def search(
+        self,
+        stream: str,
+        asked: Asked = "",
+        *,
+        tenant: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+        total: bool = False,
+        engine: Literal["local", "spark"] = "local",
+    ) -> Found | SearchPlan:
+        """Accepted events by what they hold, a page at a time; `tenant` None: of all of them."""
+        from tidemill.finding import find
+
+        return find(self, stream, asked, tenant, cursor, limit, total=total, engine=engine)
+
+    def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
+        """What there is to ask for."""
+        from tidemill.catalog import catalog
+
+        return catalog(self, stream, tenant)
 
     # -- proving
 

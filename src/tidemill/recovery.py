@@ -24,7 +24,6 @@ from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.mill import Mill, wall_clock
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.rollups.recall import tile_builds
 from tidemill.state.opening import open_fresh, replace_with_fresh, store_name
 from tidemill.state.protocol import BatchRecord, Progress
 
@@ -77,12 +76,10 @@ def _fill(mill: Mill, target: str) -> Recovered:
             continue
         acceptor, roller = mill.acceptor(stream), mill.roller(stream)
         mill.state.replace_runs(stream, [], rebuild_runs(acceptor))
-        builds = tile_builds(roller.table, roller.table.snapshot().parts)
-        mill.state.apply_tiles(stream, roller.table.version, builds)
         # Where all batches were undone none of them says it, and the log must not be read from its start.
         seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
         mill.state.saw(stream, seen)
-        tiles += len(builds)
+        tiles += roller.recall()
     datasets = mill.yard.recall(mill.clock())
     results = mill.flow.recall(mill.clock())
     return Recovered(len(entries), len(records), tiles, datasets, results, target)

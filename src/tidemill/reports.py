@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidemill.events.delivery import Delivered
     from tidemill.expiring import ExpiryStep
     from tidemill.rollups.roller import Rebuilt
+    from tidemill.search.indexer import Indexed
     from tidemill.state.protocol import State
     from tidemill.streaming.refresh import Refreshed
     from tidemill.windows.builder import Outcome
@@ -30,10 +31,12 @@ class StreamTick:
     tiles: Sequence[Rebuilt] = ()
     merged_runs: int = 0
     windows: Coordinated | None = None  # None: it has no windows
+    indexed: Indexed | None = None  # None: nothing is indexed
 
     @property
     def idle(self) -> bool:
-        return self.batch is None and not self.tiles and (self.windows is None or self.windows.idle)
+        parts = (self.windows, self.indexed)
+        return self.batch is None and not self.tiles and all(part is None or part.idle for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

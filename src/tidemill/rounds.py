@@ -7,18 +7,24 @@ look-ups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.table import Table
+from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.time import DAY
-from tidemill.reports import StreamTick
+from tidemill.reports import StreamTick, TickReport
 
 if TYPE_CHECKING:
+    from tidemill.accept.batch import Batch
     from tidemill.mill import Mill
+    from tidemill.rollups.planning import Fresh
+    from tidemill.rollups.roller import Roller
+    from tidemill.search.indexer import Indexed
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +32,31 @@ TIDY_EVERY: Final = 20  # versions of a table
 KEEP_LOG: Final = DAY
 
 
+def run(
+    tick: Callable[[], TickReport],
+    stop: threading.Event,
+    interval: float,
+    on_tick: Callable[[TickReport], None] | None,
+) -> None:
+    """Round after round until `stop` is set, without a pause while there is work."""
+    while not stop.is_set():
+        try:
+            report = tick()
+        except TidemillError as error:
+            if error.retry is Retry.NEVER:
+                raise
+            log.warning("%s; trying again", error)
+            stop.wait(interval)
+            continue
+        if on_tick is not None:
+            on_tick(report)
+        if report.idle:
+            stop.wait(interval)
+
+
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     done = _accept_and_roll(mill, stream, now) if _has_work(mill, stream) else StreamTick(stream.name)
+    done = replace(done, indexed=_index(mill, stream, now))
     if stream.aggregation_span is None:
         return done
     return replace(done, windows=mill.yard.coordinate(stream, now))
@@ -36,24 +65,48 @@ def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
 def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
     from tidemill.accept.catchup import catch_up, merge_runs
     from tidemill.replay import finish_replays
-    from tidemill.rollups.roller import Fresh
 
     acceptor, roller = mill.acceptor(stream.name), mill.roller(stream.name)
     catch_up(acceptor)
     roller.catch_up()
     finish_replays(mill.project.warehouse, stream.name, mill.state, now)
     batch = acceptor.accept()
+    fresh = _taken_up(mill, roller, batch) if batch is not None and batch.taps is not None else None
     if is_judging_again(mill.state, stream.name):  # tiles wait until all that a retraction sent back is there
         acceptor.finish()
         return StreamTick(stream.name, batch)
-    fresh = Fresh(batch.record.tiles, batch.taps) if batch is not None and batch.taps else None
     mill.progress(stream.name, "tiles", 0.0)
     tiles = roller.refresh(fresh)
     mill.progress(stream.name, "tiles", 1.0)
     acceptor.finish()
     merged = merge_runs(acceptor)
+    roller.chronicle.tidy()
     tidy((acceptor.raw, acceptor.quarantine, roller.table), mill.project.engine.keep_replaced, now)
     return StreamTick(stream.name, batch, tiles, len(merged))
+
+
+def _index(mill: Mill, stream: Stream, now: int) -> Indexed | None:
+    """Bring the index in line with raw, where there is something to index."""
+    if is_judging_again(mill.state, stream.name) or mill.existing("raw", stream.name) is None:
+        return None
+    indexer = mill.indexer(stream.name)
+    if indexer is None:
+        return None
+    mill.progress(stream.name, "index", 0.0)
+    done = indexer.refresh(now)
+    mill.progress(stream.name, "index", 1.0)
+    tidy([indexer.table], mill.project.engine.keep_replaced, now)
+    return done
+
+
+def _taken_up(mill: Mill, roller: Roller, batch: Batch) -> Fresh | None:
+    """What the batch left for the tiles, with what it changes in those that it has no rows in."""
+    assert batch.taps is not None
+    places: dict[str, int] = {}
+    if roller.chronicle.needed:
+        found = (mill.state.slice(result.slice) for result in batch.record.results)
+        places = {entry.id: entry.seq for entry in found if entry is not None}
+    return roller.take_up(batch.id, batch.record.tiles, places, batch.taps)
 
 
 def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:

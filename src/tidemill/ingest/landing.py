@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 from tidemill.ingest.flight import Flight, flight
 from tidemill.ingest.log import LandingLog
 from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
-from tidemill.ingest.sources import KINDS_HINT, STDIN
+from tidemill.ingest.sources import KINDS_HINT, STDIN, expand
 from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.failpoints import failpoint
@@ -179,6 +179,25 @@ class Landing:
                 for result in results:
                     progress(result)
         return LandedMany(tuple(landed), tuple(refused))
+
+    def land_named(
+        self,
+        stream: str,
+        names: Sequence[str],
+        *,
+        arrival: int,
+        format: Format | None = None,
+        declared: Interval | None = None,
+        source: str = "file",
+        progress: Callable[[Landed | Refused], None] | None = None,
+    ) -> LandedMany:
+        """`land_many` what paths, globs, folders and `-` name; a name that leads nowhere is refused."""
+        paths, wrong = expand(names)
+        done = self.land_many(
+            stream, paths, arrival=arrival, format=format, declared=declared, source=source, progress=progress
+        )
+        missing = (Refused(error.where, error) for error in wrong)
+        return LandedMany(done.landed, (*missing, *done.refused))
 
     def _only(self, origin: _Origin, item: _Item) -> Landed:
         landed, refused = self._land(origin, [item])

@@ -29,6 +29,7 @@ from tidemill.rollups.cell_files import (
 )
 from tidemill.rollups.cells import Cells, accumulate, cells_within, merge
 from tidemill.rollups.events import read_events
+from tidemill.rollups.recollecting import note
 from tidemill.rollups.rows import read_tile, row_buckets, to_rows
 from tidemill.rollups.spec import STATS, RollupSpec
 
@@ -47,6 +48,7 @@ class Target:
     revision: int
     old: str | None  # its current part, when the new tile is that one merged with what is new
     below: Sequence[tuple[TileKey, str]] | None = None  # made again instead, also from these unchanged tiles
+    kept: bool = True  # else it is made only for the levels above
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +108,19 @@ class Built:
     rows: int
     slices: frozenset[str]
     carried: bool = False  # the same tile as before, in another part
+    kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """Leaves the 5s cells of accepted events in staging while they are in memory."""
+    """Leaves the 5s cells of accepted events in staging while they are in memory, and what the chronicle
+    needs of them."""
 
     spec: RollupSpec
 
     def __call__(self, rows: pa.Table, folder: Path, name: str) -> None:
         write_partial(folder / f"{name}{PARTIAL}", accumulate(self.spec, rows, BASE.width))
+        note(self.spec, rows, folder, name)
 
 
 def build_low(unit: LowUnit) -> Iterator[Built]:
@@ -263,4 +268,12 @@ def _write(
         stats_columns=STATS,
     )
     for target, slices in tiles:
-        yield Built(target.key, target.hash, target.revision, part, rows.get(target.key.start, 0), slices)
+        yield Built(
+            target.key,
+            target.hash,
+            target.revision,
+            part,
+            rows.get(target.key.start, 0),
+            slices,
+            kept=target.kept,
+        )
