@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tidemill.config.stream import Stream
+from tidemill import eventtime
+from tidemill.config import parse_project
 from tidemill.model.time import parse_instant
 from tidemill.query import Answer, NoRollups, Querier
 
@@ -22,8 +22,8 @@ NOW = parse_instant("2024-01-01T12:00:00Z")
 
 @pytest.fixture(scope="module")
 def querier():
-    stream = Stream.model_validate(yaml.safe_load(DECLARED))
-    return Querier({"requests": stream}, lambda name: NoRollups())
+    project = parse_project(DECLARED, Path("query.md"), eventtime.registered(), {})
+    return Querier(project.streams, lambda name: NoRollups())
 
 
 @pytest.mark.parametrize("text", QUERIES)
