@@ -199,7 +199,8 @@ def plain(row: dict[str, object]) -> dict[str, object]:
 
 
 def files(mill: Mill, stream: str, kinds: Collection[str] = KINDS) -> dict[str, str]:
-    """What every reader of the tables reads (parts with rows), and the trails: a hash of each."""
+    """What every reader of the tables reads (parts with rows), trails and rosters: a hash of each. The log of
+    trails is left out: it names every batch, also one that adds nothing."""
     warehouse = mill.project.warehouse
     found: list[Path] = []
     for kind in kinds:
@@ -208,7 +209,8 @@ def files(mill: Mill, stream: str, kinds: Collection[str] = KINDS) -> dict[str, 
             snapshot = table.snapshot()
             pairs = zip(snapshot.parts, snapshot.paths(), strict=True)
             found += [Path(path) for part, path in pairs if part.rows]
-    found += [path for path in (warehouse / "trails").rglob("*") if path.is_file()]
+    found += (warehouse / "trails" / stream).glob("*.trail")
+    found += (warehouse / "trails" / stream).glob("*.roster")
     return {str(path.relative_to(warehouse)): sha256(path.read_bytes()).hexdigest() for path in found}
 
 
