@@ -266,6 +266,12 @@ def test_lookups_read_few_groups_and_agree_with_the_payloads(tmp_path: Path) -> 
         if all(truth(c, lambda path, v=value: values_at(v, path)) for c in (said.where, said.filter)):  # type: ignore[misc]
             naive.append(f"e{i:06d}")
     assert sorted(ids(got)) == naive
+    for order, expected in (("DESC", list(reversed(range(rows)))), ("ASC", list(range(rows)))):
+        found_all = pages(made, f"ORDER BY ts {order}", 7_000, [])
+        assert [name for page in found_all for name in ids(page)] == [f"e{i:06d}" for i in expected]
+        assert found_all[0].facts.rows_fetched <= rows
+    first = made.search("ORDER BY ts DESC LIMIT 3", "a")
+    assert (ids(first), first.facts.rows_fetched) == (["e029997", "e029994", "e029991"], 16_384)
 
 
 # -- attributes

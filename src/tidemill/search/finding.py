@@ -173,7 +173,10 @@ class _Finder:
         pieces: list[tuple[Ints, Ints, Ints, Ints]] = []
         column = COLUMN[self._wanted.order]
         names = list(dict.fromkeys(["event_time", "tenant", "slice", "line", column]))
-        for group in range(self._metadata.num_row_groups):
+        enough = _Enough(self._wanted) if not self._asked else None
+        for edge, group in self._groups():
+            if enough is not None and enough.without(edge):
+                break
             start, end = self._starts[group], self._starts[group + 1]
             rows = np.flatnonzero(mask[start:end])
             if not rows.size or not self._may_hold(group):
@@ -183,14 +186,25 @@ class _Finder:
             keep, seq = self._kept(table, rows)
             rows = rows[keep]
             if rows.size:
-                value = _ints(table.column(column))[rows]
+                value, seq = _ints(table.column(column))[rows], seq[keep]
                 line = one(table.column("line")).to_numpy()[rows]
-                pieces.append((value, seq[keep], line, rows + start))
+                pieces.append((value, seq, line, rows + start))
+                if enough is not None:
+                    enough.add(value[self._beyond(value, seq, line)])
         if not pieces:
             empty = np.empty(0, np.int64)
             return empty, empty, empty, empty
         value, seq, line, row = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
         return value, seq, line, row
+
+    def _groups(self) -> list[tuple[int, int]]:
+        """Row groups with an instant that no row of theirs comes before, first ones first."""
+        groups = range(self._metadata.num_row_groups)
+        if self._wanted.order != "ts":
+            return [(0, group) for group in groups]
+        side = 1 if self._wanted.descending else 0
+        edges = [self._time(group)[side] for group in groups]
+        return sorted(zip(edges, groups, strict=True), reverse=self._wanted.descending)
 
     def _kept(self, table: pa.Table, rows: Ints) -> tuple[Mask, Ints]:
         """Which of these rows of a group are of the tenant, the span and the slices that are seen."""
@@ -211,17 +225,21 @@ class _Finder:
 
     def _may_hold(self, group: int) -> bool:
         wanted = self._wanted
-        if wanted.span is not None:
-            first, last = self._bounds(group, "event_time")
-            low = first if isinstance(first, int) else _LEAST
-            high = last if isinstance(last, int) else _MOST
-            if high < wanted.span.start or low >= wanted.span.end:
-                return False
+        low, high = self._time(group)
+        if wanted.span is not None and (high < wanted.span.start or low >= wanted.span.end):
+            return False
+        if is_before(low, high, wanted):
+            return False
         if wanted.tenant is not None:
             low_name, high_name = self._bounds(group, "tenant", raw=False)
             if isinstance(low_name, str) and isinstance(high_name, str):
                 return low_name <= wanted.tenant <= high_name
         return True
+
+    def _time(self, group: int) -> tuple[int, int]:
+        """Its first and last instant, as far as is known."""
+        first, last = self._bounds(group, "event_time")
+        return first if isinstance(first, int) else _LEAST, last if isinstance(last, int) else _MOST
 
     def _bounds(self, group: int, column: str, *, raw: bool = True) -> tuple[object, object]:
         place = self._file.schema_arrow.get_field_index(column)
@@ -281,6 +299,35 @@ class _Finder:
                 extra[TENANT] = [text_group(texts)]
             passed &= holds(condition, payload, extra)
         return passed
+
+
+def is_before(low: int, high: int, wanted: Wanted) -> bool:
+    """Whether all rows between these instants were on the pages before, and nobody counts them."""
+    if wanted.total or wanted.after is None or wanted.order != "ts":
+        return False
+    return low > wanted.after[0] if wanted.descending else high < wanted.after[0]
+
+
+class _Enough:
+    """Whether the rows at hand fill the page, so that no later group can add to it."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._values: list[Ints] = []
+        self._count = 0
+
+    def add(self, values: Ints) -> None:
+        self._values.append(values)
+        self._count += values.size
+
+    def without(self, edge: int) -> bool:
+        wanted = self._wanted
+        if wanted.total or wanted.order != "ts" or self._count < wanted.limit:
+            return False
+        values = np.sort(np.concatenate(self._values))
+        if wanted.descending:
+            return bool(edge < values[-wanted.limit])
+        return bool(edge > values[wanted.limit - 1])
 
 
 def holds(condition: Condition, payload: pa.StringArray, extra: Mapping[str, Sequence[Group]]) -> Mask:

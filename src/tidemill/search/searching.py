@@ -33,6 +33,7 @@ from tidemill.search.finding import (
     SlicesUnit,
     Wanted,
     find,
+    is_before,
     slices_of,
 )
 from tidemill.search.layout import index_path
@@ -250,10 +251,16 @@ def _parts(over: Searched, span: Interval | None, tenant: str | None) -> list[Pa
 
 
 def _ordered(parts: Sequence[Part], wanted: Wanted) -> list[Part]:
-    """Those that can hold the first rows come first."""
+    """Those that can hold the first rows come first; those of earlier pages are left out."""
     if wanted.order != "ts":
         return list(parts)
+    parts = [part for part in parts if not _is_before(part, wanted)]
     return sorted(parts, key=lambda part: _edge(part, wanted), reverse=wanted.descending)
+
+
+def _is_before(part: Part, wanted: Wanted) -> bool:
+    low, high = part.mins.get("event_time"), part.maxs.get("event_time")
+    return isinstance(low, int) and isinstance(high, int) and is_before(low, high, wanted)
 
 
 def _edge(part: Part, wanted: Wanted) -> int:
