@@ -257,7 +257,7 @@ def explanation(of: Explanation) -> Plain:
         "interval": None if of.interval is None else format_duration(of.interval),
         "span": interval(of.span),
         "read": interval(of.read),
-        "opening": {level: interval(span) for level, span in of.opening.items()},
+        "opening": {level: instant(span.end) for level, span in of.opening.items()},  # each up to there
         "cells": of.cells,
         "edges": of.edges,
         "fill": of.fill,
