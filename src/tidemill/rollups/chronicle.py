@@ -59,6 +59,7 @@ from tidemill.state.protocol import State
 log = logging.getLogger(__name__)
 
 PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
+TOLD_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
 ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
 ROSTER: Final = ".roster"
 EXPIRED: Final = "expired"  # how the names of parts begin that stand for those that have expired
@@ -177,10 +178,9 @@ class Chronicle:
         """Files with the state cells, in full, of 5s tiles (start -> raw parts that may hold its events)."""
         if not self.followed or not tiles:
             return []
-        spans = tile_spans(list(tiles))
-        pieces = [(span, sorted({p for s in tiles if span.holds(s) for p in tiles[s]})) for span in spans]
+        pieces = tile_spans(tiles)
         size = _bytes({path for _, paths in pieces for path in paths})
-        count = 2 * self._engine.parallelism if size > PARALLEL_BYTES else 1
+        count = max(2 * self._engine.parallelism, size // TOLD_BYTES) if size > PARALLEL_BYTES else 1
         trails = {metric.name: self._trails(metric) for metric in self.followed}
         units = [
             TellUnit(
@@ -191,7 +191,7 @@ class Chronicle:
                 roster=self.roster,
                 out=str(folder / f"states-{pieces[group[0]][0].start}{PARTIAL}"),
             )
-            for group in spread([span.end - span.start for span in spans], count)
+            for group in spread([span.end - span.start for span, _ in pieces], count)
         ]
         return self._engine.run(tell, units, "states of tiles", size)
 

@@ -138,7 +138,7 @@ class TellUnit:
 
     spec: RollupSpec
     plan: ReadPlan
-    tiles: Sequence[tuple[Interval, Sequence[str]]]  # whole tiles, and the raw parts that hold their events
+    tiles: Sequence[tuple[Interval, Sequence[str]]]  # by time: whole tiles, and raw parts with their events
     trails: Mapping[str, Sequence[str]]  # by metric
     roster: Roster | None
     out: str
@@ -147,6 +147,8 @@ class TellUnit:
 def tell(unit: TellUnit) -> Iterator[str]:
     """Which objects were seen in the tiles is read from raw, what was seen of them from the trails."""
     events = [table for span, raw in unit.tiles for table in read_events(unit.plan, raw, span, None)]
+    starts = np.array([span.start for span, _ in unit.tiles])
+    ends = np.array([span.end for span, _ in unit.tiles])
     found = {}
     for metric in unit.spec.metrics:
         if metric.following is None:
@@ -158,9 +160,8 @@ def tell(unit: TellUnit) -> Iterator[str]:
         objects = asked(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
         known = histories_of(metric, unit.trails.get(metric.name, ()), objects, (0, 1 << 64))
         time = one(known.column("time")).to_numpy()
-        wanted = np.zeros(time.size, np.bool_)
-        for span, _ in unit.tiles:
-            wanted |= (time >= span.start) & (time < span.end)
+        at = np.searchsorted(starts, time, side="right") - 1
+        wanted = (at >= 0) & (time < ends[at])
         found[metric.name] = state_cells(metric, _renamed(unit.roster, metric, known), wanted)
     write_partial(Path(unit.out), found)
     yield unit.out
@@ -201,12 +202,14 @@ def recount(unit: RecountUnit) -> Iterator[Recounted]:
     yield Recounted(left, list(zip(tiles.tolist(), places.tolist(), strict=True)))
 
 
-def tile_spans(starts: Sequence[int]) -> list[Interval]:
-    """5s tiles as spans, those that follow one another as one."""
-    spans: list[Interval] = []
-    for start in sorted(starts):
-        if spans and spans[-1].end == start:
-            spans[-1] = Interval(spans[-1].start, start + BASE.tile)
+def tile_spans(tiles: Mapping[int, Sequence[str]]) -> list[tuple[Interval, list[str]]]:
+    """5s tiles by time, with their raw parts; those of a day that follow one another as one."""
+    spans: list[tuple[Interval, list[str]]] = []
+    for start, raw in sorted(tiles.items()):
+        span = Interval(start, start + BASE.tile)
+        if spans and spans[-1][0].end == start and start % DAY:
+            before, paths = spans[-1]
+            spans[-1] = (Interval(before.start, span.end), sorted({*paths, *raw}))
         else:
-            spans.append(Interval(start, start + BASE.tile))
+            spans.append((span, sorted(raw)))
     return spans
