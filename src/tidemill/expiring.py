@@ -45,11 +45,12 @@ class ExpiryStep:
     files: int = 0
     rows: int = 0
     bytes: int = 0
+    windows: int = 0  # that go with their datasets, those too that none was built of
     held_by: str | None = None  # why less goes than the retention says
 
     @property
     def due(self) -> bool:
-        return self.files > 0
+        return self.files > 0 or self.windows > 0
 
     def __str__(self) -> str:
         what = f"{self.stream} {self.what} is kept {format_duration(self.keep)}"
@@ -124,7 +125,7 @@ def _step(
     stream: Stream, what: str, keep: int, before: int, parts: Sequence[Part], held_by: str | None = None
 ) -> ExpiryStep:
     rows, size = sum(part.rows for part in parts), sum(part.size for part in parts)
-    return ExpiryStep(stream.name, what, keep, before, len(parts), rows, size, held_by)
+    return ExpiryStep(stream.name, what, keep, before, len(parts), rows, size, held_by=held_by)
 
 
 def _quarantined(mill: Mill, stream: str, before: int) -> list[Part]:
@@ -143,8 +144,7 @@ def _dataset_step(mill: Mill, stream: Stream, keep: int, before: int) -> ExpiryS
     warehouse = mill.project.warehouse
     files = sum(len(revisions(warehouse, window.key)) for window in windows)
     rows, size = sum(window.rows or 0 for window in windows), sum(window.bytes or 0 for window in windows)
-    # A window that never had a dataset is forgotten with the others, but is no reason to begin.
-    return ExpiryStep(stream.name, DATASETS, keep, before, files, rows, size)
+    return ExpiryStep(stream.name, DATASETS, keep, before, files, rows, size, len(windows))
 
 
 def _windows(mill: Mill, stream: Stream, before: int) -> list[Window]:
@@ -198,7 +198,7 @@ def _limits(mill: Mill, stream: Stream, before: int, raw: int) -> Iterator[tuple
 
 
 def _unbuilt(mill: Mill, stream: Stream, before: int) -> Iterator[tuple[int, str]]:
-    """Windows that are yet to become datasets, or will be when their time has come."""
+    """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer than that."""
     state, name = mill.state, stream.name
     if unlaid := state.unlaid(name, 1):
         yield MIN_INSTANT, f"slice {unlaid[0].id[:12]}, which is not entered in its windows yet"
@@ -206,10 +206,6 @@ def _unbuilt(mill: Mill, stream: Stream, before: int) -> Iterator[tuple[int, str
     for phase in _UNFINISHED:
         for window in state.windows(name, phase, span, limit=1):
             yield window.key.start, f"the window {window.key.interval}, which is {phase.value}"
-    for window in state.windows(name, Phase.WAITING, span):
-        if window.check_at is not None:
-            yield window.key.start, f"the window {window.key.interval}, which waits for its cutoff"
-            return
 
 
 # -- doing it

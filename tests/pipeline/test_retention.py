@@ -1,5 +1,5 @@
-"""Retention: what is old goes, what was made of it stays and says that it is sealed, the gate forgets nothing,
-and no process that dies meanwhile leaves anything to repair."""
+"""Retention: what is old goes, what was made of it stays and is sealed, the gate forgets nothing, and no
+process that dies meanwhile leaves anything to repair."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.pipeline.test_recover import dump, forget, without
 from tidemill.expiring import ExpiryPlan
 from tidemill.ingest.expiries import Expiry, ExpiryLog
 from tidemill.mill import Mill, recover
-from tidemill.model.errors import InputError, StorageError
+from tidemill.model.errors import InputError, NotFoundError, StorageError
 from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.slices import Counts
-from tidemill.model.time import DAY, HOUR, SECOND
+from tidemill.model.time import DAY, HOUR, SECOND, Interval, format_instant
 
 POINTS_HERE = [point for point in POINTS if point.startswith("expire.")]
 MIDNIGHT = NOON - NOON % DAY  # the first instant of the newest day of the feed
@@ -84,7 +84,13 @@ def test_whole_days_of_raw_go_once_they_are_older_than_the_retention(plant: Plan
     assert days_of_raw(plant) == {"10": 6, "11": 7, "12": 6, "14": 2, "15": 1}
     with plant.open() as mill:
         (quarantine, raw) = mill.retention.plan().steps
-        assert (raw.what, raw.before, raw.files, raw.rows, raw.held_by) == ("raw", MIDNIGHT - 2 * DAY, 4, 19, None)
+        assert (raw.what, raw.before, raw.files, raw.rows, raw.held_by) == (
+            "raw",
+            MIDNIGHT - 2 * DAY,
+            4,
+            19,
+            None,
+        )
         assert (quarantine.what, quarantine.files) == ("quarantine", 0)  # it arrived today
         assert days_of_raw(plant)["10"] == 6  # a plan changes nothing
         rollups, ledger = plant.tiles(), mill.ledger()
@@ -101,9 +107,14 @@ def test_whole_days_of_raw_go_once_they_are_older_than_the_retention(plant: Plan
 def test_quarantine_goes_by_arrival(plant: Plant) -> None:
     with plant.open() as mill:
         plant.clock.advance("1d")
-        assert [step.what for step in mill.retention.plan().due] == ["raw"]  # a day old is not older than a day
+        assert [step.what for step in mill.retention.plan().due] == [
+            "raw"
+        ]  # a day old is not older than a day
         plant.clock.advance("1s")
-        assert [(step.what, step.rows) for step in mill.retention.plan().due] == [("quarantine", 4), ("raw", 19)]
+        assert [(step.what, step.rows) for step in mill.retention.plan().due] == [
+            ("quarantine", 4),
+            ("raw", 19),
+        ]
         expire(mill)
         assert mill.quarantine("requests").num_rows == 0
         assert mill.state.totals("requests")["rejected"] == 4  # the ledger goes on to say it
@@ -217,7 +228,7 @@ def test_the_recovered_state_is_the_same_after_an_expiry(plant: Plant) -> None:
 def test_a_late_event_of_a_sealed_time_is_merged(plant: Plant) -> None:
     query = "SELECT count FROM requests BETWEEN 2024-01-10T00:00:00Z AND 2024-01-16T00:00:00Z USING ROLLUP 1d"
     with plant.open() as mill:
-        expire(mill)
+        assert [step.rows for step in mill.tick().expired] == [19]
         assert sum(mill.query(query).column("count").to_pylist()) == 22
         assert sent(mill, at(5, 90), at(4, 90)).accepted == 2
         assert sum(mill.query(query).column("count").to_pylist()) == 24
@@ -255,7 +266,256 @@ def test_a_slice_of_a_sealed_time_can_not_be_taken_back(plant: Plant) -> None:
     assert days_of_raw(plant) == {"14": 2, "15": 1}
 
 
+# -- streaming windows
+
+STREAMING = f"""{RETENTION}
+    windows:
+      visits:
+        kind: session
+        gap: 1m
+        key: region
+        aggregates: {{count: count}}
+        late: {{policy: reemit, max_lateness: 30d}}
+      hours:
+        kind: tumbling
+        size: 1h
+        aggregates: {{count: count}}
+        late: {{policy: reemit, max_lateness: 30d}}
+      next:
+        kind: tumbling
+        size: 1h
+        aggregates: {{count: count}}
+        late: {{policy: next_window}}
+"""
+
+
+def results(mill: Mill, window: str) -> dict[str, list[tuple[int, int]]]:
+    """By start of a window the revisions of its results, each with its count; 0: it was taken back."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    rows = mill.results("requests", window, revisions=True)
+    for row in rows.select(["start", "revision", "count"]).to_pylist():
+        start = row["start"].strftime("%dT%H:%M:%S")
+        found.setdefault(start, []).append((row["revision"], row["count"] or 0))
+    return {start: sorted(revisions) for start, revisions in found.items()}
+
+
+def visits(plant: Plant) -> Plant:
+    """A session of three minutes across the midnight that becomes the seal, and one an hour behind it."""
+    with plant.open() as mill:
+        eu = {"region": "eu", "tenant": "acme"}
+        early = [at(2, n, **eu) for n in (-120, -70, -20, 20, 50)]
+        mill.land("requests", ndjson(*early, at(2, 3600, **eu), at(2, 3650, **eu)))
+        mill.tick()
+        mill.land("requests", ndjson(at(0, 7200, **eu)))
+        mill.tick()
+    return plant
+
+
+@pytest.fixture(scope="module")
+def visited(new_plant: NewPlant) -> Plant:
+    plant = visits(new_plant(STREAMING.replace("raw: 2d", "raw: 9d")))
+    plant.configure(STREAMING)
+    return plant
+
+
+BEFORE = {"visits": {"12T23:58:00": [(1, 5)], "13T01:00:00": [(1, 2)]}}
+
+
+def test_results_of_windows_that_begin_before_the_seal_stay_as_they_are(
+    visited: Plant, tmp_path: Path
+) -> None:
+    plant = visited.copy(tmp_path / "plant")
+    eu = {"region": "eu", "tenant": "acme"}
+    with plant.open() as mill:
+        assert [(s.what, s.before, s.rows) for s in mill.tick().expired] == [("raw", MIDNIGHT - 2 * DAY, 3)]
+        assert results(mill, "visits") == BEFORE["visits"]
+        hours = results(mill, "hours")
+        assert hours == {"12T23:00:00": [(1, 3)], "13T00:00:00": [(1, 2)], "13T01:00:00": [(1, 2)]}
+        assert mill.tick().idle  # that raw has fewer parts is no disturbance
+        # Late: in the sealed session before and after the seal, in its hours, and in the later session.
+        counts = sent(mill, at(2, -30, **eu), at(2, 30, **eu), at(2, 3620, **eu))
+        assert (counts.accepted, counts.late) == (3, 3)
+        assert results(mill, "visits") == {"12T23:58:00": [(1, 5)], "13T01:00:00": [(1, 2), (2, 3)]}
+        assert results(mill, "hours") == {
+            "12T23:00:00": [(1, 3)],
+            "13T00:00:00": [(1, 2), (2, 3)],
+            "13T01:00:00": [(1, 2), (2, 3)],
+        }
+        audit = mill.verify()
+        assert audit.findings == []
+        assert audit.streams[0].sealed_windows == 3
+        assert mill.tick().idle
+
+
+@pytest.mark.parametrize("how", ["recovered", "marks lost", "retracted"])
+def test_results_that_are_computed_anew_leave_sealed_ones_alone(
+    visited: Plant, tmp_path: Path, how: str
+) -> None:
+    plant = visited.copy(tmp_path / "plant")
+    eu = {"region": "eu", "tenant": "acme"}
+    with plant.open() as mill:
+        mill.tick()
+        landed = mill.land("requests", ndjson(at(2, 30, **eu), at(2, 3620, **eu)))
+        mill.tick()
+        expected = {window: results(mill, window) for window in ("visits", "hours", "next")}
+        if how == "marks lost":
+            for window in expected:
+                mill.state.set_mark("requests", window, None)
+        if how == "retracted":
+            mill.retract(mill.plan_retraction(landed.entry.id, "wrong"))
+            expected["visits"]["13T01:00:00"].append((3, 2))
+            for hour in ("13T00:00:00", "13T01:00:00"):
+                expected["hours"][hour].append((3, 2))
+    if how == "recovered":
+        forget(plant)
+        recover(plant.root, spark=plant.spark)
+    with plant.open() as mill:
+        mill.run_until_idle()
+        found = {window: results(mill, window) for window in expected}
+        if how == "retracted":  # they had counted in the next window
+            expected["next"] = found["next"]
+        assert found == expected
+        assert mill.verify().findings == []
+
+
+def test_a_late_row_that_counts_in_a_later_window_is_kept_as_long_as_that(
+    visited: Plant, tmp_path: Path
+) -> None:
+    plant = visited.copy(tmp_path / "plant")
+    with plant.open() as mill:
+        mill.tick()
+        sent(mill, at(3, 100))  # counts at the watermark that it met, two hours after midnight
+        assert days_of_raw(plant) == {"12": 1, "13": 4, "15": 1}
+        assert mill.retention.plan().due == []
+        sent(mill, at(0, 20_000))
+        assert results(mill, "next")["15T01:00:00"] == [(1, 1)]
+        assert mill.verify().findings == []
+        plant.clock.advance("4d")
+        sent(mill, at(-3, 0))
+        assert [step.rows for step in expire(mill).steps if step.what == "raw"] == [0]  # the tick did it
+    assert days_of_raw(plant) == {"18": 1}
+
+
+def test_raw_waits_for_windows_that_are_open(new_plant: NewPlant) -> None:
+    config = STREAMING.replace("kind: session\n        gap: 1m", "kind: count\n        n: 2")
+    plant = new_plant(config)
+    us, eu = ({"tenant": "acme", "region": region} for region in ("us", "eu"))
+    with plant.open() as mill:
+        mill.land("requests", ndjson(at(5, **eu), at(4, 0, **us), at(4, 1, **us), at(0, 7200, **us)))
+        mill.tick()
+        (_, raw) = mill.retention.plan().steps
+        assert (raw.files, raw.before) == (0, MIDNIGHT - 5 * DAY)
+        assert raw.held_by == "window visits, of which one is open since 2024-01-10T00:00:00Z"
+        sent(mill, at(0, 7201, **eu), at(0, 9000, **us))
+        plant.clock.advance("1h")
+        assert [step.rows for step in mill.tick().expired] == [3]
+        assert mill.verify().findings == []
+
+
+# -- datasets
+
+DATASETS = f"""{CONFIG}
+    aggregation_span: 1h
+    allow_incomplete_windows: true
+    retention: {{raw: 2d, datasets: 3d}}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(new_plant: NewPlant) -> Plant:
+    plant = new_plant(DATASETS.replace("raw: 2d, datasets: 3d", "raw: 9d"))
+    with plant.open() as mill:
+        for days in (5, 4, 2, 0):
+            mill.land("requests", ndjson(at(days, 1), at(days, 2), at(days, 4000)), name=f"{days}")
+        mill.run_until_idle()
+    plant.configure(DATASETS)
+    return plant
+
+
+def starts(mill: Mill) -> list[str]:
+    return [format_instant(view.window.key.start)[8:13] for view in mill.windows.windows(newest=False)]
+
+
+def test_datasets_go_with_their_windows(built: Plant, tmp_path: Path) -> None:
+    plant = built.copy(tmp_path / "plant")
+    with plant.open() as mill:
+        assert starts(mill) == ["10T00", "10T01", "11T00", "11T01", "13T00", "13T01", "15T00", "15T01"]
+        (datasets, raw) = mill.retention.plan().steps
+        assert (datasets.what, datasets.files, datasets.rows) == ("datasets", 4, 6)
+        assert raw.rows == 6
+        mill.tick()
+        assert starts(mill) == ["13T00", "13T01", "15T00", "15T01"]
+        assert len(list((plant.warehouse / "datasets").rglob("*.arrow"))) == 4
+        with pytest.raises(NotFoundError, match="has expired, with its datasets"):
+            mill.windows.window("requests", MIDNIGHT - 5 * DAY)
+        with pytest.raises(NotFoundError, match="has expired, with its datasets"):
+            mill.windows.plan_rebuild("requests", Interval(MIDNIGHT - 5 * DAY, MIDNIGHT - 5 * DAY + HOUR))
+        sent(mill, at(5, 9))  # no window is laid out there again
+        sent(mill, at(0, 9))
+        mill.run_until_idle()
+        assert starts(mill) == ["13T00", "13T01", "15T00", "15T01"]
+        assert mill.verify().findings == []
+    before = without(dump(plant), "outbox")  # which goes on to tell of datasets that went
+    forget(plant)
+    recover(plant.root, spark=plant.spark)
+    assert without(dump(plant), "outbox") == before
+
+
+def test_windows_that_begin_before_the_seal_are_not_built_again(built: Plant, tmp_path: Path) -> None:
+    plant = built.copy(tmp_path / "plant")
+    plant.configure(DATASETS.replace("datasets: 3d", "quarantine: 9d"))
+    with plant.open() as mill:
+        mill.tick()
+        late = mill.land("requests", ndjson(at(5, 9), at(4, 9_000)), name="late")
+        mill.run_until_idle()
+        (first, _), (again, _) = (
+            mill.state.windows_of(late.entry.id)[0],
+            mill.state.windows_of(late.entry.id)[-1],
+        )
+        story = mill.windows.window("requests", first.key.start)
+        assert (story.view.standing.value, story.view.window.revision) == ("final", 1)
+        assert [(m.ignored, m.observed) for m in story.members] == [(None, True), ("late", False)]
+        story = mill.windows.window("requests", again.key.start)  # nothing was built there before
+        assert (story.view.standing.value, story.view.reason) == ("waiting", "sealed")
+        assert story.view.detail == "raw before 2024-01-13T00:00:00Z has expired"
+        assert [member.ignored for member in story.members] == ["sealed"]
+        (step,) = mill.windows.plan_rebuild("requests", Interval(first.key.start, first.key.end))
+        assert (step.action, step.reason) == ("wait", "sealed: raw before 2024-01-13T00:00:00Z has expired")
+        audit = mill.verify()
+        assert audit.findings == []
+        assert (audit.streams[0].datasets, audit.streams[0].sealed_windows) == (4, 4)
+    before = dump(plant)
+    forget(plant)
+    recover(plant.root, spark=plant.spark)
+    for table, rows in dump(plant).items():
+        assert rows == before[table], table
+
+
 # -- death at any point
+
+
+def test_death_while_datasets_go_leaves_nothing_to_repair(built: Plant, tmp_path: Path) -> None:
+    plant = built.copy(tmp_path / "plant")
+    corpses: list[Plant] = []
+
+    def keep(passed: str) -> None:
+        if passed in ("expire.after_log", "expire.after_files"):
+            corpses.append(plant.copy(tmp_path / f"corpse-{len(corpses)}"))
+
+    with observed(keep), plant.open() as mill:
+        expire(mill)
+        wanted = starts(mill)
+    assert len(corpses) == 2
+    for number, corpse in enumerate(corpses):
+        copy = corpse.copy(tmp_path / f"recovered-{number}")
+        forget(copy)
+        recover(copy.root, spark=copy.spark)
+        for one in (corpse, copy):
+            with one.open() as mill:
+                mill.run_until_idle()
+                assert starts(mill) == wanted
+                assert mill.verify().findings == []
+            assert len(list((one.warehouse / "datasets").rglob("*.arrow"))) == 4
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS_HERE if point != "expire.after_files"])

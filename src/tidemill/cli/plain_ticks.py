@@ -158,6 +158,7 @@ def expiry_step(step: ExpiryStep) -> Plain:
         "files": step.files,
         "rows": step.rows,
         "bytes": step.bytes,
+        "windows": step.windows,
         "held_by": step.held_by,
     }
 

@@ -126,4 +126,5 @@ def _gone(step: ExpiryStep) -> list[Piece]:
 
 
 def _amount(step: ExpiryStep) -> str:
-    return f"{many(step.rows, 'row')} in {many(step.files, 'file')}, {size(step.bytes)},"
+    windows = f" of {many(step.windows, 'window')}" if step.windows else ""
+    return f"{many(step.rows, 'row')} in {many(step.files, 'file')}{windows}, {size(step.bytes)},"
