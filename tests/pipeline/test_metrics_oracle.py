@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.pipeline.metrics_answers import agree_on_answers
 from tests.pipeline.metrics_playing import Metering, Projects, files
 
+from tidemill.model.failpoints import observed
 from tidemill.model.levels import LEVELS, Level
 from tidemill.model.time import MINUTE, Interval, align
 from tidemill.testing import OracleCounter, OracleStream
@@ -220,3 +221,40 @@ def test_a_key_that_was_taken_back_is_not_admitted_by_the_next_process_either(pr
             metering.settle()
         metering.agree()
         metering.prove()
+
+
+def test_a_key_of_a_slice_that_was_taken_back_before_the_log_knew_of_it_is_not_admitted(
+    projects: Projects,
+) -> None:
+    """The process dies with the roster written, the log not; nobody works before the slice goes."""
+    stream = replace(SENSORS, kinds={"c": OracleCounter(("zone",), limit=2)})
+    points = list(dict.fromkeys(walk(projects, stream)))
+    place = points.index("chronicle.after_log") + 1  # passed just after the log is written
+    with projects.metering(stream) as metering:
+        metering.land(of(1, zone="a"))
+        metering.settle()
+        metering.land(of(2, zone="b"))
+        assert metering.die(place) == "chronicle.after_log"
+        log = metering.warehouse / "trails" / stream.name / "trails.log"
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+        metering.retract(metering.sent[1])
+        metering.settle()
+        metering.close()
+        for landing in (of(3, zone="a"), of(4, zone="c")):
+            metering.land(landing)
+            metering.settle()
+            metering.close()
+        metering.agree()
+        metering.prove()
+
+
+def walk(projects: Projects, stream: OracleStream) -> list[str]:
+    """The points that are passed as a second slice is taken up."""
+    passed: list[str] = []
+    with projects.metering(stream) as metering:
+        metering.land(of(1, zone="a"))
+        metering.settle()
+        metering.land(of(2, zone="b"))
+        with observed(passed.append):
+            metering.tick()
+    return passed

@@ -131,8 +131,20 @@ class Chronicle:
         self._seen = self._raw.version
 
     def tell_all(self) -> None:
-        """Tell the state again what it was told ever: for one that was made anew by `recover`."""
-        if self.needed and (touched := self.touched):
+        """Bring it in line with raw and tell the state everything again: for one that `recover` made anew."""
+        if not self.needed:
+            return
+        standing = self._standing()
+        places = self._places()
+        covered = {batch: place for each in standing.sets.values() for batch, place in each.batches.items()}
+        if any(places.get(batch, place) != place for batch, place in covered.items()):
+            log.warning("the ledger has another order", extra={"stream": self.spec.stream})
+            standing.enter(None, list(standing.sets))
+            standing.sweep()
+            self._roster = Roster.of(self.spec)
+        self._seen = None
+        self.catch_up()
+        if touched := self.touched:
             self._state.touch_tiles(self.spec.stream, touched)
 
     def add(self, batch: str, slices: Mapping[str, int], folder: Path) -> Touched | None:
@@ -146,8 +158,7 @@ class Chronicle:
             return {}
         standing = self._standing()
         place = (min(slices.values(), default=0), max(slices.values(), default=0))
-        last = max((high for each in standing.sets.values() for _, high in each.batches.values()), default=-1)
-        if self._seen != self._raw.refresh() - 1 or place[0] <= last:
+        if self._seen != self._raw.refresh() - 1 or place[0] <= _last_place(standing):
             self.catch_up()
             return None
         touched = self._enter(standing, {batch: place}, slices, folder, folder)
@@ -243,6 +254,7 @@ class Chronicle:
                 log.warning("%d sets of trails are gone", len(broken), extra={"stream": self.spec.stream})
                 self._log.enter(None, broken)
             self._log.sweep()
+            self._strike(_last_place(self._log) + 1)  # a process may have died before the log knew of keys
         return self._log
 
     def _batches(self) -> dict[str, list[str]]:
@@ -263,27 +275,31 @@ class Chronicle:
     ) -> bool:
         """Forget from the first place on where it is not in line with raw, and take up again what raw has;
         whether that is all of it."""
-        entries = self._state.slices(self.spec.stream)
-        seqs = {entry.id: entry.seq for entry in entries}
-        places: dict[str, tuple[int, int]] = dict(covered)
-        for entry in entries:
-            batch = entry.batch
-            if batch is not None and batch in in_raw and batch not in covered:
-                low, high = places.get(batch, (entry.seq, entry.seq))
-                places[batch] = (min(low, entry.seq), max(high, entry.seq))
+        seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
+        known = {batch: place for batch, place in self._places().items() if batch in in_raw}
+        places: dict[str, tuple[int, int]] = {**known, **covered}
         wrong = {*gone, *(in_raw.keys() - covered.keys())} & places.keys()
         if wrong:
             start = min(places[batch][0] for batch in wrong)
             while astride := [low for low, high in places.values() if low < start <= high]:
                 start = min(astride)
+            self._strike(start)  # first: as long as the log knows what is wrong, this is done again
             for each in list(standing.sets.values()):
                 if any(high >= start for _, high in each.batches.values()):
                     self._cut(standing, each, start, seqs)
             standing.sweep()
-            self._roster = self._roster.before(start)
             again = {batch: places[batch] for batch in in_raw if places.get(batch, (0, -1))[1] >= start}
             self._take_up(again, in_raw, seqs, standing)
         return in_raw.keys() <= places.keys()
+
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Batches of the ledger with the first and last place of their slices."""
+        found: dict[str, tuple[int, int]] = {}
+        for entry in self._state.slices(self.spec.stream):
+            if entry.batch is not None:
+                low, high = found.get(entry.batch, (entry.seq, entry.seq))
+                found[entry.batch] = (min(low, entry.seq), max(high, entry.seq))
+        return found
 
     def _cut(self, standing: TrailLog, old: TrailSet, start: int, seqs: Mapping[str, int]) -> None:
         """Keep of a set what slices before a place in the ledger brought. Not by making it again: raw of that
@@ -425,6 +441,14 @@ class Chronicle:
                 write_trail(self.folder / f"{metric}{ROSTER}", roster.keys(metric))
         self._roster = roster
 
+    def _strike(self, start: int) -> None:
+        """Keys that came from this place in the ledger on are admitted no longer, on disk neither."""
+        kept = self._roster.before(start)
+        for metric in kept.metrics:
+            if kept.keys(metric).num_rows < self._roster.keys(metric).num_rows:
+                write_trail(self.folder / f"{metric}{ROSTER}", kept.keys(metric))
+        self._roster = kept
+
     def _read_roster(self) -> Roster | None:
         """As it was last written; None when a part of it is gone."""
         empty = Roster.of(self.spec)
@@ -432,6 +456,11 @@ class Chronicle:
         if not all(is_whole(path) for path in paths.values()):
             return None
         return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
+
+
+def _last_place(standing: TrailLog) -> int:
+    """In the ledger, of what the log stands for; -1: nothing."""
+    return max((high for each in standing.sets.values() for _, high in each.batches.values()), default=-1)
 
 
 def _made_for(spec: RollupSpec) -> str:
