@@ -151,19 +151,21 @@ class _Finder:
         if wanted.where is None:
             return everything
         if unit.index is None:
-            self._asked.insert(0, (wanted.where, TENANT in self._extra()))
+            self._asked.insert(0, (wanted.where, self._names_tenant()))
             return everything
         with index_source(unit.index, unit.rows, self._extra()) as source:
             self._tally = source.tally
             return Matcher(source).rows(wanted.where)
 
-    def _extra(self) -> dict[str, list[Group]]:
-        """What WHERE can name besides indexed paths."""
-        if not any(path.segments == (TENANT,) for path in paths_in(self._wanted.where)):
-            return {}
+    def _names_tenant(self) -> bool:
+        """Whether `tenant` in WHERE is the column of raw, which a search for all of them can name."""
         if self._wanted.tenant is not None or TENANT in self._wanted.indexed:
-            return {}
+            return False
+        return any(path.segments == (TENANT,) for path in paths_in(self._wanted.where))
 
+    def _extra(self) -> dict[str, list[Group]]:
+        if not self._names_tenant():
+            return {}
         column = self._file.read([TENANT], use_threads=False).column(TENANT)
         return {TENANT: [text_group(one(column.cast(pa.string())))]}
 
