@@ -14,6 +14,8 @@ from tests.rollups.test_rollups_states import Seen, counts_of, merged, naive
 
 from tidemill.accept.batch import Acceptor, Batch
 from tidemill.accept.catchup import rebuild_runs
+from tidemill.accept.expired import expirable, expire_raw
+from tidemill.accept.recall import part_facts, records_of
 from tidemill.accept.undo import remove_batches
 from tidemill.config import Engine as EngineSettings
 from tidemill.config import Limits, Stream
@@ -22,7 +24,8 @@ from tidemill.ingest.landing import Landing
 from tidemill.model.failpoints import observed as observed_points
 from tidemill.model.levels import BASE
 from tidemill.model.metrics import OTHER
-from tidemill.model.time import MINUTE, SECOND
+from tidemill.model.slices import SliceEntry
+from tidemill.model.time import DAY, MINUTE, SECOND
 from tidemill.records.arrow import read_ipc
 from tidemill.records.plan import plan_for
 from tidemill.rollups import chronicle as chronicle_module
@@ -125,7 +128,7 @@ class Bench:
         ]
         lines = "".join(json.dumps({k: v for k, v in row.items() if v is not None}) + "\n" for row in rows)
         landing = Landing(self.warehouse, self.state)
-        landed = landing.land_bytes("orders", lines.encode(), arrival=START + len(self.landed))
+        landed = landing.land_bytes("orders", lines.encode(), arrival=START + 10 * DAY + len(self.landed))
         self.ids.append(landed.entry.id)
         self.landed.append([s._replace(seq=len(self.ids)) for s in seen])
 
@@ -167,6 +170,16 @@ class Bench:
         self.state.replace_runs("orders", self.state.runs("orders"), rebuild_runs(self.acceptor))
         self.landed[number - 1] = []
         self.acceptor.finish()
+
+    def recover(self, path: Path, seqs: Sequence[int]) -> None:
+        """A new state, from the ledger with these places and from raw."""
+        entries = [SliceEntry(seq, e.slice) for seq, e in zip(seqs, self.state.slices(), strict=True)]
+        facts = [fact for part in self.acceptor.raw.snapshot().paths() for fact in part_facts(part)]
+        records = records_of("orders", facts, self.acceptor.raw.version, 0)
+        self.state.close()
+        self.state = open_state(path)
+        self.state.restore(sorted(entries, key=lambda entry: entry.seq), list(records.values()))
+        self.reopen()
 
     # -- what there is
 
@@ -347,6 +360,28 @@ def test_what_is_lost_is_made_again_from_raw(bench: Bench, tmp_path: Path, lose:
     bench.check(tmp_path / "check")
 
 
+def test_a_state_that_was_made_anew_hears_everything_again(bench: Bench, tmp_path: Path) -> None:
+    slices = seen_of(5, 10, 4)
+    for each in slices:
+        bench.take(each)
+    told, known = bench.desired(), bench.known()
+    bench.recover(tmp_path / "anew.db", [entry.seq for entry in bench.state.slices()])
+    assert bench.desired() != told
+    bench.chronicle.tell_all()
+    assert bench.desired() == told
+    assert bench.known() == known
+
+
+def test_a_ledger_in_another_order_makes_another_chronicle(bench: Bench, tmp_path: Path) -> None:
+    slices = seen_of(5, 10, 3)
+    for each in slices:
+        bench.take(each)
+    bench.recover(tmp_path / "anew.db", [3, 2, 1])
+    bench.landed.reverse()
+    bench.chronicle.tell_all()
+    bench.check(tmp_path / "check")
+
+
 def test_other_metrics_make_another_chronicle(bench: Bench, tmp_path: Path) -> None:
     bench.take(*seen_of(2, 10, 3))
     metrics = {name: METRICS[name] | {"dimensions": []} for name in ("near", "far")}
@@ -447,6 +482,30 @@ def test_trails_are_merged_and_can_still_be_cut(bench: Bench, tmp_path: Path) ->
     bench.reopen()
     bench.take(slices[FAN_IN + 1])
     bench.check(tmp_path / "cut")
+
+
+def test_what_was_seen_outlives_raw(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench", {"near": METRICS["near"]})
+    (metric,) = bench.spec.metrics
+    bench.take([Seen("o", "a", START, "1", "eu"), Seen("p", "a", START, "2", "eu")])
+    bench.take([Seen("o", "b", START + 3 * DAY, "3", "eu")])
+    before = START + 2 * DAY
+    gone = expirable(bench.acceptor.raw.snapshot(), before, counted_late=False)
+    expire_raw(bench.acceptor, gone, before, before + DAY)
+    bench.reopen()
+    bench.take([Seen("p", "c", START + 4 * DAY, "4", "eu")])
+    bench.check_contributions()
+    assert bench.chronicle.tidy() == 0
+    bench.retract(3)
+    bench.reopen()
+    bench.take([Seen("p", "d", START + 4 * DAY, "5", "eu")])
+    paths = bench.acceptor.raw.snapshot().paths()
+    told = bench.chronicle.state_cells_for({START + 4 * DAY: paths}, tmp_path)
+    wanted = {
+        key: count for key, count in naive(metric, bench.all_seen).items() if key[-1] == START + 4 * DAY
+    }
+    assert merged(counts_of(read_cells(path)["near"]) for path in told) == wanted
+    assert ("acme", "eu", None, "change", "a", "d", START + 4 * DAY) in wanted
 
 
 def test_large_work_is_spread_over_ranges_of_keys(
