@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tidemill.model.errors import QueryError
-from tidemill.query import Explanation
+from tidemill.query import Explanation, Files
 
 D = Decimal
 
@@ -101,6 +101,29 @@ class TestHistogram:
         for key in ("p99", "percentile(0.99)"):
             rows = desk(events).rows(f"SELECT p99 FROM plant.delay GROUP BY region ORDER BY {key}")
             assert [row[0] for row in rows] == ["b", "a"]
+
+    def test_however_bins_are_merged(self, tmp_path, kit, monkeypatch):
+        """By the engine when there are many rows, else side by side, some cells at a time."""
+        sights = [
+            kit.Sight(
+                1_704_103_200_000_000 + i * 7_000_000, f"e{i}", ["a", None, "c"][i % 3], latency=i * i - 900
+            )
+            for i in range(300)
+        ]
+        shelf = kit.Shelf(tmp_path / "some").put(sights)
+
+        class Many:
+            version = 7
+
+            def files_for(self, level, span):
+                return Files(shelf.files_for(level, span).paths, 10**9)
+
+        text = "SELECT p1, p50, p99 FROM plant.delay INTERVAL 2m GROUP BY region"
+        few = kit.Desk(shelf).ask(text).table
+        assert few.num_rows > 30
+        assert kit.Desk(Many()).ask(text).table.equals(few)
+        monkeypatch.setattr("tidemill.query.percentiles._AT_ONCE", 1000)
+        assert kit.Desk(shelf).ask(text).table.equals(few)
 
 
 class TestRatio:

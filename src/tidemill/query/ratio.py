@@ -43,7 +43,7 @@ def ratios(nums: pa.Array, dens: NDArray[np.int64]) -> pa.Array:
         if (whole < _SAFE_QUOTIENT).all():
             part, left = np.divmod(rest * _SCALE, under)
             up = (left > under - left) | ((left == under - left) & (part % 2 == 1))
-            return _decimals((whole * _SCALE + part + up) * np.sign(low), dens == 0)
+            return decimals((whole * _SCALE + part + up) * np.sign(low), dens == 0)
     return _one_by_one(nums, dens)
 
 
@@ -57,7 +57,7 @@ def _one_by_one(nums: pa.Array, dens: NDArray[np.int64]) -> pa.Array:
     return pa.array(exact, type=pa.decimal128(38, 0))
 
 
-def _decimals(values: NDArray[np.int64], null: NDArray[np.bool_]) -> pa.Array:
+def decimals(values: NDArray[np.int64], null: NDArray[np.bool_]) -> pa.Array:
     """64-bit integers as decimal128(38, 0)."""
     import numpy as np
     import pyarrow as pa

@@ -17,13 +17,14 @@ from tidemill.query.answer import Answer, Engine, Explanation, Freshness, comple
 from tidemill.query.grid import outward
 from tidemill.query.plan import Plan
 from tidemill.query.shape import Found, shaped
-from tidemill.query.source import Source
+from tidemill.query.source import Files, Source
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
 MAX_FILLED: Final = 1_000_000  # rows that filling gaps may make
+MAX_LISTS: Final = 200_000  # rows of files whose bins are held at once
 THREADS: Final = 2
 MEMORY: Final = "1GB"
 _HITS: Final = "hits"
@@ -36,7 +37,7 @@ class Reader(Protocol):
     @property
     def engine(self) -> Engine: ...
     def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table: ...
-    def bins(self, plan: Plan, paths: Sequence[str]) -> pa.Table: ...
+    def bins(self, plan: Plan, files: Files) -> pa.Table: ...
     def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table: ...
     def extent(self, plan: Plan, paths: Sequence[str]) -> tuple[int | None, int | None]: ...
 
@@ -83,7 +84,7 @@ class Runner:
             )
             data = _data(reads, plan, hits, files.paths)
             cells = _cells_to_fill(plan, data)
-            bins = reads.bins(plan, files.paths) if plan.percentile else None
+            bins = reads.bins(plan, files) if plan.percentile else None
             gaps = _gaps(cursor, plan, hits, opening, cells)
         every = [files, *earlier.values()]
         return Answer(
@@ -182,8 +183,10 @@ class DuckReader:
     def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
         return _table(self._cursor, sql.aggregate(plan, _literal(paths)))
 
-    def bins(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
-        return _table(self._cursor, sql.merged_bins(plan, _literal(paths)))
+    def bins(self, plan: Plan, files: Files) -> pa.Table:
+        """Lists are merged faster by those who need them, as long as they are not too many to hold."""
+        merged = files.rows > MAX_LISTS
+        return _table(self._cursor, sql.bins(plan, _literal(files.paths), merged=merged))
 
     def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table:
         literal = {level: _literal(each) for level, each in paths.items()}

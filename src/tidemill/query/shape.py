@@ -4,12 +4,14 @@ Arrow and integers only; it never reads a file and never rounds except where `ra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from tidemill.model.time import SECOND
 from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
-from tidemill.query.percentiles import percentiles
+from tidemill.query.percentiles import Place, estimates, places
 from tidemill.query.plan import BUCKET, Plan
 from tidemill.query.ratio import DIGITS, ratios
 from tidemill.query.sql import group_columns, key_columns
@@ -28,7 +30,7 @@ class Found:
     hits: pa.Table
     gaps: pa.Table | None = None  # the cells and groups that are missing in `hits`
     opening: pa.Table | None = None  # the objects in states before the first cell
-    bins: pa.Table | None = None  # of histograms
+    bins: pa.Table | None = None  # of histograms, as lists; rows of the same cell and group are merged here
 
 
 def shaped(found: Found, plan: Plan) -> pa.Table:
@@ -52,8 +54,10 @@ def _named(found: Found, plan: Plan) -> pa.Table:
     import pyarrow as pa
 
     columns, names = _keys(found.hits, plan)
+    quantiles = dict.fromkeys(column.quantile for column in plan.columns if column.quantile is not None)
+    at = places(found.hits, found.bins, key_columns(plan), quantiles) if found.bins is not None else {}
     for column in plan.columns:
-        columns.append(_value(found, column, plan))
+        columns.append(_value(found.hits, column, plan, at))
         names.append(column.name)
     return pa.Table.from_arrays(columns, names=names)
 
@@ -72,16 +76,16 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
     return columns, names
 
 
-def _value(found: Found, column: Column, plan: Plan) -> pa.ChunkedArray:
+def _value(hits: pa.Table, column: Column, plan: Plan, at: Mapping[Fraction, Place]) -> pa.ChunkedArray:
     import pyarrow as pa
 
     def folded(part: Part) -> pa.ChunkedArray:
-        return found.hits.column(f"p{plan.parts.index(part)}")
+        return hits.column(f"p{plan.parts.index(part)}")
 
     first, *rest = column.parts
     if column.function in ("rate", "ratio"):
         counts = flat(folded(first).cast(pa.decimal128(38, 0)))
-        under = _seconds(found.hits, plan) if column.function == "rate" else flat(folded(rest[0])).to_numpy()
+        under = _seconds(hits, plan) if column.function == "rate" else flat(folded(rest[0])).to_numpy()
         return _with_scale(pa.chunked_array([ratios(counts, under)]), DIGITS)
     if column.measure is None or column.function not in ("avg", "percentile"):
         return folded(first)
@@ -89,8 +93,10 @@ def _value(found: Found, column: Column, plan: Plan) -> pa.ChunkedArray:
         sums = flat(_with_scale(folded(first), 0))
         exact = ratios(sums, flat(folded(rest[0])).to_numpy())
     else:
-        assert found.bins is not None
-        exact = percentiles(found.hits, found.bins, folded(first), folded(rest[0]), column, key_columns(plan))
+        assert column.bins is not None
+        assert column.quantile is not None
+        scale = column.measure.scale
+        exact = estimates(column.bins, at[column.quantile], folded(first), folded(rest[0]), scale)
     return _with_scale(pa.chunked_array([exact]), column.measure.scale + DIGITS)
 
 

@@ -18,6 +18,7 @@ from tidemill.model.time import Interval
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Dimension, Measure, Rows
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
+from tidemill.query.source import Files
 from tidemill.query.sql import group_columns, key_columns
 from tidemill.query.values import Part
 
@@ -52,7 +53,7 @@ class SparkReader:
         total = f.coalesce(f.sum("count"), f.lit(0)).cast("bigint").alias("n")
         return _collected(rows.groupBy(*key_columns(plan)).agg(total, *parts))
 
-    def bins(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
+    def bins(self, plan: Plan, files: Files) -> pa.Table:
         from pyspark.sql import functions as f
 
         column = plan.percentile
@@ -60,9 +61,11 @@ class SparkReader:
         scope = reduce(and_, [*map(_is, column.rows), *_bounds(plan.read, plan)])
         held = f.explode(f.arrays_zip(f.col(BINS).alias("bin"), f.col(BIN_COUNTS).alias("held")))
         keys = key_columns(plan)
-        rows = self._keyed(plan, self._rows(plan, paths).where(scope)).select(*keys, held.alias("of"))
+        rows = self._keyed(plan, self._rows(plan, files.paths).where(scope)).select(*keys, held.alias("of"))
         flat = rows.select(*keys, f.col("of.bin").alias("bin"), f.col("of.held").alias("held"))
-        return _collected(flat.groupBy(*keys, "bin").agg(f.sum("held").alias("n")))
+        merged = flat.groupBy(*keys, "bin").agg(f.sum("held").alias("n"))
+        lists = f.array("bin").alias(BINS), f.array("n").alias(BIN_COUNTS)
+        return _collected(merged.select(*keys, *lists))
 
     def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table:
         from pyspark.sql import functions as f

@@ -73,18 +73,23 @@ def key_columns(plan: Plan) -> list[str]:
     return (["cell"] if plan.interval else []) + group_columns(plan)
 
 
-def merged_bins(plan: Plan, paths: list[str]) -> Statement:
-    """`cell`, `g0`…, `bin` and `n`, how many samples the bin holds."""
+def bins(plan: Plan, paths: list[str], *, merged: bool) -> Statement:
+    """`cell`, `g0`…, and the bins with how many samples each holds, as lists: of each row of the table, or
+    merged, a row for each bin."""
     column = plan.percentile
     assert column
     made = Statement()
-    picked = [*_keys(plan, made), f"unnest({quoted(BINS)}) AS bin", f"unnest({quoted(BIN_COUNTS)}) AS held"]
     scope = " AND ".join([*(_is(rows, made) for rows in column.rows), *_bounds(plan.read, plan, made)])
-    keys = ", ".join([*key_columns(plan), "bin"])
-    made.text = (
-        f"SELECT {keys}, CAST(sum(held) AS BIGINT) AS n\nFROM (SELECT {', '.join(picked)}\n"
-        f"FROM {_rows(plan, paths, made)}\nWHERE {scope}{_and_condition(plan, made)})\nGROUP BY {keys}"
+    which, held = quoted(BINS), quoted(BIN_COUNTS)
+    picked = [f"unnest({which}) AS bin", f"unnest({held}) AS n"] if merged else [which, held]
+    rows = (
+        f"SELECT {', '.join([*_keys(plan, made), *picked])}\n"
+        f"FROM {_rows(plan, paths, made)}\nWHERE {scope}{_and_condition(plan, made)}"
     )
+    keys = ", ".join([*key_columns(plan), "bin"])
+    lists = f"[bin] AS {which}, [CAST(sum(n) AS BIGINT)] AS {held}"
+    grouped = f"SELECT {', '.join([*key_columns(plan), lists])}\nFROM ({rows})\nGROUP BY {keys}"
+    made.text = grouped if merged else rows
     return made
 
 
