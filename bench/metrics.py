@@ -186,8 +186,7 @@ def search_selective(bench: Bench) -> list[Result]:
         theirs = _timed(lambda: db.execute(text).fetchall(), bench.plan.repeats)
 
     def ours() -> list[str]:
-        hits = store.mill.search("orders", "WHERE customer.coupon = 'golden-ticket' LIMIT 50").rows
-        return sorted(hits.column("event_id").to_pylist())
+        return sorted(store.search("WHERE customer.coupon = 'golden-ticket' LIMIT 50"))
 
     _same("search", [(each,) for each in ours()], [(each,) for each in theirs_ids])
     took = _timed(ours, bench.plan.queries)

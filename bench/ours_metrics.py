@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from bench.work import Slice
 from tidemill.lake.table import Table
 from tidemill.mill import Mill
+from tidemill.search.searching import Found
 from tidemill.testing import FakeClock
 
 STREAM = "orders"
@@ -83,6 +84,13 @@ class MetricStore:
 
     def query(self, text: str) -> pa.Table:
         return self.mill.query(text)
+
+    def search(self, text: str) -> list[str]:
+        """Ids of the events that it finds."""
+        found = self.mill.search(STREAM, text)
+        assert isinstance(found, Found)
+        ids: list[str] = found.rows.column("event_id").to_pylist()
+        return ids
 
     def close(self) -> None:
         self.mill.close()

@@ -55,6 +55,7 @@ POINTS: Final[dict[str, str]] = {
     "expire.before_commit": "what stays of raw has its name, no commit",
     "expire.after_commit": "raw or quarantine no longer has it, the state does not know it",
     "expire.after_files": "dataset files are gone, the state still has their windows",
+    "expire.after_tiles": "tiles of a level are gone from the table, the state does not know it",
     "search.after_build": "index parts are staged",
     "search.after_commit": "index parts are committed, staging is not cleaned",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",

@@ -258,7 +258,7 @@ class Roller:
         if found.parts:
             info = {"expired": f"{level}:{found.before}"}
             self.table.commit([], found.parts, info=info, now=now)
-            failpoint("rollups.after_expiry")
+            failpoint("expire.after_tiles")
             gone = self._gone_with(info["expired"])
             self.state.apply_tiles(self.stream.name, self.table.version, gone)
         return found
