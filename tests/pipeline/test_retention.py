@@ -142,6 +142,36 @@ def test_files_that_went_are_deleted_when_nobody_can_read_them_any_more(plant: P
     assert sum(path.endswith(tuple(left)) for path in gone) == len(gone) - 4
 
 
+def test_levels_of_the_rollups_go_each_by_its_own_retention(plant: Plant) -> None:
+    plant.configure(f"{CONFIG}    retention: {{raw: 2d, rollups: {{5s: 1d, 1m: 3d}}}}\n")
+    span = "BETWEEN 2024-01-10T00:00:00Z AND 2024-01-16T00:00:00Z"
+    with plant.open() as mill:
+        hours = mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop")
+        done = {step.what: step for step in mill.tick().expired}
+        assert list(done) == ["rollups:5s", "rollups:1m", "raw"]
+        assert done["rollups:5s"].before == NOON - DAY
+        tiles = mill.existing("rollups", "requests")
+        assert tiles is not None
+        kept = {level: 0 for level in ("5s", "1m", "1h")}
+        for part in tiles.snapshot().parts:
+            kept |= {part.partition["level"]: kept.get(part.partition["level"], 0) + part.rows}
+        assert (kept["5s"], kept["1m"]) == (1, 3)  # one of today; and two of yesterday
+        assert mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop") == hours
+        assert sent(mill, at(5, 90), at(1, 90)).accepted == 2
+        again = mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop")
+        assert sum(again.column("count").to_pylist()) == sum(hours.column("count").to_pylist()) + 2
+        assert mill.verify().findings == []
+        assert mill.tick().idle
+    before = dump(plant)
+    forget(plant)
+    recover(plant.root, spark=plant.spark)
+    for table, rows in dump(plant).items():
+        assert rows == before[table], table
+    with plant.open() as mill:
+        mill.run_until_idle()
+        assert mill.verify().findings == []
+
+
 # -- what holds it back
 
 
