@@ -116,9 +116,19 @@ def _detail(metric: Kept) -> str:
 def _ratio(stream: Stream, name: str, metric: Ratio) -> MetricFacts:
     of = [stream.kept_metrics[term.metric] for term in metric.terms]
     shared = [d for d in of[0].dimensions if all(d in other.dimensions for other in of)]
+    names = list(dict.fromkeys(term.metric for term in metric.terms))
     text = f"{_sum(metric.numerator)} / {_sum(metric.denominator)}"
-    return MetricFacts(name, "ratio", shared, ("ratio",), [t.metric for t in metric.terms], detail=text)
+    return MetricFacts(name, "ratio", shared, ("ratio",), names, detail=text)
 
 
 def _sum(terms: Sequence[Term]) -> str:
-    return " + ".join(f"{t.metric}.{t.transition}" if t.transition else t.metric for t in terms)
+    text = " + ".join(_term(term) for term in terms)
+    return f"({text})" if len(terms) > 1 else text
+
+
+def _term(term: Term) -> str:
+    """A counter by its name; of a state metric also which transitions are meant."""
+    rule = f".{term.transition}" if term.transition is not None else ""
+    left = f" from {' or '.join(term.from_)}" if term.from_ is not None else ""
+    reached = f" to {' or '.join(term.to)}" if term.to is not None else ""
+    return f"{term.metric}{rule}{left}{reached}"

@@ -31,8 +31,7 @@ class Completeness:
     def __str__(self) -> str:
         if self.up_to is None:
             return "no watermark yet: more may arrive for the whole span"
-        state = "complete" if self.complete else "open"
-        return f"{state}, complete up to {format_instant(self.up_to)}"
+        return f"{'' if self.complete else 'open, '}complete up to {format_instant(self.up_to)}"
 
 
 def completeness(span: Interval | None, data: Interval | None, watermark: int | None) -> Completeness:
