@@ -44,6 +44,7 @@ class Meter:
         self._records = counter("records", "Records decided, by outcome", "outcome")
         self._rejects = counter("rejects", "Records rejected, by reason", "reason")
         self._tiles = counter("tiles_built", "Rollup tiles built")
+        self._indexed = counter("index_parts_built", "Parts of the index built")
         self._skipped = counter("windows_skipped", "Windows looked at and left waiting, by reason", "reason")
         self._queued = counter("windows_queued", "Windows queued")
         self._started = counter("windows_started", "Tries to build a window")
@@ -77,6 +78,8 @@ class Meter:
                     for reason, count in counts.rejects.items():
                         self._rejects.labels(done.stream, reason).inc(count)
             self._tiles.labels(done.stream).inc(len(done.tiles))
+            if done.indexed is not None:
+                self._indexed.labels(done.stream).inc(done.indexed.built)
             if done.windows is not None:
                 for reason, count in done.windows.waiting.items():
                     self._skipped.labels(done.stream, reason).inc(count)

@@ -114,6 +114,8 @@ class StreamStatus:
     idle: frozenset[str] = frozenset()  # sources
     event_time: bool = True  # False: arrivals are its time
     sealed: int | None = None  # raw before this instant is gone
+    index_parts: int | None = None  # None: nothing is indexed
+    unindexed_parts: int = 0  # of raw, that have no index: not yet, or no more
 
     @property
     def sources(self) -> list[SourceStanding]:

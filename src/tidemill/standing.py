@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.reports import StreamStatus, idle_sources
 
 if TYPE_CHECKING:
+    from tidemill.lake.snapshot import Part
     from tidemill.mill import Mill
 
 
 def status_of(mill: Mill, stream: str) -> StreamStatus:
     raw, quarantine = mill.existing("raw", stream), mill.existing("quarantine", stream)
     declared, clocks = mill.project.stream(stream), mill.state.clocks(stream)
+    indexed, unindexed = _index_counts(mill, stream, raw.snapshot().parts if raw else ())
     return StreamStatus(
         stream=stream,
         totals=dict(mill.state.totals(stream)),
@@ -28,7 +31,21 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         idle=idle_sources(declared, clocks, mill.clock()),
         event_time=declared.in_event_time,
         sealed=mill.expiries.seal(stream),
+        index_parts=indexed,
+        unindexed_parts=unindexed,
     )
+
+
+def _index_counts(mill: Mill, stream: str, raw: Sequence[Part]) -> tuple[int | None, int]:
+    """Parts of the index, and parts of raw without one."""
+    paths = mill.project.stream(stream).indexed
+    if not paths:
+        return None, 0
+    from tidemill.search.layout import index_path
+
+    table = mill.existing("index", stream)
+    standing = table.snapshot().by_path if table is not None else {}
+    return len(standing), sum(index_path(part, paths) not in standing for part in raw if part.rows)
 
 
 def _window_counts(mill: Mill, stream: str) -> dict[str, int]:

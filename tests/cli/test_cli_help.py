@@ -17,8 +17,9 @@ COMMANDS = [command.name for command in app.registered_commands]
 def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
     assert COMMANDS == [
         "init", "types", "version",
-        "ingest", "ingest-command", "run", "retract",
-        "status", "ledger", "slice", "quarantine", "query", "metrics",
+        "ingest", "ingest-command", "run", "retract", "expire",
+        "status", "ledger", "slice", "quarantine", "metrics",
+        "query", "search", "catalog",
         "tail", "late", "explain", "results", "flush",
         "windows", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
@@ -32,7 +33,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
 def test_help_tells_the_story_of_the_commands(cli):
     shown = cli("--help").out
     steps = re.findall(r"\$ tidemill (\w+)", shown)
-    assert steps == ["init", "ingest", "run", "status", "query", "verify"]
+    assert steps == ["init", "ingest", "run", "status", "query", "search", "verify"]
 
 
 def test_help_says_that_windows_become_datasets(cli):

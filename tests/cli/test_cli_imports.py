@@ -30,6 +30,7 @@ LOOKING = [
     ["events"],
     ["query", "SELECT count FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region"],
     ["query", "EXPLAIN SELECT count FROM requests"],
+    ["catalog"],
 ]
 SCRIPT = """
 import io, json, sys

@@ -21,6 +21,8 @@ LOOKING = [
     ["quarantine", "requests"],
     ["query", "SELECT count FROM requests"],
     ["query", "EXPLAIN SELECT count FROM requests INTERVAL 30s"],
+    ["catalog", "-q"],
+    ["expire", "--explain"],
 ]
 
 
@@ -52,6 +54,8 @@ def test_status_of_pending_slices(cli, landed):
             "sources": [],
             "raw": {"rows": 0, "parts": 0},
             "quarantine": {"rows": 0},
+            "index": None,
+            "sealed_before": None,
             "tiles": {},
             "stale_tiles": 0,
             "windows": {"waiting": 0, "queued": 0, "building": 0, "built": 0, "failed": 0},

@@ -87,7 +87,7 @@ def test_status_of_what_was_accepted(cli, milled):
 
 def test_query_in_json_is_exact_and_says_where_it_is_from(cli, milled):
     ask = "SELECT count, sum(latency_ms) AS total FROM requests USING ROLLUP 1h GROUP BY region"
-    answer = json.loads(cli("query", ask, "--output", "json").out, parse_float=Decimal)
+    answer = json.loads(cli("query", ask, "--all-tenants", "--output", "json").out, parse_float=Decimal)
     assert answer["columns"] == ["bucket", "region", "count", "total"]
     assert answer["level"] == "1h"
     assert sum(row["count"] for row in answer["rows"]) == 380
@@ -97,7 +97,7 @@ def test_query_in_json_is_exact_and_says_where_it_is_from(cli, milled):
     )
     one = json.loads(cli("query", ask, "--tenant", "acme", "--output", "json").out)
     assert sum(row["count"] for row in one["rows"]) == sum(event["tenant"] == "acme" for event in lines)
-    shown = cli("query", ask).out
+    shown = cli("query", ask, "--all-tenants").out
     assert re.search(
         r"rows from level 1h; \d+ rows in 1 file read; open, complete up to \S+Z; version \d", shown
     )
@@ -114,7 +114,7 @@ def whole_lines(project: Path) -> list[str]:
 
 def test_series_come_as_lists(cli, milled):
     ask = "SELECT count FROM requests INTERVAL 10m GROUP BY region FORMAT series"
-    rows = cli("query", ask, "--output", "json").json["rows"]
+    rows = cli("query", ask, "--all-tenants", "--output", "json").json["rows"]
     assert sorted(row["region"] for row in rows) == ["ap", "eu", "us"]
     assert all(len(row["bucket"]) == len(row["count"]) for row in rows)
     assert rows[0]["bucket"][0].endswith("Z")
@@ -181,7 +181,9 @@ def test_looking_at_what_was_accepted_imports_neither_spark_nor_numba(milled):
     script = """
 import sys
 from tidemill.cli.main import main
-for command in (["status"], ["quarantine", "requests"], ["query", "SELECT count FROM requests INTERVAL 1m"]):
+query = ["query", "SELECT count FROM requests INTERVAL 1m", "--all-tenants"]
+search = ["search", "requests", "SINCE 2h", "--all-tenants"]
+for command in (["status"], ["quarantine", "requests"], query, search, ["catalog"]):
     try:
         main(command)
     except SystemExit as left:

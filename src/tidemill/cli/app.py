@@ -1,6 +1,6 @@
 """The Typer application, and how a command is declared: with the options of every command, an example and
-a panel. The commands themselves are in `start`, `feed`, `look`, `event_time`, `results`, `windows`,
-`datasets` and `prove`.
+a panel. The commands themselves are in `start`, `feed`, `keep`, `look`, `ask`, `event_time`, `results`,
+`windows`, `datasets` and `prove`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ A project is a folder with a tidemill.yaml that declares streams. Files are inge
 run takes them through the gate into raw, keeps the rollups current and builds each time window that is \
 ready as a dataset; status, ledger and quarantine show what became of every record, tail shows them in order \
 of event time, explain what a stream makes of time, windows why one waits, \
-datasets what there is to read; query reads the rollups; verify recomputes all of it from raw and compares.
+datasets what there is to read; query asks the rollups, search finds events by what they hold, catalog says \
+what there is to ask for; verify recomputes all of it from raw and compares.
 
   $ tidemill init shop
   $ cd shop
   $ tidemill ingest requests data/requests-1.ndjson data/requests-2.ndjson
   $ tidemill run --once
   $ tidemill status
-  $ tidemill query 'SELECT count, sum(latency_ms) FROM requests SINCE 2h USING ROLLUP 1m GROUP BY region'
+  $ tidemill query 'SELECT count FROM requests SINCE 2h USING ROLLUP 1m GROUP BY region' --all-tenants
+  $ tidemill search requests 'FILTER status >= 500 SINCE 2h' --tenant acme
   $ tidemill verify"""
 
 app = typer.Typer(
@@ -63,6 +65,7 @@ class Panel(StrEnum):
     START = "Start"
     FEED = "Feed"
     LOOK = "Look"
+    ASK = "Ask"
     TIME = "Event time"
     WINDOWS = "Windows"
     DATASETS = "Datasets"

@@ -1,4 +1,4 @@
-"""Commands that only look: status, ledger, slice, quarantine, query, metrics. They start no JVM."""
+"""Commands that only look: status, ledger, slice, quarantine, metrics. They start no JVM."""
 
 from __future__ import annotations
 
@@ -83,29 +83,6 @@ def quarantine(
         found = mill.quarantine(stream, reason=reason, slice=slice_, limit=limit + 1 if limit else None)
     rows = found.slice(0, limit) if limit else found
     session.out.quarantine(stream, rows, more=found.num_rows > rows.num_rows)
-    return OK
-
-
-@command(
-    "query",
-    Panel.LOOK,
-    "tidemill query 'SELECT count, avg(latency_ms) FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region'",
-    "tidemill query 'EXPLAIN SELECT count FROM requests INTERVAL 30s' --tenant acme",
-)
-def query(
-    session: Session,
-    text: Annotated[str, typer.Argument(help="The query; docs/query.md has the language on one page.")],
-    tenant: Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")] = None,
-) -> int:
-    """Ask the rollups, in process; the answer says its level and how complete its span is."""
-    with session.mill() as mill:
-        found = mill.ask(text, tenant=tenant)
-    from tidemill.query import Explanation
-
-    if isinstance(found, Explanation):
-        session.out.explanation(found)
-    else:
-        session.out.answer(found)
     return OK
 
 

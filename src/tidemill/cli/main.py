@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from tidemill.cli import (  # noqa: F401 - they declare the commands
+    ask,
     datasets,
     event_time,
     feed,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain, plain_ticks, plain_windows
+from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tidemill.audit import Audit
+    from tidemill.cli.plain_ticks import Remaking
     from tidemill.cli.sample import SampleFile
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
@@ -51,6 +53,11 @@ class Output(Protocol):
         """The same for what is said of the results of streaming windows."""
         ...
 
+    @property
+    def asked(self) -> AskOutput:
+        """The same for what is said of searches and the catalogue."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -66,6 +73,10 @@ class Output(Protocol):
 
     def expiry(self, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
         """The plan; with what went, once it was carried out."""
+        ...
+
+    def remade(self, stream: str, remade: Remaking, *, done: bool) -> None:
+        """What was made again from raw, or when it is not done: would be."""
         ...
 
     def tick(self, report: TickReport) -> None: ...
@@ -89,6 +100,7 @@ class JsonOutput:
         self.windows: WindowsOutput = JsonWindows(self._print)
         self.time: TimeOutput = JsonTime(self._print)
         self.results: ResultsOutput = JsonResults(self._print)
+        self.asked: AskOutput = JsonAsk(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -123,6 +135,9 @@ class JsonOutput:
 
     def expiry(self, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
         self._print(plain_ticks.expiry(plan, done))
+
+    def remade(self, stream: str, remade: Remaking, *, done: bool) -> None:
+        self._print(plain_ticks.remade(stream, remade, done=done))
 
     def tick(self, report: TickReport) -> None:
         self._print(plain_ticks.tick(report, details=self._details))
@@ -169,6 +184,7 @@ class TextOutput:
         self.windows: WindowsOutput = TextWindows(self._print, self._line, self.note)
         self.time: TimeOutput = TextTime(self._print, self._line, self.note)
         self.results: ResultsOutput = TextResults(self._print, self._line, self.note)
+        self.asked: AskOutput = TextAsk(self._print, self._line, self.note)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
@@ -245,6 +261,12 @@ class TextOutput:
         from tidemill.cli.tables_ticks import expiry_lines
 
         for line in expiry_lines(plan, done):
+            self._line(*line)
+
+    def remade(self, stream: str, remade: Remaking, *, done: bool) -> None:
+        from tidemill.cli.tables_ticks import remade_lines
+
+        for line in remade_lines(stream, remade, done=done):
             self._line(*line)
 
     def tick(self, report: TickReport) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -31,10 +31,19 @@ if TYPE_CHECKING:
 Plain = Mapping[str, object]
 
 
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """JSON that goes out as it is."""
+
+    text: str
+
+
 def dumps(value: object) -> str:
     """Compact JSON. The standard encoder would turn decimals into floats or refuse them."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Verbatim):
+        return value.text
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
@@ -182,6 +191,9 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "sources": [source(one, now) for one in of.sources],
         "raw": {"rows": of.raw_rows, "parts": of.raw_parts},
         "quarantine": {"rows": of.quarantine_rows},
+        "index": None
+        if of.index_parts is None
+        else {"parts": of.index_parts, "unindexed_parts": of.unindexed_parts},
         "sealed_before": instant(of.sealed),
         "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
         "stale_tiles": of.stale_tiles,

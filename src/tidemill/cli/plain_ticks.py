@@ -1,4 +1,4 @@
-"""What the mill did or would do, as plain data: a round, a retraction, an expiry.
+"""What the mill did or would do, as plain data: a round, a retraction, an expiry, what is made again.
 
 Streams that had nothing to do in a round are left out.
 """
@@ -6,7 +6,7 @@ Streams that had nothing to do in a round are left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
@@ -67,6 +67,7 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         "batch": _batch(done) if done.batch is not None else None,
         "tiles": by_level(done.tiles),
         "merged_runs": done.merged_runs,
+        "index": _indexed(done),
         "windows": _windows(done, builds),
         "results": refreshed(of.results),
     }
@@ -84,6 +85,12 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         ]
         plain["builds"] = [outcome(one) for one in builds]
     return plain
+
+
+def _indexed(done: StreamTick) -> Plain | None:
+    if done.indexed is None:
+        return None
+    return {"built": done.indexed.built, "removed": done.indexed.removed, "entries": done.indexed.entries}
 
 
 def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Plain | None:
@@ -138,6 +145,21 @@ def retraction(plan: RetractionPlan, done: SliceEntry | None) -> Plain:
         "steps": [{"step": _STEPS[type(step).__name__], **_fields(step)} for step in plan.steps],
         "retracted": None if done is None else entry(done),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Remaking:
+    """What is made again from raw, or would be; None: it was not asked for."""
+
+    tiles: Mapping[str, int] | None  # by level
+    sealed: int  # 5s tiles that raw is gone for
+    parts: int | None  # of the index
+
+
+def remade(stream: str, of: Remaking, *, done: bool) -> Plain:
+    tiles = None if of.tiles is None else {"tiles": of.tiles, "sealed_tiles": of.sealed}
+    parts = None if of.parts is None else {"parts": of.parts}
+    return {"stream": stream, "done": done, "rollups": tiles, "index": parts}
 
 
 def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Plain:

@@ -48,6 +48,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
         ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
         *([("sealed before", Text(format_instant(of.sealed)))] if of.sealed is not None else []),
         ("quarantine", Text(many(of.quarantine_rows, "row"))),
+        *([("index", _index(of))] if of.index_parts is not None else []),
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
     ]
@@ -55,6 +56,11 @@ def status_table(now: int, of: StreamStatus) -> Table:
         pairs.append(("windows", _phases(of.windows)))
         pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
     return pairs_table(of.stream, pairs)
+
+
+def _index(of: StreamStatus) -> Text:
+    without = f"; {many(of.unindexed_parts, 'raw part')} without" if of.unindexed_parts else ""
+    return Text(f"{many(of.index_parts or 0, 'part')}{without}", style="yellow" if without else "")
 
 
 def _phases(windows: Mapping[str, int]) -> Text:

@@ -1,4 +1,4 @@
-"""What the mill did or would do, as lines for people: rounds, builds, retractions, expiries.
+"""What the mill did or would do, as lines for people: rounds, builds, retractions, expiries, remakings.
 
 What came from outside is shown with escapes and never read as markup.
 """
@@ -15,6 +15,7 @@ from tidemill.cli.tables_results import refreshed_words
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
+    from tidemill.cli.plain_ticks import Remaking
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.model.slices import SliceEntry
     from tidemill.reports import StreamTick, TickReport
@@ -55,6 +56,9 @@ def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
     if done.batch is not None or done.tiles:
         levels = f" ({level_words(plain_ticks.by_level(done.tiles))})" if done.tiles else ""
         yield f"{many(len(done.tiles), 'tile')} built{levels}"
+    if done.indexed is not None and not done.indexed.idle:
+        gone = f", {done.indexed.removed:,} removed" if done.indexed.removed else ""
+        yield f"{many(done.indexed.built, 'index part')} built{gone}"
     if words := _window_words(done, builds):
         yield words
 
@@ -104,14 +108,16 @@ def expiry_lines(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Iterato
     """The plan, step by step; or what went, once it was carried out."""
     if not plan.steps:
         yield ["no retention is declared: everything is kept"]
-    for step in plan.steps if done is None else ():
-        yield [(f"{step.stream} {step.what}", "bold"), f", kept {format_duration(step.keep)}: ", _going(step)]
-        if step.held_by is not None:
-            yield [("  held back", "yellow"), f" by {shown(step.held_by)}"]
     for step in done or ():
         yield _gone(step)
     if done is not None and not done and plan.steps:
-        yield ["nothing is old enough to go"]
+        yield ["nothing is old enough to go, or all of it is still needed"]
+    for step in plan.steps:
+        where = (f"{step.stream} {step.what}", "bold")
+        if done is None:
+            yield [where, f", kept {format_duration(step.keep)}: {_going(step)}"]
+        if step.held_by is not None:
+            yield [where, (" is held back", "yellow"), f" by {shown(step.held_by)}"]
 
 
 def _going(step: ExpiryStep) -> str:

@@ -77,15 +77,27 @@ def window(
     "tidemill rebuild weather --window 2024-01-15T13:00:00Z --explain",
     "tidemill rebuild weather --from 2024-01-15T00:00:00Z --to 2024-01-16T00:00:00Z",
     "tidemill rebuild weather --window 2024-01-15T13:00:00Z --include-late",
+    "tidemill rebuild requests --rollups --index",
 )
 def rebuild(
     session: Session,
-    stream: StreamName,
+    stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")],
     at: Annotated[
         str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
     ] = None,
-    start: From = None,
-    end: To = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="T", help="Only windows that start, or events that are, here or later …"
+        ),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")] = None,
+    rollups: Annotated[
+        bool, typer.Option("--rollups", metavar="", help="No windows: make the rollups again from raw.")
+    ] = False,
+    index: Annotated[
+        bool, typer.Option("--index", metavar="", help="No windows: make the index again from raw.")
+    ] = False,
     include_late: Annotated[
         bool,
         typer.Option("--include-late", metavar="", help="Slices that came too late count from now on."),
@@ -97,8 +109,16 @@ def rebuild(
     """Build windows again, each as a new revision; without --window, --from and --to all of the stream.
 
     A window that is not ready stays as it is, and the plan says why. The exit code is 1 if one could not be
-    built.
+    built. With --rollups or --index these are made again from raw instead, as they were, byte by byte; what
+    raw is gone for is sealed and stays.
     """
+    if rollups or index:
+        if at is not None or include_late:
+            raise InputError(
+                "--window and --include-late are about windows, --rollups and --index are not",
+                hint="use --rollups, --index or both with --from T --to T, or leave them out",
+            )
+        return _remake(session, stream, start, end, rollups=rollups, index=index, explain=explain)
     if at is not None and (start is not None or end is not None):
         raise InputError(
             "--window is one window, --from and --to are several",
@@ -117,6 +137,34 @@ def rebuild(
         outcomes = mill.rebuild(steps)
     session.out.windows.rebuilt(stream, steps, outcomes)
     return DIFFERENCES if any(outcome.error is not None for outcome in outcomes) else OK
+
+
+def _remake(
+    session: Session, stream: str, start: str | None, end: str | None, *,
+    rollups: bool, index: bool, explain: bool,
+) -> int:  # fmt: skip
+    from tidemill.cli.plain_ticks import Remaking, by_level
+
+    if explain:
+        with session.mill() as mill:
+            plan = mill.remake.plan(stream, start, end, rollups=rollups, index=index)
+        would = Remaking(plan.tiles if rollups else None, plan.sealed, plan.parts if index else None)
+        session.out.remade(stream, would, done=False)
+        if plan.pending:
+            session.out.note(f"what waits comes first: {plan.pending:,} landed, not accepted yet")
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        # both are asked before one is done: a stream may have only one of them
+        mill.remake.plan(stream, start, end, rollups=rollups, index=index)
+        tiles = mill.remake.rollups(stream, start, end) if rollups else None
+        parts = mill.remake.index(stream, start, end) if index else None
+    made = Remaking(
+        by_level(tiles.tiles) if tiles is not None else None,
+        tiles.sealed if tiles is not None else 0,
+        parts.built if parts is not None else None,
+    )
+    session.out.remade(stream, made, done=True)
+    return OK
 
 
 def _one(mill: Mill, stream: str, at: str) -> Interval:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import MAX_EMAX, ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from tidemill.eventtime import Parser, resolve
 from tidemill.model.slices import Reject
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
+from tidemill.records.digits import HUGE, exact_parts_of, parts_of
 from tidemill.records.hashing import (
     SEED_ARRAY,
     SEED_FALSE,
@@ -34,11 +35,9 @@ from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, Me
 
 INT64: Final = range(-(2**63), 2**63)
 MAX_DECIMAL: Final = 10**18
-_EXPONENT_DIGITS: Final = 18
 _INTEGER_DIGITS: Final = 40
 _PLAIN_DIGITS: Final = 20
 _FAR: Final = 10**6
-_HUGE: Final = 10**18
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
 
 
@@ -52,32 +51,14 @@ class Number:
 
     def parts(self) -> tuple[str, int, bool]:
         """Significant digits, exponent, sign; zero is ("", 0, False). An absurd exponent is cut."""
-        digits, exponent, negative = self._exactly()
-        return digits, int(max(-_HUGE, min(_HUGE, exponent))), negative
+        return parts_of(self.text)
 
     def content(self) -> int:
         """The hash of its value."""
-        digits, exponent, negative = self._exactly()
-        if not -_HUGE < exponent < _HUGE:  # still one hash for one value
+        digits, exponent, negative = exact_parts_of(self.text)
+        if not -HUGE < exponent < HUGE:  # still one hash for one value
             return number_int(digits, hash_bytes(str(exponent).encode(), SEED_NUMBER), negative)
         return number_int(digits, int(exponent), negative)
-
-    def _exactly(self) -> tuple[str, int | Decimal, bool]:
-        mantissa, _, power = self.text.lower().partition("e")
-        whole, _, fraction = mantissa.lstrip("-").partition(".")
-        digits = whole + fraction
-        stripped = digits.rstrip("0")
-        significant = stripped.lstrip("0")
-        if not significant:
-            return "", 0, False
-        moved = len(digits) - len(stripped) - len(fraction)
-        exponent: int | Decimal
-        if len(power) <= _EXPONENT_DIGITS:
-            exponent = int(power or 0) + moved
-        else:  # not as an int: making one of a million digits takes a minute
-            exact = Context(prec=len(power) + _EXPONENT_DIGITS, Emax=MAX_EMAX)
-            exponent = exact.add(Decimal(power), Decimal(moved))
-        return significant, exponent, mantissa[0] == "-"
 
     def integer(self) -> int | None:
         """Its value when that is a whole number of 64 bits."""

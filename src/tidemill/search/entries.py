@@ -21,7 +21,6 @@ from tidemill.lake.parts import open_part
 from tidemill.lake.sync import storage_errors
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one
-from tidemill.search.extract import Extraction
 from tidemill.search.layout import BOOLEAN, NUMBER, STRING
 
 Edge = bytes | float
@@ -167,6 +166,10 @@ def payload_source(
     payload: pa.StringArray, paths: Sequence[str], extra: Mapping[str, Sequence[Group]] | None = None
 ) -> Source:
     """The same of payloads at hand; their rows are counted from 0."""
+    from tidemill.search.extract import (
+        Extraction,
+    )  # compiled: who finds all in the index need not wait for it
+
     extraction = Extraction(paths)
     extraction.add(payload, 0)
     groups: dict[str, list[Group]] = {}

@@ -88,7 +88,7 @@ class Indexer:
         self.table.refresh()
         self.table.clean_staging()
         self._settled = None
-        wanted = {path: raw for path, raw in self._wanted(now).items() if _touches(raw, span)}
+        wanted = {path: raw for path, raw in self._wanted(now).items() if touches(raw, span)}
         standing = self.table.snapshot().by_path
         again = {path: raw for path, raw in wanted.items() if path in standing}
         built = self._build(list(again.values()))
@@ -134,11 +134,7 @@ class Indexer:
 
     def _wanted(self, now: int) -> dict[str, Part]:
         """Where index parts should be, and of which raw part."""
-        if not self.stream.indexed:
-            return {}
-        oldest = _LEAST if self.stream.retention.index is None else now - self.stream.retention.index
-        parts = [raw for raw in self.raw.snapshot().parts if raw.rows and _newest(raw) >= oldest]
-        return {index_path(raw, self.stream.indexed): raw for raw in parts}
+        return wanted_parts(self.stream, self.raw.snapshot().parts, now)
 
     def _next_expiry(self, parts: Iterable[Part]) -> int | None:
         kept = self.stream.retention.index
@@ -181,6 +177,15 @@ class Indexer:
         )
 
 
+def wanted_parts(stream: Stream, parts: Iterable[Part], now: int) -> dict[str, Part]:
+    """Where index parts should be, and of which of the parts of raw."""
+    if not stream.indexed:
+        return {}
+    oldest = _LEAST if stream.retention.index is None else now - stream.retention.index
+    kept = [raw for raw in parts if raw.rows and _newest(raw) >= oldest]
+    return {index_path(raw, stream.indexed): raw for raw in kept}
+
+
 @dataclass(frozen=True, slots=True)
 class _CheckUnit:
     build: IndexUnit
@@ -216,5 +221,6 @@ def _newest(raw: Part) -> int:
     return found if isinstance(found, int) else 2**62
 
 
-def _touches(raw: Part, span: Interval | None) -> bool:
+def touches(raw: Part, span: Interval | None) -> bool:
+    """Whether the part can have an event in the span (None: of all time)."""
     return span is None or raw.may_hold("event_time", span.start, span.end - 1)

@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemill.records.arrays import Bytes, Ints, Mask
-from tidemill.records.columns import strings, whole_numbers
-from tidemill.records.judge import Number
-from tidemill.records.scan import FRACTION
+from tidemill.records.digits import parts_of
 
 Doubles = NDArray[np.float64]
 Key = tuple[float, str | None]
@@ -31,7 +29,7 @@ _FARTHEST: Final = 10**17  # powers of ten that a Decimal can hold
 
 def key_of(text: str) -> Key:
     """Of a number as it is spelled in JSON."""
-    digits, exponent, negative = Number(text).parts()
+    digits, exponent, negative = parts_of(text)
     if not digits:
         return 0.0, None
     exponent = max(-_FARTHEST, min(_FARTHEST, exponent))
@@ -63,6 +61,8 @@ def number_of(text: str) -> Decimal:
 
 def keys_of(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doubles, pa.StringArray]:
     """`key_of` for many at once."""
+    from tidemill.records.columns import whole_numbers  # compiled: a search that reads the index has no need
+
     whole, is_whole = whole_numbers(data, starts, ends, tags)
     nearest: Doubles = whole.astype(np.float64)
     exact = pa.nulls(starts.size, pa.string())
@@ -95,6 +95,9 @@ def _long_wholes(values: Ints) -> pa.StringArray:
 def _fractions(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doubles, pa.StringArray]:
     """Those that are no whole number of 64 bits. A short fraction, or one that is spelled as its double is,
     needs no further look."""
+    from tidemill.records.columns import strings
+    from tidemill.records.scan import FRACTION
+
     spelled = strings(data, starts, ends)
     nearest = np.array(pc.cast(spelled, pa.float64()))
     plain = tags == FRACTION

@@ -1,0 +1,80 @@
+"""What commands say of searches and of what there is to ask for: the part of both outputs that knows it.
+
+It prints only through what it is handed, so that one place decides where results and advice go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tidemill.cli import plain_ask as plain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tidemill.catalog import StreamFacts
+    from tidemill.search.searching import Found, SearchPlan
+
+
+class AskOutput(Protocol):
+    """One method for each thing that a command can say of them; a tenant None is all of them."""
+
+    def found(self, stream: str, tenant: str | None, found: Found) -> None: ...
+    def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None: ...
+    def catalog(self, streams: Sequence[StreamFacts]) -> None: ...
+
+
+class JsonAsk:
+    """One document a command."""
+
+    def __init__(self, document: Callable[[object], None]) -> None:
+        self._print = document
+
+    def found(self, stream: str, tenant: str | None, found: Found) -> None:
+        self._print(plain.found(stream, tenant, found))
+
+    def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None:
+        self._print(plain.plan(stream, tenant, plan))
+
+    def catalog(self, streams: Sequence[StreamFacts]) -> None:
+        self._print(plain.catalog(streams))
+
+
+class TextAsk:
+    """Tables and lines."""
+
+    def __init__(
+        self,
+        table: Callable[[RenderableType], None],
+        line: Callable[..., None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._print = table
+        self._line = line
+        self._note = note
+
+    def found(self, stream: str, tenant: str | None, found: Found) -> None:
+        from tidemill.cli.tables_ask import found_facts, found_table
+
+        if found.rows.num_rows:
+            self._print(found_table(found.rows))
+        else:
+            self._line("no events")
+        self._line((found_facts(found), "dim"))
+        if found.cursor is not None:
+            self._line("next page: ", (f"--cursor {found.cursor}", "bold"))
+
+    def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None:
+        from tidemill.cli.tables_ask import plan_table
+
+        self._print(plan_table(stream, tenant, plan))
+
+    def catalog(self, streams: Sequence[StreamFacts]) -> None:
+        from tidemill.cli.tables_ask import catalog_tables
+
+        for stream in streams:
+            for table in catalog_tables(stream):
+                self._print(table)
+        if any(stream.attributes is None for stream in streams):
+            self._note("`indexed: [PATH, …]` of a stream makes attributes that a search can name in WHERE")

@@ -1,0 +1,126 @@
+"""What a search found and what there is to ask for, as Rich tables and lines for people.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.plain import shown
+from tidemill.cli.plain_ask import spelled
+from tidemill.cli.tables import PAYLOAD_LETTERS, cell, listing, many, pairs_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.catalog import MetricFacts, StreamFacts
+    from tidemill.search.attributes import Attribute, Attributes
+    from tidemill.search.searching import Facts, Found, SearchPlan
+
+
+def found_table(rows: pa.Table) -> Table:
+    table = listing("time", "tenant", "id", "type", "payload")
+    for row in rows.to_pylist():
+        text = shown(row["payload"] or "")
+        table.add_row(
+            *(Text(cell(row[name])) for name in ("event_time", "tenant", "event_id", "event_type")),
+            Text(text[:PAYLOAD_LETTERS] + ("…" if len(text) > PAYLOAD_LETTERS else "")),
+        )
+    return table
+
+
+def found_facts(of: Found) -> str:
+    """What was found, and what it took."""
+    total = "" if of.total is None else f" of {of.total:,}"
+    return "; ".join([f"{many(of.rows.num_rows, 'event')}{total}", *_took(of.facts)])
+
+
+def _took(facts: Facts) -> Iterator[str]:
+    unread = f", {facts.unread:,} not needed" if facts.unread else ""
+    yield f"{many(facts.parts, 'part')}, {facts.pruned:,} pruned{unread}"
+    entries = "1 index entry" if facts.index_entries == 1 else f"{facts.index_entries:,} index entries"
+    yield f"{entries}, {many(facts.rows_fetched, 'row')} fetched"
+    if facts.rows_filtered:
+        yield f"{many(facts.rows_filtered, 'payload')} looked into"
+    if facts.scanned:
+        yield f"{many(facts.scanned, 'part')} with {many(facts.scanned_rows, 'row')} not indexed yet"
+    yield f"version {facts.raw_version}"
+
+
+def plan_table(stream: str, tenant: str | None, of: SearchPlan) -> Table:
+    scanned = f"{many(of.scanned, 'part')} with {many(of.scanned_rows, 'row')}" if of.scanned else "none"
+    looks = "looked into before a page is cut" if of.payloads else "only those of the page"
+    index = "none" if of.index_version is None else f"version {of.index_version}"
+    pairs = {
+        "tenant": "all" if tenant is None else tenant,
+        "span": "all time" if of.span is None else str(of.span),
+        "order": of.order,
+        "parts": f"{of.parts:,} of version {of.raw_version}, {of.pruned:,} pruned",
+        "index": f"{index}; at most {of.index_entries:,} entries in {many(of.index_groups, 'group')}",
+        "not indexed yet": scanned,
+        "payloads": looks,
+        "indexed": ", ".join(of.indexed) or "nothing: conditions go after FILTER",
+    }
+    return pairs_table(f"search of {stream}", [(name, Text(shown(text))) for name, text in pairs.items()])
+
+
+def catalog_tables(of: StreamFacts) -> Iterator[Table]:
+    pairs = {
+        "description": of.description,
+        "keywords": ", ".join(of.keywords),
+        "source links": ", ".join(of.source_links),
+        "event types": ", ".join(of.event_types) or "any",
+        "fields": ", ".join(f"{name} {kind}" for name, kind in of.fields),
+        "windows": ", ".join(of.windows),
+        "indexed": _looked_at(of.attributes),
+    }
+    yield pairs_table(of.stream, [(name, Text(shown(text))) for name, text in pairs.items() if text])
+    if of.metrics:
+        yield _metrics(of.metrics)
+    if of.attributes is not None and of.attributes.attributes:
+        yield _attributes(of.attributes)
+
+
+def _looked_at(of: Attributes | None) -> str:
+    if of is None:
+        return "nothing"
+    left = f"; {many(of.left_out, 'part')} left out" if of.left_out else ""
+    return f"{many(of.events, 'event')} in {many(of.parts, 'part')}{left}"
+
+
+def _metrics(metrics: Sequence[MetricFacts]) -> Table:
+    table = listing("metric", "kind", "dimensions", "values", "of", "filter", "remarks")
+    for of in metrics:
+        most = f"{of.max_cardinality:,} keys at most" if of.max_cardinality is not None else ""
+        table.add_row(
+            Text(shown(of.name), style="bold"),
+            of.kind,
+            *(Text(shown(", ".join(words))) for words in (of.dimensions, of.values, of.of)),
+            Text(shown(of.filter or "")),
+            Text(shown("; ".join(filter(None, (of.detail, most))))),
+        )
+    return table
+
+
+def _attributes(of: Attributes) -> Table:
+    table = listing("attribute", "kind", "events", "values", "most frequent", right=("events", "values"))
+    for one in of.attributes:
+        table.add_row(
+            Text(shown(one.path), style="bold"),
+            Text(", ".join(one.kinds)),
+            f"{one.events:,}",
+            f"{one.distinct:,}{'+' if one.is_more else ''}",
+            Text(_top(one)),
+        )
+    return table
+
+
+def _top(of: Attribute) -> str:
+    named = [(spelled(v) if isinstance(v, Decimal) else cell(v), count) for v, count in of.top]
+    return ", ".join(f"{value} ({count:,})" for value, count in named)
