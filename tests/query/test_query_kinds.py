@@ -261,12 +261,17 @@ class TestStates:
         assert asked.rows(text) == [("DONE", 1)]
 
     def test_a_total_says_the_states_at_the_end_of_the_span(self, desk, m5):
-        """Those without an object in them have no row."""
+        """By state alone those that objects came to and left are told of; by other groups they have no row."""
         span = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T10:0{}:00Z"
         text = f"SELECT states FROM plant.orders {span} GROUP BY state"
         assert desk(m5).rows(text.format(2)) == [("ACTIVE", 1)]
-        assert desk(m5).rows(text.format(3)) == [("BLOCKED", 1)]
-        assert desk(m5).rows("SELECT states FROM plant.orders GROUP BY state") == [("BLOCKED", 1)]
+        assert desk(m5).rows(text.format(3)) == [("ACTIVE", 0), ("BLOCKED", 1)]
+        total = "SELECT states FROM plant.orders GROUP BY state"
+        assert desk(m5).rows(total) == [("ACTIVE", 0), ("BLOCKED", 1)]
+        for level in ("5s", "1m", "1h", "1d", "7d"):
+            last = desk(m5).rows(f"SELECT states FROM plant.orders USING ROLLUP {level} GROUP BY state")[-2:]
+            assert [row[1:] for row in last] == [("ACTIVE", 0), ("BLOCKED", 1)]
+        assert desk(m5).rows(f"{total}, region") == [("BLOCKED", "eu", 1)]
         assert desk(m5).rows("SELECT states FROM plant.orders WHERE state = 'ACTIVE'") == [(0,)]
 
 

@@ -151,7 +151,8 @@ def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
             table = table.set_column(
                 table.column_names.index(column.name), column.name, pa.chunked_array([stood])
             )
-    if plan.interval is None and plan.groups and {column.function for column in plan.columns} == {"states"}:
+    alone = {column.function for column in plan.columns} == {"states"}
+    if plan.interval is None and plan.groups and alone and not plan.tells_left:
         # Of a group that came and went, only some levels know that it was there.
         table = table.filter(pc.not_equal(table.column(plan.columns[0].name), 0))
     return table
