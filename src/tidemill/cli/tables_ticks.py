@@ -120,6 +120,18 @@ def expiry_lines(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Iterato
             yield [where, (" is held back", "yellow"), f" by {shown(step.held_by)}"]
 
 
+def remade_lines(stream: str, of: Remaking, *, done: bool) -> Iterator[list[Piece]]:
+    """What is made again from raw, or would be."""
+    made = "made again" if done else "to make again"
+    if of.tiles is not None:
+        tiles = many(sum(of.tiles.values()), "tile")
+        levels = f" ({level_words(of.tiles)})" if of.tiles else ""
+        sealed = f"; {many(of.sealed, 'tile')} of 5s sealed: raw is gone" if of.sealed else ""
+        yield [(f"{stream} rollups", "bold"), f": {tiles}{levels} {made}{sealed}"]
+    if of.parts is not None:
+        yield [(f"{stream} index", "bold"), f": {many(of.parts, 'part')} {made}"]
+
+
 def _going(step: ExpiryStep) -> str:
     if not step.due:
         return f"nothing before {format_instant(step.before)}"
