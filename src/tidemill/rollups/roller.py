@@ -172,6 +172,7 @@ class Roller:
         """Make all tiles again from raw whose 5s tiles touch `span`; not those that raw is gone for."""
         if not self.spec.metrics:
             return []
+        self.chronicle.catch_up()  # in a process that accepted nothing, nobody has read the roster yet
         horizons = self.horizons()
         tiles = [
             found
