@@ -1,0 +1,126 @@
+"""`tidemill query`: whose events, on which engine, and how the text is given."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from tidemill.mill import Mill
+
+PROJECT = """
+version: 1
+streams:
+  orders:
+    schema: {id: string, shop: {type: string, required: true}, region: string}
+    identity: id
+    event_time: {mode: processing}
+    tenant: {column: shop}
+    indexed: [region]
+    metrics: {orders: {kind: counter, dimensions: [region]}}
+  alone:
+    schema: {id: string, shop: {type: string, required: true}}
+    identity: id
+    event_time: {mode: processing}
+    tenant: {column: shop}
+    metrics: {seen: {kind: counter}}
+  ours:
+    schema: {id: string}
+    identity: id
+    event_time: {mode: processing}
+    tenant: {value: acme}
+    metrics: {seen: {kind: counter}}
+"""
+COUNT = "SELECT count FROM orders GROUP BY region"
+LINES = {
+    "orders": [
+        {"id": "1", "shop": "acme", "region": "eu"},
+        {"id": "2", "shop": "acme", "region": "us"},
+        {"id": "3", "shop": "globex", "region": "eu"},
+    ],
+    "alone": [{"id": "1", "shop": "acme"}],
+    "ours": [{"id": "1"}],
+}
+
+
+@pytest.fixture
+def shop(cli, tmp_path, monkeypatch):
+    (tmp_path / "tidemill.yaml").write_text(PROJECT)
+    monkeypatch.chdir(tmp_path)
+    for stream, lines in LINES.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        assert cli("ingest", stream, "-", "--format", "ndjson", stdin=text).code == 0
+    assert cli("run", "--once").code == 0
+    return tmp_path
+
+
+def answer(cli, *arguments, **more):
+    done = cli("query", *arguments, "--output", "json", **more)
+    assert done.code == 0, done
+    return done.json
+
+
+def counts(document):
+    return {row["region"]: row["count"] for row in document["rows"]}
+
+
+def test_a_stream_of_several_tenants_asks_which(cli, shop):
+    for text in (COUNT, f"EXPLAIN {COUNT}", '{"select": ["count"], "from": "orders.orders"}'):
+        done = cli("query", text, "--output", "json")
+        assert (done.code, done.out) == (2, "")
+        assert done.error["message"] == "stream 'orders' has events of several tenants"
+        assert done.error["hint"] == "--tenant NAME for one of them, --all-tenants for all"
+
+
+def test_one_tenant_or_all_of_them(cli, shop):
+    assert counts(answer(cli, COUNT, "--tenant", "acme")) == {"eu": 1, "us": 1}
+    assert counts(answer(cli, COUNT, "--all-tenants")) == {"eu": 2, "us": 1}
+    by_tenant = answer(cli, "SELECT count FROM orders GROUP BY tenant", "--all-tenants")
+    assert by_tenant["rows"] == [{"tenant": "acme", "count": 2}, {"tenant": "globex", "count": 1}]
+    both = cli("query", COUNT, "--tenant", "acme", "--all-tenants", "--output", "json")
+    assert (both.code, both.error["hint"]) == (2, "use --tenant NAME, or --all-tenants")
+
+
+def test_the_only_tenant_need_not_be_named(cli, shop):
+    for stream in ("alone", "ours"):
+        assert answer(cli, f"SELECT count FROM {stream}")["rows"] == [{"count": 1}]
+        assert answer(cli, f"EXPLAIN SELECT count FROM {stream}")["tenant"] == "acme"
+        assert answer(cli, f"EXPLAIN SELECT count FROM {stream}", "--all-tenants")["tenant"] is None
+    assert answer(cli, "SELECT count FROM ours", "--tenant", "globex")["rows"] == [{"count": 0}]
+
+
+def test_a_document_and_standard_input_mean_the_same(cli, shop):
+    document = json.dumps({"select": ["count"], "from": "orders", "group_by": ["region"]})
+    expected = {"eu": 2, "us": 1}
+    assert counts(answer(cli, document, "--all-tenants")) == expected
+    assert counts(answer(cli, "-", "--all-tenants", stdin=document)) == expected
+    assert counts(answer(cli, "-", "--all-tenants", stdin=COUNT + "\n")) == expected
+    wrong = cli("query", "-", "--output", "json", stdin="SELECT")
+    assert (wrong.code, wrong.error["code"]) == (2, "query")
+
+
+def test_an_answer_says_how_fresh_it_is(cli, shop):
+    found = answer(cli, COUNT, "--all-tenants")
+    assert found["freshness"]["stale_tiles"] == 0
+    assert found["freshness"]["as_of"] is not None
+    assert "; includes what arrived up to 2" in cli("query", COUNT, "--all-tenants").out
+
+
+def test_spark_gives_the_same_rows(cli, shop, spark, monkeypatch):
+    """Both doors: a query, and a search."""
+    monkeypatch.setattr(Mill, "open", partial(Mill.open, spark=spark))
+    local, remote = (answer(cli, COUNT, "--all-tenants", "--engine", name) for name in ("duckdb", "spark"))
+    assert (local.pop("engine"), remote.pop("engine")) == ("duckdb", "spark")
+    del local["completeness"], remote["completeness"]  # arrivals are the time: the watermark moves on
+    assert local == remote
+    ask = ["search", "orders", 'WHERE region = "eu"', "--all-tenants", "--output", "json"]
+    found = [cli(*ask, "--engine", name).json["rows"] for name in ("local", "spark")]
+    assert sorted(row["event_id"] for row in found[0]) == ["1", "3"]
+    assert found[0] == found[1]
+
+
+def test_an_unknown_stream_or_metric_is_pointed_at(cli, shop):
+    done = cli("query", "SELECT count FROM nope", "--output", "json")
+    assert (done.code, done.error["code"], done.error["position"]) == (2, "query", 18)
+    assert "orders" in done.error["hint"]
