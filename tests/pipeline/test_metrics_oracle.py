@@ -34,7 +34,7 @@ few = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_
 fewer = settings(few, max_examples=2)
 many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 STREAMS, FEEDS, SEEDS = metered_streams(), sensor_feeds(), st.integers(0, 2**32 - 1)
-Event = Literal["nothing", "tick", "settle", "die", "retract", "dying", "trails", "recover"]
+Event = Literal["nothing", "tick", "settle", "die", "retract", "dying", "trails", "recover", "rebuild"]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,11 @@ def happen(metering: Metering, event: Event, random: Random) -> None:
         metering.lose_trails()
     elif event == "recover":
         metering.recover()
+    elif event == "rebuild" and metering.sent:
+        metering.settle()
+        before = metering.content()
+        metering.open().remake.rollups(metering.stream.name)
+        assert metering.content() == before
 
 
 def play(
@@ -120,9 +125,19 @@ def hashes_of(metering: Metering) -> dict[TileKey, str | None]:
 CALM: tuple[Event, ...] = ("nothing", "tick", "settle")
 DYING: tuple[Event, ...] = ("nothing", "tick", "settle", "die", "die", "die")
 TAKING_BACK: tuple[Event, ...] = ("nothing", "tick", "settle", "retract", "dying")
-LOSING: tuple[Event, ...] = ("nothing", "tick", "settle", "trails", "recover", "retract")
+LOSING: tuple[Event, ...] = ("nothing", "tick", "settle", "trails", "recover", "retract", "rebuild")
 SHARED: tuple[Event, ...] = ("nothing", "tick", "settle", "retract", "trails")
-ALL: tuple[Event, ...] = ("nothing", "tick", "settle", "die", "retract", "dying", "trails", "recover")
+ALL: tuple[Event, ...] = (
+    "nothing",
+    "tick",
+    "settle",
+    "die",
+    "retract",
+    "dying",
+    "trails",
+    "recover",
+    "rebuild",
+)
 
 
 @few
