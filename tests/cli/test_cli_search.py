@@ -125,7 +125,7 @@ def test_for_people_a_table_the_facts_and_the_next_page_to_paste(cli, shop):
     name, cursor = option.removeprefix("next page: ").split()
     second = cli("search", "orders", 'WHERE region = "eu" LIMIT 2', "--all-tenants", name, cursor)
     assert "next page" not in second.out
-    assert re.search(r"^ *2024-01-15T12:00:03Z.*"price": 2,.*…\s*$", second.out, re.MULTILINE)
+    assert re.search(r"^ *2024-01-15T12:00:03Z .*region.*…\s*$", second.out, re.MULTILINE)
     assert LONG not in second.out
     assert "no events" in cli("search", "orders", 'WHERE region = "ap"', "--tenant", "acme").out
 
