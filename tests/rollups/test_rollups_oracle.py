@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tidemill.config import Stream, parse_project
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.rollups.cells import Cells, accumulate, merge
-from tidemill.rollups.observations import no_observations, observed, placed
+from tidemill.rollups.observations import in_order, no_observations, observed, placed
 from tidemill.rollups.roster import Roster, keys_of
 from tidemill.rollups.rows import from_rows, to_rows
 from tidemill.rollups.spec import RollupSpec, spec_for
@@ -105,7 +105,7 @@ class Following:
         cells = dict(self.roster.admit(accumulate(self.spec, table, BASE.width)))
         for metric in self.spec.metrics:
             if metric.following is not None:
-                added = placed(observed(metric, table), seqs)
+                added = in_order(placed(observed(metric, table), seqs))
                 union, new = union_of(self.seen[metric.name], added)
                 cells[metric.name] = signed_cells(metric, self.roster.renamed(metric.name, union), new)
                 self.seen[metric.name] = union
