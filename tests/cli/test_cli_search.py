@@ -11,6 +11,8 @@ from decimal import Decimal
 
 import pytest
 
+from tidemill.mill import Mill
+
 PROJECT = """
 version: 1
 streams:
@@ -167,6 +169,20 @@ def test_parts_without_an_index_are_said(cli, shop):
     (stream, *_) = cli("status", "--output", "json").json["streams"]
     assert stream["index"] == {"parts": 1, "unindexed_parts": 1}
     assert re.search(r"index +1 part; 1 raw part without", cli("status").out)
+
+
+def test_a_round_tells_what_it_indexed(cli, shop):
+    land(cli, "orders", order(6, "acme", "ap", tags=["c", "d"]))
+    (line,) = cli("run", "--once", "--output", "json").out.splitlines()
+    (stream,) = json.loads(line)["streams"]
+    assert stream["index"] == {"built": 1, "removed": 0, "entries": 3}
+    land(cli, "orders", order(7, "acme", "ap"))
+    with Mill.open(shop) as mill:
+        mill.meter.tick(mill.tick())
+        assert 'tidemill_index_parts_built_total{stream="orders"} 1.0' in mill.meter.text()
+    land(cli, "orders", order(7, "acme", "ap") + " ")  # a replay: nothing to index
+    (line,) = cli("run", "--once", "--output", "json").out.splitlines()
+    assert json.loads(line)["streams"][0]["index"] == {"built": 0, "removed": 0, "entries": 0}
 
 
 # -- whose events
