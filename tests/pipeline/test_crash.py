@@ -33,7 +33,8 @@ from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
 from tidemill.model.slices import SliceStatus
 from tidemill.testing import REQUESTS, Oracle
 
-ELSEWHERE = ("windows.", "dataset.", "events.", "retract.", "expire.", "search.")  # with walks of their own
+# With walks of their own.
+ELSEWHERE = ("chronicle.", "windows.", "dataset.", "events.", "retract.", "expire.", "search.")
 HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 LANDING = [point for point in HERE if point.startswith("landing.")]
 ON_SPARK = [point for point in HERE if point not in LANDING]

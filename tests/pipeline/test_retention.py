@@ -551,7 +551,7 @@ def test_death_while_datasets_go_leaves_nothing_to_repair(built: Plant, tmp_path
 @pytest.mark.parametrize("point", [point for point in POINTS_HERE if point != "expire.after_files"])
 def test_death_while_expiring_leaves_nothing_to_repair(told: Plant, tmp_path: Path, point: str) -> None:
     plant = told.copy(tmp_path / "plant")
-    plant.configure(RETENTION)
+    plant.configure(RETENTION.replace("raw: 2d", "raw: 2d, rollups: {5s: 1d}"))
     plant.clock.advance("1d 1s")
     corpses: list[Plant] = []
 

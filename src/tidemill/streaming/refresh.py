@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.config.stream import Stream
@@ -202,7 +203,7 @@ class Refresher:
         for path in (self.root / OPEN / name for name in mark.carried):
             if not path.is_file():
                 return ALL.start, "whose open windows have to be found again"
-            at = min([at, *read_ipc(str(path)).column(AT).to_pylist()])
+            at = min([at, *pc.min_max(read_ipc(str(path)).column(AT)).as_py().values()])
         return at, f"of which one is open since {format_instant(at)}"
 
     def sealed(self, look: Look) -> int:
