@@ -103,6 +103,8 @@ class Chronicle:
     @property
     def roster(self) -> Roster | None:
         """The keys that are admitted; None when no metric has a limit. After `catch_up` it is that of raw."""
+        if self.needed:
+            self._standing()  # reads it, the first time
         return self._roster if self._roster.metrics else None
 
     @property
