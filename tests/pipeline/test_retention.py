@@ -3,6 +3,7 @@ process that dies meanwhile leaves anything to repair."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_levels_of_the_rollups_go_each_by_its_own_retention(plant: Plant) -> Non
         assert done["rollups:5s"].before == NOON - DAY
         tiles = mill.existing("rollups", "requests")
         assert tiles is not None
-        kept = {level: 0 for level in ("5s", "1m", "1h")}
+        kept = dict.fromkeys(("5s", "1m", "1h"), 0)
         for part in tiles.snapshot().parts:
             kept |= {part.partition["level"]: kept.get(part.partition["level"], 0) + part.rows}
         assert (kept["5s"], kept["1m"]) == (1, 3)  # one of today; and two of yesterday
@@ -440,6 +441,59 @@ def test_raw_waits_for_windows_that_are_open(new_plant: NewPlant) -> None:
         plant.clock.advance("1h")
         assert [step.rows for step in mill.tick().expired] == [3]
         assert mill.verify().findings == []
+
+
+# -- beside a mill that keeps everything
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mill_that_lets_go_says_the_same_as_one_that_keeps_everything(
+    new_plant: NewPlant, seed: int
+) -> None:
+    """Ledger and rollups are equal whatever is late, repeated or contradicted; so are results of windows that
+    were never sealed. Each round is a process of its own, and some of them lost the state or the id runs."""
+    dice = random.Random(seed)
+    keeps, lets_go = new_plant(STREAMING.replace("raw: 2d, quarantine: 1d", "raw: 99d")), new_plant(STREAMING)
+    events: list[dict[str, object]] = []
+    for day in range(8, 0, -1):
+        fresh = [
+            at(day + dice.choice((0, 0, 0, 0, 1, 4)), dice.randrange(80_000), event_id=f"{seed}-{day}-{n}")
+            for n in range(12)
+        ]
+        events += fresh
+        again = dice.sample(events, 4)
+        batch = [*fresh, *again, {**dice.choice(events), "api": "/other"}]
+        dice.shuffle(batch)
+        if dice.random() < 0.3:
+            forget(lets_go)
+            if dice.random() < 0.5:
+                shutil.rmtree(lets_go.warehouse / "gate", ignore_errors=True)
+            if (lets_go.warehouse / "slices").is_dir():
+                recover(lets_go.root, spark=lets_go.spark)
+        for plant in (keeps, lets_go):
+            plant.clock.set(MIDNIGHT - day * DAY + 23 * HOUR)
+            with plant.open() as mill:
+                mill.land("requests", ndjson(*batch))
+                mill.run_until_idle()
+    with keeps.open() as old, lets_go.open() as mill:
+        assert {e.id: (e.counts, e.observed) for e in mill.ledger()} == {
+            e.id: (e.counts, e.observed) for e in old.ledger()
+        }
+        sealed = mill.expiries.seal("requests")
+        assert sealed is not None
+        assert sealed >= MIDNIGHT - 4 * DAY
+        assert keeps.tiles() == lets_go.tiles()
+        first = format_instant(sealed)[8:19]
+        for window in ("hours", "next"):
+            told = [
+                {start: rows[-1][1] for start, rows in results(each, window).items() if start >= first}
+                for each in (old, mill)
+            ]
+            assert told[0] == told[1]
+            assert told[0]
+        assert mill.verify().findings == []
+    rows = lets_go.raw()
+    assert {row["event_id"] for row in rows} < {row["event_id"] for row in keeps.raw()}
 
 
 # -- datasets
