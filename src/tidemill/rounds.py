@@ -128,6 +128,12 @@ def _has_work(mill: Mill, stream: Stream) -> bool:
         table = mill.existing(name, stream.name)
         if (table.version if table is not None else 0) != seen.get(name, 0):
             return True
+    if stream.kept_metrics and mill.existing("rollups", stream.name) is not None:
+        from tidemill.rollups.roller import DECLARED
+        from tidemill.rollups.spec import declared_as
+
+        if mill.state.marks(stream.name).get(DECLARED) != declared_as(stream):
+            return True
     return _left_behind(mill, stream.name)
 
 

@@ -253,6 +253,7 @@ def _write(
         footer={
             "kind": "tiles",
             "stream": spec.stream,
+            "declared": spec.declared,
             "level": level.name,
             "tiles": [
                 {

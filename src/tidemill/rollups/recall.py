@@ -29,3 +29,15 @@ def tile_builds(table: Table, parts: Iterable[Part]) -> list[TileBuild]:
             for tile in tiles
         ]
     return sorted(builds, key=lambda build: build.key)
+
+
+def declarations(table: Table) -> dict[TileKey, str]:
+    """For each tile that the table holds, the hash of the declarations that it was made for."""
+    found: dict[TileKey, str] = {}
+    for part in table.snapshot().parts:
+        footer = read_footer(table.root / part.path)
+        tiles = footer["tiles"]
+        assert isinstance(tiles, list)
+        level, declared = str(footer["level"]), str(footer.get("declared", ""))
+        found |= {TileKey(level, int(tile["start"])): declared for tile in tiles}
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ from tidemill.rollups.chronicle import Chronicle
 from tidemill.rollups.events import metric_plan
 from tidemill.rollups.kernel import Built, HighUnit, LowUnit, Tap, build_high, build_low
 from tidemill.rollups.planning import Fresh, Horizons, Planner, TilePlan, file_bytes, tiles_hash
-from tidemill.rollups.recall import tile_builds
+from tidemill.rollups.recall import declarations, tile_builds
 from tidemill.rollups.spec import rollups_table, spec_for
 from tidemill.state.protocol import State, TileBuild
 
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 MINUTE_LEVEL: Final = LEVELS[1]
 TILES_PER_ROUND: Final = 2_000  # 5s tiles built and committed at a time
+DECLARED: Final = "@rollups"  # the mark of the metrics that all tiles are made for; no window is called so
 
 Told = Callable[[], Horizons]
 
@@ -88,6 +90,7 @@ class Roller:
         self.spec = spec_for(stream)
         self.plan = metric_plan(plan_for(stream, limits))
         self.table = rollups_table(warehouse, self.spec)
+        self._current = False  # whether all tiles are known to be made for the metrics as declared
         self.chronicle = Chronicle(warehouse, self.spec, self.plan, engine, state, raw)
 
     @property
@@ -165,8 +168,33 @@ class Roller:
         """Build every stale tile, oldest first, each level from the one below."""
         if not self.spec.metrics:
             return []
+        done: list[Rebuilt] = []
+        if outdated := self._outdated():
+            story = {"stream": self.stream.name}
+            log.warning("metrics are declared anew: %d tiles are made again", len(outdated), extra=story)
+            done += [tile for some in _rounds(outdated) for tile in self._round(some, None, anew=True)]
         stale = self.state.stale_tiles(self.stream.name)
-        return [done for some in _rounds(stale) for done in self._round(some, fresh)]
+        done += [tile for some in _rounds(stale) for tile in self._round(some, fresh)]
+        if not self._current:
+            self.state.set_mark(self.stream.name, DECLARED, self.spec.declared)
+            self._current = True
+        return done
+
+    def _outdated(self) -> list[BaseTile]:
+        """5s tiles that were made for metrics declared otherwise; those stay that raw is gone for."""
+        name, horizons = self.stream.name, self.horizons()
+        if self._current or self.state.marks(name).get(DECLARED) == self.spec.declared:
+            return []
+        made = declarations(self.table)
+        found = []
+        for tile in self.state.tiles(name, BASE.name) if made else ():
+            keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
+            declared = next((made[key] for key in keys if key in made), None)  # the finest that is kept
+            if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
+                base = self.state.base_tile(name, tile.key.start)
+                assert base is not None, tile
+                found.append(base)
+        return found
 
     def rebuild(self, span: Interval) -> list[Rebuilt]:
         """Make all tiles again from raw whose 5s tiles touch `span`; not those that raw is gone for."""
@@ -309,8 +337,15 @@ def _high_bytes(units: Sequence[HighUnit]) -> int:
 
 
 def _rounds(stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
-    for start in range(0, len(stale), TILES_PER_ROUND):
-        yield stale[start : start + TILES_PER_ROUND]
+    """Tiles below one 1m tile stay together: what a round leaves as it is, the next must not find changed."""
+    some: list[BaseTile] = []
+    for _, group in groupby(stale, key=lambda tile: MINUTE_LEVEL.tile_of(tile.state.key.start)):
+        some += group
+        if len(some) >= TILES_PER_ROUND:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _low_group(units: Sequence[LowUnit]) -> Iterator[Built]:

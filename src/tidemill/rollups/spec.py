@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -88,6 +90,7 @@ class Metric:
 class RollupSpec:
     stream: str
     metrics: tuple[Metric, ...]  # by name
+    declared: str = ""  # a hash of how they are declared: tiles of another one are made again
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -156,7 +159,21 @@ def measure_fields(m: Measure, ends: bool) -> list[pa.Field]:
 
 def spec_for(stream: Stream) -> RollupSpec:
     metrics = sorted(stream.kept_metrics.items())
-    return RollupSpec(stream.name, tuple(_metric(stream, name, metric) for name, metric in metrics))
+    found = tuple(_metric(stream, name, metric) for name, metric in metrics)
+    return RollupSpec(stream.name, found, declared_as(stream))
+
+
+def declared_as(stream: Stream) -> str:
+    """A hash of everything that decides what tiles hold, given their slices."""
+    used = dict.fromkeys((*stream.key_columns, *stream.number_columns))
+    said = {
+        "metrics": {
+            name: metric.model_dump(mode="json", by_alias=True, exclude={"policy"})  # that is for queries
+            for name, metric in stream.kept_metrics.items()
+        },
+        "fields": {name: [stream.fields[name].type, stream.fields[name].scale] for name in used},
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _metric(stream: Stream, name: str, metric: Kept) -> Metric:
