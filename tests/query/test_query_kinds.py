@@ -261,7 +261,7 @@ class TestStates:
         assert asked.rows(text) == [("DONE", 1)]
 
     def test_a_total_says_the_states_at_the_end_of_the_span(self, desk, m5):
-        """By state alone those that objects came to and left are told of; by other groups they have no row."""
+        """By state alone, those that objects came to and left are told of; else they have no row."""
         span = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T10:0{}:00Z"
         text = f"SELECT states FROM plant.orders {span} GROUP BY state"
         assert desk(m5).rows(text.format(2)) == [("ACTIVE", 1)]
