@@ -343,9 +343,7 @@ def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
 def _sealed(instant: int, plan: ReadPlan) -> None:
     if plan.sealed_before is not None and instant < plan.sealed_before:
         sealed = format_instant(plan.sealed_before)
-        raise RuleError(
-            Reject.SEALED, f"{format_instant(instant)} is before {sealed}, where raw has expired"
-        )
+        raise RuleError(Reject.SEALED, f"{format_instant(instant)} is before {sealed}, where raw has expired")
 
 
 def _dimension(found: object) -> str | int | bool | None:
