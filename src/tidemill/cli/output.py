@@ -16,6 +16,7 @@ from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.plain import dumps, shown
+from tidemill.cli.voice import Voice
 from tidemill.model.errors import TidemillError
 from tidemill.model.slices import SliceEntry
 from tidemill.model.windows import Member, Window
@@ -181,10 +182,11 @@ class TextOutput:
         self._err = err
         self._verbose = verbose
         self._quiet = quiet
-        self.windows: WindowsOutput = TextWindows(self._print, self._line, self.note)
-        self.time: TimeOutput = TextTime(self._print, self._line, self.note)
-        self.results: ResultsOutput = TextResults(self._print, self._line, self.note)
-        self.asked: AskOutput = TextAsk(self._print, self._line, self.note)
+        voice = Voice(self._print, self._line, self.note)
+        self.windows: WindowsOutput = TextWindows(voice)
+        self.time: TimeOutput = TextTime(voice)
+        self.results: ResultsOutput = TextResults(voice)
+        self.asked: AskOutput = TextAsk(voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console

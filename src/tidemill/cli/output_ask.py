@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain_ask as plain
+from tidemill.cli.voice import Voice
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tidemill.catalog import StreamFacts
     from tidemill.search.searching import Found, SearchPlan
 
@@ -44,37 +43,32 @@ class JsonAsk:
 class TextAsk:
     """Tables and lines."""
 
-    def __init__(
-        self,
-        table: Callable[[RenderableType], None],
-        line: Callable[..., None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._print = table
-        self._line = line
-        self._note = note
+    def __init__(self, voice: Voice) -> None:
+        self._say = voice
 
     def found(self, stream: str, tenant: str | None, found: Found) -> None:
         from tidemill.cli.tables_ask import found_facts, found_table
 
         if found.rows.num_rows:
-            self._print(found_table(found.rows))
+            self._say.table(found_table(found.rows))
         else:
-            self._line("no events")
-        self._line((found_facts(found), "dim"))
+            self._say.line("no events")
+        self._say.line((found_facts(found), "dim"))
         if found.cursor is not None:
-            self._line("next page: ", (f"--cursor {found.cursor}", "bold"))
+            self._say.line("next page: ", (f"--cursor {found.cursor}", "bold"))
 
     def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None:
         from tidemill.cli.tables_ask import plan_table
 
-        self._print(plan_table(stream, tenant, plan))
+        self._say.table(plan_table(stream, tenant, plan))
 
     def catalog(self, streams: Sequence[StreamFacts]) -> None:
         from tidemill.cli.tables_ask import catalog_tables
 
         for stream in streams:
             for table in catalog_tables(stream):
-                self._print(table)
+                self._say.table(table)
         if any(stream.attributes is None for stream in streams):
-            self._note("`indexed: [PATH, …]` of a stream makes attributes that a search can name in WHERE")
+            self._say.note(
+                "`indexed: [PATH, …]` of a stream makes attributes that a search can name in WHERE"
+            )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain_results as plain
 from tidemill.cli.plain import shown
+from tidemill.cli.voice import Voice
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import RenderableType
 
     from tidemill.model.streaming import WindowSpec
     from tidemill.streaming.desk import Standing
@@ -47,40 +47,35 @@ class JsonResults:
 class TextResults:
     """Tables and lines."""
 
-    def __init__(
-        self,
-        table: Callable[[RenderableType], None],
-        line: Callable[..., None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._print = table
-        self._line = line
-        self._note = note
+    def __init__(self, voice: Voice) -> None:
+        self._say = voice
 
     def results(self, spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> None:
         from tidemill.cli.tables_results import results_table
 
         if not rows.num_rows:
-            self._line(f"no results of {shown(spec.name)}")
+            self._say.line(f"no results of {shown(spec.name)}")
             return
-        self._print(results_table(spec, rows, revisions=revisions))
+        self._say.table(results_table(spec, rows, revisions=revisions))
         if more:
-            self._note(f"the newest {rows.num_rows:,}; --limit 0 shows all")
+            self._say.note(f"the newest {rows.num_rows:,}; --limit 0 shows all")
 
     def standings(self, stream: str, windows: Sequence[Standing], warehouse: Path) -> None:
         from tidemill.cli.tables_results import standings_table
 
         if not windows:
-            self._line(f"{shown(stream)} declares no streaming windows")
+            self._say.line(f"{shown(stream)} declares no streaming windows")
             return
-        self._print(standings_table(windows, warehouse))
+        self._say.table(standings_table(windows, warehouse))
         for one in windows:
             if not one.current:
-                self._note(f"{one.spec.name} was declared otherwise; `tidemill run` makes its results anew")
+                self._say.note(
+                    f"{one.spec.name} was declared otherwise; `tidemill run` makes its results anew"
+                )
 
     def flushed(self, done: plain.Flushed) -> None:
         from tidemill.cli.tables_results import flushed_lines
 
         lines = list(flushed_lines(done))
         for line in lines or [["nothing to flush: no window was open"]]:
-            self._line(*line)
+            self._say.line(*line)

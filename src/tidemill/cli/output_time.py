@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain_time as plain
 from tidemill.cli.plain import shown
+from tidemill.cli.voice import Voice
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import RenderableType
 
     from tidemill.eventtime import Origin
     from tidemill.explaining import Explained
@@ -56,46 +56,39 @@ class JsonTime:
 class TextTime:
     """Tables and lines."""
 
-    def __init__(
-        self,
-        table: Callable[[RenderableType], None],
-        line: Callable[..., None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._print = table
-        self._line = line
-        self._note = note
+    def __init__(self, voice: Voice) -> None:
+        self._say = voice
 
     def types(self, origins: Mapping[str, Origin]) -> None:
         from tidemill.cli.tables_time import type_table
 
-        self._print(type_table(origins))
+        self._say.table(type_table(origins))
 
     def rows(self, batch: pa.RecordBatch) -> None:
         from tidemill.cli.tables_time import row_pieces
 
-        self._line(*row_pieces(batch))
+        self._say.line(*row_pieces(batch))
 
     def watermark(self, at: int) -> None:
         from tidemill.cli.tables_time import watermark_pieces
 
-        self._line(*watermark_pieces(at))
+        self._say.line(*watermark_pieces(at))
 
     def late(self, stream: str, rows: pa.Table, totals: LateTotals, *, more: bool) -> None:
         from tidemill.cli.tables_time import late_table, late_words
 
         if not rows.num_rows:
-            self._line(f"no late rows in {shown(stream)}")
+            self._say.line(f"no late rows in {shown(stream)}")
             return
-        self._print(late_table(rows))
-        self._line((late_words(totals), "dim"))
+        self._say.table(late_table(rows))
+        self._say.line((late_words(totals), "dim"))
         if more:
-            self._note(f"the newest {rows.num_rows}; --limit 0 shows all")
+            self._say.note(f"the newest {rows.num_rows}; --limit 0 shows all")
 
     def explained(self, explained: Explained, now: int) -> None:
         from tidemill.cli.tables_time import explained_tables
 
         for table in explained_tables(explained, now):
-            self._print(table)
+            self._say.table(table)
         for warning in explained.warnings:
-            self._line(("warning: ", "yellow"), shown(warning))
+            self._say.line(("warning: ", "yellow"), shown(warning))

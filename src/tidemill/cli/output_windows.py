@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import plain_windows as plain
 from tidemill.cli.plain import shown
+from tidemill.cli.voice import Voice
 from tidemill.model.windows import Window
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tidemill.windows.builder import Outcome
     from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
 
@@ -75,41 +74,34 @@ class JsonWindows:
 class TextWindows:
     """Tables and lines."""
 
-    def __init__(
-        self,
-        table: Callable[[RenderableType], None],
-        line: Callable[..., None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._print = table
-        self._line = line
-        self._note = note
+    def __init__(self, voice: Voice) -> None:
+        self._say = voice
 
     def listed(self, views: Sequence[WindowView], *, more: bool) -> None:
         from tidemill.cli.tables_windows import window_table
 
         if not views:
-            self._line("no windows")
+            self._say.line("no windows")
             return
-        self._print(window_table(views))
+        self._say.table(window_table(views))
         if more:
-            self._note(f"the newest {len(views)}; --limit 0 shows all")
+            self._say.note(f"the newest {len(views)}; --limit 0 shows all")
 
     def story(self, story: WindowStory) -> None:
         from tidemill.cli.tables_windows import story_tables
 
         for table in story_tables(story):
-            self._print(table)
+            self._say.table(table)
 
     def datasets(self, warehouse: Path, windows: Sequence[Window], *, more: bool) -> None:
         from tidemill.cli.tables_windows import dataset_table
 
         if not windows:
-            self._line("no datasets")
+            self._say.line("no datasets")
             return
-        self._print(dataset_table(windows, warehouse))
+        self._say.table(dataset_table(windows, warehouse))
         if more:
-            self._note(f"the newest {len(windows)}; --limit 0 shows all")
+            self._say.note(f"the newest {len(windows)}; --limit 0 shows all")
 
     def plan(self, stream: str, steps: Sequence[RebuildStep]) -> None:
         self._steps(stream, steps, None)
@@ -118,35 +110,35 @@ class TextWindows:
         self._steps(stream, steps, outcomes)
         builds = {step.key for step in steps if step.action == "build"}
         if builds - {outcome.key for outcome in outcomes}:
-            self._note("what is left in the queue is for `tidemill run` or another builder")
+            self._say.note("what is left in the queue is for `tidemill run` or another builder")
 
     def _steps(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> None:
         from tidemill.cli.tables_windows import step_table
 
         if steps:
-            self._print(step_table(steps, outcomes))
+            self._say.table(step_table(steps, outcomes))
         else:
-            self._line(f"{shown(stream)} has no windows to rebuild")
+            self._say.line(f"{shown(stream)} has no windows to rebuild")
 
     def built(self, outcome: Outcome) -> None:
         from tidemill.cli.tables_ticks import build_line
 
-        self._line(*build_line(outcome))
+        self._say.line(*build_line(outcome))
 
     def retried(self, stream: str, count: int) -> None:
         from tidemill.cli.tables import many
 
         if not count:
-            self._line(f"{shown(stream)} has no failed windows")
+            self._say.line(f"{shown(stream)} has no failed windows")
             return
-        self._line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
-        self._note("`tidemill run` or `tidemill build` builds what is queued")
+        self._say.line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
+        self._say.note("`tidemill run` or `tidemill build` builds what is queued")
 
     def exported(self, stream: str, files: Sequence[Path]) -> None:
         for file in files:
-            self._line(("wrote ", "green"), shown(str(file)))
+            self._say.line(("wrote ", "green"), shown(str(file)))
 
     def event(self, seq: int, event: Mapping[str, object]) -> None:
         from tidemill.cli.tables_windows import event_line
 
-        self._line(*event_line(seq, event))
+        self._say.line(*event_line(seq, event))
