@@ -164,8 +164,9 @@ class Plant:
         that nobody knows."""
         with self.open() as mill:
             needed = {f"gate/requests/{name}" for name in mill.state.runs("requests")}
-            for window, mark in mill.state.marks("requests").items():
-                carried = json.loads(mark)["carried"]
+            marks = mill.state.marks("requests")
+            for window in mill.project.stream("requests").windows:
+                carried = json.loads(marks[window])["carried"] if window in marks else ()
                 needed |= {f"windows/requests/{window}/_open/{name}" for name in carried}
         files = [p.relative_to(self.warehouse).as_posix() for p in self.warehouse.rglob("*") if p.is_file()]
         stray = [f for f in files if "_staging" in f or f.endswith((".tmp", ".note"))]
