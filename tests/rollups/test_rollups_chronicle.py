@@ -32,6 +32,7 @@ from tidemill.rollups import chronicle as chronicle_module
 from tidemill.rollups.cell_files import read_cells
 from tidemill.rollups.chronicle import Chronicle
 from tidemill.rollups.events import metric_plan
+from tidemill.rollups.kernel import Tap
 from tidemill.rollups.recollecting import note
 from tidemill.rollups.roster import Roster
 from tidemill.rollups.spec import RollupSpec, spec_for
@@ -531,6 +532,7 @@ def test_its_kernels_run_on_spark(bench: Bench, tmp_path: Path, spark: object) -
 
     assert isinstance(spark, SparkSession)
     bench.reopen(Engine(spark, inline_bytes=0))
+    bench.acceptor.tap = Tap(bench.spec)  # Spark's workers know what is installed, not the tests
     slices = seen_of(8, 10, 2)
     for each in slices:
         bench.take(each)

@@ -49,7 +49,7 @@ def test_a_feed_has_everything_in_it(tmp_path: Path) -> None:
     assert total.records == 3000 == total.accepted + total.duplicate + total.conflict + total.rejected
     assert 230 < total.duplicate < 370
     assert 100 < total.conflict < 200
-    assert set(total.rejects) == set(Reject) - {Reject.TOO_LARGE, Reject.MISSING_FIELD}
+    assert set(total.rejects) == set(Reject) - {Reject.TOO_LARGE, Reject.MISSING_FIELD, Reject.SEALED}
     assert set(manifest.tenants) == {"acme", "globex", "initech"}
 
 

@@ -409,7 +409,7 @@ def _commands(folder: Path, late: Interval) -> list[str]:
     )
     return [
         f"{mill} status",
-        f"{mill} query {shlex.quote(query)}",
+        f"{mill} query {shlex.quote(query)} --all-tenants",
         f"{mill} quarantine {STREAM} --reason skew",
         f"{mill} windows {STREAM}",
         f"{mill} window {STREAM} {format_instant(late.start)}",
