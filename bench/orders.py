@@ -17,7 +17,8 @@ from tidemill.model.time import MINUTE, SECOND
 TENANTS = ("acme", "globex", "initech")
 REGIONS = ("eu-west", "us-east", "ap-south", "sa-east")
 CHANNELS = ("web", "app", "store")
-STATES = ("NEW", "PAID", "PACKED", "SENT", "DONE", "FAILED")
+STATES = ("NEW", "PAID", "PACKED", "SENT", "DONE", "FAILED")  # an order goes through all but the last in turn
+FAILED = 0.02  # share of events that say so instead
 STEPS = 8  # events of one order
 RARE = 10  # events with the rare coupon
 SLICES = 20
@@ -33,7 +34,7 @@ class Orders:
 
     @property
     def folder(self) -> Path:
-        return WORK / f"orders-{self.events}-{self.span // SECOND}"
+        return WORK / f"orders-lives-{self.events}-{self.span // SECOND}"
 
     def slices(self) -> list[Slice]:
         folder = self.folder
@@ -48,7 +49,7 @@ class Orders:
         return [Slice(str(file), START + (n + 1) * step + 2 * MINUTE) for n, file in enumerate(files)]
 
     def _lines(self, number: int) -> Iterator[str]:
-        """About 260 bytes each. Orders are touched at random, so that states change in every slice."""
+        """About 260 bytes each. Orders are heard of at random, each as far as it has come by then."""
         rows, orders = self.events // SLICES, max(1, self.events // STEPS)
         random = np.random.default_rng([self.seed, number])
         step = self.span // SLICES
@@ -56,9 +57,12 @@ class Orders:
         at = START // 1000 + (number * step // 1000) + np.sort(random.integers(0, step // 1000, rows))
         at = np.maximum(at - late * 1000, START // 1000)
         rare = set(random.choice(rows, 1).tolist()) if number % (SLICES // RARE) == 0 else set()
+        order = random.integers(0, orders, rows)
+        life = (at * 1000 - START) / self.span + order * 0.6180339887498949  # each began at another time
+        state = (life % 1.0 * (len(STATES) - 1)).astype(np.int64)
         columns = (
-            random.integers(0, orders, rows),
-            random.integers(0, len(STATES), rows),
+            order,
+            np.where(random.random(rows) < FAILED, len(STATES) - 1, state),
             random.integers(0, len(REGIONS), rows),
             random.integers(0, len(CHANNELS), rows),
             random.integers(100, 500_000, rows),

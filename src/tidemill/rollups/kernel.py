@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,11 @@ from tidemill.rollups.rows import read_tile, row_buckets, to_rows
 from tidemill.rollups.spec import STATS, RollupSpec
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
+
+_REPEATED: Final = (
+    "bucket",
+    "count",
+)  # how columns end that have few values: smaller and faster by dictionary
 
 Admit = Callable[[Cells], Cells]
 """What becomes of cells just made of events before they are merged with others; it must be picklable."""
@@ -245,10 +251,11 @@ def _write(
     rows = dict(zip(starts.tolist(), counts.tolist(), strict=True))
     assert rows.keys() <= {target.key.start for target, _ in tiles}
     name = set_hash(f"{target.key.start}:{target.revision}:{target.hash}" for target, _ in tiles)[:24]
+    table = to_rows(spec, cells)
     part = write_part(
         folder,
         f"{level.name}-{tiles[0][0].key.start}-{name}.parquet",
-        to_rows(spec, cells),
+        table,
         partition={"level": level.name},
         footer={
             "kind": "tiles",
@@ -267,6 +274,7 @@ def _write(
             ],
         },
         stats_columns=STATS,
+        dictionary=[each for each in table.column_names if each.endswith(_REPEATED)],
     )
     for target, slices in tiles:
         yield Built(
