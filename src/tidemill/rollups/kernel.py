@@ -36,7 +36,7 @@ from tidemill.rollups.spec import STATS, RollupSpec
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 
-_REPEATED: Final = (
+_REPEATED: Final = ("bucket", "count")  # how columns end that have few values: faster by dictionary
     "bucket",
     "count",
 )  # how columns end that have few values: smaller and faster by dictionary
