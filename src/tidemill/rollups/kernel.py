@@ -37,9 +37,6 @@ from tidemill.rollups.spec import STATS, RollupSpec
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 
 _REPEATED: Final = ("bucket", "count")  # how columns end that have few values: faster by dictionary
-    "bucket",
-    "count",
-)  # how columns end that have few values: smaller and faster by dictionary
 
 Admit = Callable[[Cells], Cells]
 """What becomes of cells just made of events before they are merged with others; it must be picklable."""
