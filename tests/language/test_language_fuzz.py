@@ -48,7 +48,7 @@ def read_or_refused(text: str) -> None:
             assert reader(text_of(said)) == said
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.text(max_size=80))
 @example("WHERE ſ = 1")
 @example("SELECT K FROM ſelect")
@@ -58,7 +58,7 @@ def test_any_text(text):
     read_or_refused(text)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=25), st.sampled_from(["", " ", "\n"]))
 def test_any_words(words, between):
     read_or_refused(between.join(words))
@@ -69,7 +69,7 @@ def test_what_is_mutated_is_valid():
     assert isinstance(parse_search(SEARCH), Search)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_mutated_texts(data):
     text = data.draw(st.sampled_from([QUERY, SEARCH]))
@@ -128,7 +128,7 @@ def documents(keys: tuple[str, ...]) -> st.SearchStrategy[dict[str, object]]:
     return st.fixed_dictionaries({}, optional={key: PARTS.get(key, JSON) for key in keys})
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(documents(QUERY_KEYS), documents(SEARCH_KEYS))
 def test_any_document(query, search):
     for reader, document in (

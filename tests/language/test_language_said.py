@@ -130,7 +130,7 @@ def exactly(said: object) -> str:
     return repr(said)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(QUERIES)
 def test_queries_come_back(query):
     assert parse(text_of(query)) == query
@@ -138,7 +138,7 @@ def test_queries_come_back(query):
     assert exactly(query_from(document_of(query))) == exactly(query)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(SEARCHES)
 def test_searches_come_back(search):
     assert parse_search(text_of(search)) == search

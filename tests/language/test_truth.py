@@ -135,7 +135,7 @@ def test_numbers_that_are_none_are_unknown():
 
 
 @given(st.text("ab%_\\", max_size=8), st.text("ab%_\\", max_size=8))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 def test_like_is_what_the_pattern_says(pattern, text):
     if len(re.findall(r"\\*$", pattern)[0]) % 2:
         with pytest.raises(QueryError, match="open escape"):
@@ -236,7 +236,7 @@ def model(condition, values) -> int:
 
 
 @given(CONDITIONS, st.lists(SCALARS, max_size=3), st.lists(SCALARS, max_size=3))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 def test_truth_is_that_of_the_model(condition, p, q):
     values = {"p": p, "q": q}
     expected = {YES: True, MAYBE: None, NO: False}[model(condition, values)]

@@ -30,7 +30,7 @@ from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-few = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 fewer = settings(few, max_examples=2)
 many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 STREAMS, FEEDS, SEEDS = metered_streams(), sensor_feeds(), st.integers(0, 2**32 - 1)

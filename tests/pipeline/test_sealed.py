@@ -166,7 +166,7 @@ def test_raw_waits_for_windows_that_are_open(new_plant: NewPlant) -> None:
 # -- beside a mill that keeps everything
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 9))])
 def test_a_mill_that_lets_go_says_the_same_as_one_that_keeps_everything(
     new_plant: NewPlant, seed: int
 ) -> None:

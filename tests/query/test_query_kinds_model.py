@@ -39,7 +39,7 @@ SIGHT = st.tuples(
     st.sampled_from(["acme", "umbra"]),
 )
 SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

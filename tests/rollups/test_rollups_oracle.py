@@ -30,7 +30,7 @@ from tidemill.testing.project import project_text
 from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
 from tidemill.testing.strictjson import Number
 
-some = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
 TEXT = pa.dictionary(pa.int32(), pa.string())
 COLUMNS = {"string": TEXT, "integer": pa.int64(), "boolean": pa.bool_()}
