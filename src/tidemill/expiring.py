@@ -15,10 +15,11 @@ from tidemill.accept.catchup import catch_up
 from tidemill.accept.expired import expirable, expire_quarantine, expire_raw
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt
-from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, ROLLUPS, Expiry
+from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
 from tidemill.lake.snapshot import Part
 from tidemill.locks import exclusive
 from tidemill.model.failpoints import failpoint
+from tidemill.model.names import ROLLUPS
 from tidemill.model.streaming import LatePolicy
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, Interval, align, format_duration, format_instant
 from tidemill.model.windows import Phase, Window

@@ -34,7 +34,6 @@ from tidemill.rollups.chronicle import Chronicle
 from tidemill.rollups.events import metric_plan
 from tidemill.rollups.kernel import Tap
 from tidemill.rollups.recollecting import note
-from tidemill.rollups.roster import Roster
 from tidemill.rollups.spec import RollupSpec, spec_for
 from tidemill.rollups.trails import FAN_IN, LOG
 from tidemill.state.protocol import Retraction, State
@@ -85,10 +84,9 @@ class Noting:
     """A tap that leaves what the chronicle needs."""
 
     spec: RollupSpec
-    roster: Roster | None = None
 
     def __call__(self, rows: pa.Table, folder: Path, name: str) -> None:
-        note(self.spec, rows, folder, name, self.roster)
+        note(self.spec, rows, folder, name)
 
 
 class Bench:
@@ -537,17 +535,4 @@ def test_its_kernels_run_on_spark(bench: Bench, tmp_path: Path, spark: object) -
     for each in slices:
         bench.take(each)
     bench.check_contributions()
-    bench.check(tmp_path / "check")
-
-
-def test_a_full_roster_asks_for_no_more_keys(bench: Bench, tmp_path: Path) -> None:
-    bench.take([Seen("o", "a", START, "1", "eu"), Seen("p", "a", START, "2", "eu")])
-    admitted = bench.admitted()
-    bench.acceptor.tap = Noting(bench.spec, bench.chronicle.roster)
-    bench.land([Seen("q", "a", START, "3", "us")])
-    batch = bench.accept()
-    assert batch.taps is not None
-    assert not list(batch.taps.glob("*.places"))
-    bench.add(batch)
-    assert bench.admitted() == admitted
     bench.check(tmp_path / "check")

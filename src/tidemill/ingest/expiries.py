@@ -20,7 +20,6 @@ NAME: Final = "expiries.ndjson"
 RAW: Final = "raw"
 QUARANTINE: Final = "quarantine"
 DATASETS: Final = "datasets"
-ROLLUPS: Final = "rollups:"  # and the name of a level
 
 
 @dataclass(frozen=True, slots=True)

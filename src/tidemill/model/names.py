@@ -23,6 +23,7 @@ def safe_name(name: str, what: str) -> str:
 
 
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
+ROLLUPS: Final = "rollups:"  # and the name of a level: what the log of expiries calls its tiles
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
 END_COLUMNS: Final = ("first", "first_time", "first_id", "last", "last_time", "last_id")  # more, of a gauge
 STATE_COLUMNS: Final = ("state__is", "state__rule", "state__from", "state__to")  # if there is a state metric

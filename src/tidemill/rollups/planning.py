@@ -15,6 +15,7 @@ from typing import Final
 from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
+from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import DAY, Interval, format_instant
@@ -35,7 +36,6 @@ from tidemill.state.protocol import State
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 ABOVE: Final = (HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL)
-ROLLUPS: Final = "rollups:"  # and the name of a level: what the log of expiries calls its tiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,11 @@ from tidemill.rollups.transitions import signed_cells, state_cells, touched_by, 
 ALL_TIME: Final = Interval(-(1 << 62), 1 << 62)
 
 
-def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str, roster: Roster | None = None) -> None:
+def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str) -> None:
     """Leave what the chronicle needs of accepted events, while they are in memory: `{name}~{metric}.seen` and
-    `{name}~{metric}.places`. With the roster as it stands, keys that it has no room for are not looked at."""
+    `{name}~{metric}.places`."""
     for metric in spec.metrics:
-        if metric.limit is not None and not _is_full(roster, metric, events):
+        if metric.limit is not None:
             keys = keys_of(metric, events)
             if keys.num_rows:
                 write_ipc(folder / f"{name}~{metric.name}{KEYS_LEFT}", keys.combine_chunks())
@@ -48,12 +48,6 @@ def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str, roster: Ro
             observations = observed(metric, events)
             if observations.num_rows:
                 write_seen(folder / f"{name}~{metric.name}{SEEN}", observations)
-
-
-def _is_full(roster: Roster | None, metric: Metric, events: pa.Table) -> bool:
-    if roster is None:
-        return False
-    return roster.is_full_for(metric.name, events.column("tenant").unique().to_pylist())
 
 
 def left_by(folder: Path, metric: str, suffix: str) -> list[str]:
