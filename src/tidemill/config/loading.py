@@ -65,6 +65,7 @@ def parse_project(
         state=settings.state,
         builder=settings.builder,
         events=settings.events,
+        gateway=settings.gateway,
         streams=streams,
         warnings=tuple(warning.line for warning in sorted(document.warnings, key=lambda one: one.place)),
     )

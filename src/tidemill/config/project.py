@@ -15,6 +15,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.events import Events
+from tidemill.config.gateway import Gateway
 from tidemill.config.problems import choices
 from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.config.schema import SECTION
@@ -128,6 +129,7 @@ class Settings(pydantic.BaseModel):
     state: StateStore = StateStore()
     builder: Builder = Builder()
     events: Events = Events()
+    gateway: Gateway = Gateway()
     streams: Mapping[str, object] = {}
 
     @model_validator(mode="before")
@@ -151,6 +153,7 @@ class Project:
     state: StateStore
     builder: Builder
     events: Events
+    gateway: Gateway
     warnings: tuple[str, ...] = ()  # what the file says in vain, each with its line and what to do
 
     def stream(self, name: str) -> Stream:

@@ -107,6 +107,61 @@ class MachineError(TidemillError):
     exit_code = 3
 
 
+class AuthError(TidemillError):
+    """Nobody knows who asks: a token is missing, wrong, expired or revoked."""
+
+    code = "unauthorized"
+    exit_code = 2
+
+
+class ForbiddenError(TidemillError):
+    """Who asks is known, and may not: another scope, or another tenant."""
+
+    code = "forbidden"
+    exit_code = 2
+
+
+class TooLargeError(TidemillError):
+    """A request beyond a limit: of its body, its events, their depth or their fields."""
+
+    code = "too_large"
+    exit_code = 2
+
+
+class MediaTypeError(TidemillError):
+    """A body of a kind, or in an encoding, that is not read."""
+
+    code = "media_type"
+    exit_code = 2
+
+
+class OverloadedError(TidemillError):
+    """No memory is left for it: nothing of it was taken, and the same can be sent again."""
+
+    code = "overloaded"
+    retry = Retry.LATER
+    exit_code = 4
+
+    def __init__(
+        self, message: str, *, hint: str = "", where: str = "", after: float = 1.0, refused: bool = False
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.after = after  # seconds until it is worth another try
+        self.refused = refused  # in an emergency, rather than asked to slow down
+
+
+class RateLimitError(TidemillError):
+    """A token was used more often than it may be."""
+
+    code = "rate_limited"
+    retry = Retry.LATER
+    exit_code = 4
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", after: float = 1.0) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.after = after
+
+
 class VerifyError(TidemillError):
     """What is stored differs from what a recomputation gives."""
 

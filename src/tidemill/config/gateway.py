@@ -1,0 +1,214 @@
+"""The gateway: where it listens, how it gathers events into windows, what memory and requests may be.
+
+The defaults are those of the adaptive window: 10 ms to 5 s for 100 events, within 100 MiB.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Annotated, Final, Literal
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
+
+from tidemill.config.names import SafeName
+from tidemill.config.quantities import ByteSize, PositiveDuration, wrong
+from tidemill.config.schema import SECTION
+from tidemill.model.time import DAY, MILLISECOND, SECOND
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+MAX_FOLDERS: Final = 64
+
+
+def _share(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise wrong(f"{value!r} is no share", "use a number above 0 and at most 1, such as 0.8")
+    return float(value)
+
+
+def _change(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise wrong(f"{value!r} is no relative change", "use a number above 0: 0.5 is half as much again")
+    return float(value)
+
+
+def _folder(value: str) -> str:
+    if not value.strip() or "\0" in value or "://" in value:
+        raise wrong(
+            f"{value!r} does not name a folder", "name a folder, relative to tidemill.yaml or absolute"
+        )
+    return value
+
+
+Share = Annotated[float, BeforeValidator(_share)]
+Change = Annotated[float, BeforeValidator(_change)]
+Port = Annotated[StrictInt, pydantic.Field(ge=0, le=65535)]
+Count = Annotated[StrictInt, pydantic.Field(ge=1, le=10**9)]
+
+
+class FixedWindow(pydantic.BaseModel):
+    """Closed at every multiple of `size` since the epoch. `tumbling` is another word for it."""
+
+    model_config = SECTION
+
+    kind: Literal["fixed", "tumbling"]
+    size: PositiveDuration = SECOND
+
+
+class SlidingWindow(pydantic.BaseModel):
+    """Closed every `step`; its statistics are of the last `size`, and each event is in one slice only."""
+
+    model_config = SECTION
+
+    kind: Literal["sliding"]
+    size: PositiveDuration = 5 * SECOND
+    step: PositiveDuration = SECOND
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> SlidingWindow:
+        if self.size < self.step:
+            raise wrong("step is longer than size", "make step as long as size, or shorter")
+        return self
+
+
+class SessionWindow(pydantic.BaseModel):
+    """Closed when nothing has arrived for `gap`, and after `max` in any case."""
+
+    model_config = SECTION
+
+    kind: Literal["session"]
+    gap: PositiveDuration = 500 * MILLISECOND
+    max: PositiveDuration = 5 * SECOND
+
+    @model_validator(mode="after")
+    def _gap_fits(self) -> SessionWindow:
+        if self.max < self.gap:
+            raise wrong("gap is longer than max", "make gap as long as max, or shorter")
+        return self
+
+
+class AdaptiveWindow(pydantic.BaseModel):
+    """As long as it takes `target` events to arrive at the present rate, between `min` and `max`."""
+
+    model_config = SECTION
+
+    kind: Literal["adaptive"] = "adaptive"
+    min: PositiveDuration = 10 * MILLISECOND
+    max: PositiveDuration = 5 * SECOND
+    target: Count = 100
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> AdaptiveWindow:
+        if self.max < self.min:
+            raise wrong("max is shorter than min", "make max as long as min, or longer")
+        return self
+
+
+BufferWindow = Annotated[
+    FixedWindow | SlidingWindow | SessionWindow | AdaptiveWindow, pydantic.Field(discriminator="kind")
+]
+
+
+class Triggers(pydantic.BaseModel):
+    """What closes a window before its time. null: this one never does."""
+
+    model_config = SECTION
+
+    count: Count | None = 50_000  # events
+    bytes: Annotated[ByteSize, pydantic.Field(ge=1)] | None = 8 * MIB
+    rate_change: Change | None = 0.5  # of the mean of the last 5 rates against the 10 before
+    memory: Share | None = 0.8  # of what the gateway may use
+    custom: tuple[SafeName, ...] = ()  # names of entry points in the group tidemill.triggers
+
+
+class Memory(pydantic.BaseModel):
+    """What the gateway may hold in memory: in all, and each part of it."""
+
+    model_config = SECTION
+
+    max: Annotated[ByteSize, pydantic.Field(ge=4 * MIB)] = 100 * MIB
+    high_water: Share = 0.8  # beyond it senders are told to wait
+    emergency: Share = 0.95  # beyond it nothing is taken
+    buffer: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 50 * MIB  # events until their slice has landed
+    requests: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 40 * MIB  # bodies while they are read
+    windows: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 5 * MIB  # what is known of closed windows
+    rates: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = MIB  # what is remembered of arrivals
+
+    @model_validator(mode="after")
+    def _marks_are_in_order(self) -> Memory:
+        if self.emergency < self.high_water:
+            raise wrong("emergency is below high_water", "make it the same, or higher")
+        if max(self.buffer, self.requests, self.windows, self.rates) > self.max:
+            raise wrong("a part is larger than max", "make max larger, or the part smaller")
+        return self
+
+
+class Wal(pydantic.BaseModel):
+    """The log that makes events durable before they are in a slice."""
+
+    model_config = SECTION
+
+    segment: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 16 * MIB  # then a new file is begun
+
+
+class Requests(pydantic.BaseModel):
+    """What a request may be; beyond it, it is refused as a whole."""
+
+    model_config = SECTION
+
+    body: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # also once it is decompressed
+    events: Count = 10_000
+    depth: Annotated[StrictInt, pydantic.Field(ge=1, le=512)] = 64
+    field: Annotated[ByteSize, pydantic.Field(ge=16)] = MIB  # of one text in an event
+    timeout: PositiveDuration = 30 * SECOND  # between two pieces of a body
+    wait: PositiveDuration = 30 * SECOND  # the longest that a request waits for outcomes
+    connections: Count = 1000  # at once
+
+
+class Otlp(pydantic.BaseModel):
+    """Which streams logs and spans go to."""
+
+    model_config = SECTION
+
+    logs: SafeName = "logs"
+    traces: SafeName = "traces"
+
+
+class Gateway(pydantic.BaseModel):
+    """How events come in over HTTP."""
+
+    model_config = SECTION
+
+    host: str = "127.0.0.1"
+    port: Port = 8470
+    window: BufferWindow = AdaptiveWindow()
+    triggers: Triggers = Triggers()
+    background: PositiveDuration = 100 * MILLISECOND  # how often open windows are looked at
+    memory: Memory = Memory()
+    wal: Wal = Wal()
+    requests: Requests = Requests()
+    receipts: PositiveDuration = DAY  # how long outcomes can be asked for
+    otlp: Otlp = Otlp()
+    objects: Annotated[
+        tuple[Annotated[str, AfterValidator(_folder)], ...], pydantic.Field(max_length=MAX_FOLDERS)
+    ] = ()
+
+    @model_validator(mode="after")
+    def _requests_fit(self) -> Gateway:
+        if self.requests.body > self.memory.requests or self.requests.body > self.memory.buffer:
+            raise wrong(
+                "requests.body is more than memory.requests or memory.buffer",
+                "allow smaller bodies, or more memory",
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that binds to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,149 @@
+"""What comes in over the network on its way to a slice: submissions, windows, receipts, and pressure.
+
+Values only: nothing here has a clock, a file or a socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from tidemill.model.slices import Format
+
+CUSTOM: Final = "custom:"  # in front of the name of a trigger that came by entry point
+
+
+class Trigger(StrEnum):
+    """Why a window was closed."""
+
+    TIME = "time"  # it lasted as long as its kind lets it
+    COUNT = "count"
+    BYTES = "bytes"
+    RATE_CHANGE = "rate_change"
+    MEMORY = "memory_pressure"
+    WAITING = "waiting"  # a sender waits for the outcome of what is in it
+    SHUTDOWN = "shutdown"
+    RECOVERY = "recovery"  # its process died; who took up the log closed it
+
+
+class Pressure(StrEnum):
+    """How much of the memory that is allowed is in use."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"  # senders are asked to slow down, windows are closed early
+    EMERGENCY = "emergency"  # refused, and nothing of it is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Records of one request for one stream, ready to be made durable.
+
+    As NDJSON, `content` is `records` lines, each with its line end, none of them blank; several such
+    submissions make one slice. In another format it is a whole file, and a slice of its own.
+    """
+
+    stream: str
+    source: str  # of the watermark that its events move
+    content: bytes
+    records: int
+    format: Format = Format.NDJSON
+    tenant: str | None = None  # whose token brought it; None: nobody's in particular
+    unnamed: tuple[int, ...] = ()  # places (from 0) of records that name no tenant: they are `tenant`'s
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A submission that is durable, and its place in the log of one gateway."""
+
+    gateway: str  # the name of the log
+    lsn: int  # from 1, one more for each entry
+    arrival: int
+    submission: Submission
+
+    @property
+    def id(self) -> str:
+        """What its sender knows it by."""
+        return ingestion_id(self.gateway, self.lsn)
+
+
+def ingestion_id(gateway: str, lsn: int) -> str:
+    return f"{gateway}-{lsn:x}"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    """Of the events that a window holds; for a sliding one, of all that lie in its size."""
+
+    events: int
+    keys: int  # different ones, by the identity that the stream declares
+    bytes: int
+    duration: int  # from the first arrival to the last, in microseconds
+
+    @property
+    def average(self) -> float:
+        """Bytes of an event."""
+        return self.bytes / self.events if self.events else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOutput:
+    """A closed window: what was in it, since when, until when, and why it was closed."""
+
+    id: str
+    stream: str
+    source: str
+    start: int  # the first arrival in it
+    end: int  # the last one
+    trigger: str  # a `Trigger`, or `custom:NAME`
+    stats: WindowStats
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where an ingestion is found: its records are `records` lines of a slice, from line `first`."""
+
+    id: str
+    stream: str
+    tenant: str | None
+    slice: str
+    first: int  # from 1
+    records: int
+    window: str
+    at: int  # arrival
+    repeated: bool = False  # the slice had landed before, in another window: what it held is a duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class BufferState:
+    """One open window, for people."""
+
+    stream: str
+    source: str
+    kind: str
+    duration: int  # how long it may last as things are
+    rate: float  # events per second
+    events: int
+    bytes: int
+    since: int | None  # the first arrival in it; None: it is empty
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStatus:
+    """A gateway as it is now."""
+
+    gateway: str
+    pid: int
+    at: int
+    address: str | None
+    pressure: Pressure
+    memory: Mapping[str, tuple[int, int]]  # bytes in use and allowed, by component, and `total`
+    buffers: tuple[BufferState, ...]
+    acknowledged: int  # events, since it started
+    landed: int
+    refused: int  # requests, for want of memory
+    windows: Mapping[str, int] = field(default_factory=dict)  # closed ones by trigger
+    wal_bytes: int = 0
+    wal_segments: int = 0
