@@ -20,8 +20,8 @@ class Retry(StrEnum):
 class TidemillError(Exception):
     """Root of all errors that are somebody's to fix, as opposed to bugs."""
 
-    code: ClassVar[str] = "error"
-    retry: ClassVar[Retry] = Retry.NEVER
+    code: str = "error"  # of its class, but for what a server told: that has the one of its answer
+    retry: Retry = Retry.NEVER
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
