@@ -1,0 +1,110 @@
+"""What a token allows: scopes, a tenant, a rate, a time; and who somebody is once it was shown.
+
+Values and the rules on them only: nothing here has a clock or a file, and none of it holds a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from tidemill.model.errors import InputError
+
+MAX_TENANT_BYTES: Final = 256  # as the gate has it
+MAX_NAME: Final = 100
+MAX_RATE: Final = 10**9
+
+
+class Scope(StrEnum):
+    """What may be done."""
+
+    INGEST = "ingest"  # send events
+    READ = "read"  # ask
+    ADMIN = "admin"  # both, and what concerns the warehouse itself
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is kept of a token. Instants are microseconds; None: no limit, or not yet."""
+
+    id: str
+    name: str
+    scopes: frozenset[Scope]
+    tenant: str | None  # None: all of them
+    rate: int | None  # events a second
+    created: int
+    expires: int | None
+    revoked: int | None
+    digest: str = field(repr=False)  # SHA-256 of the secret, in hex
+
+    def active(self, now: int) -> bool:
+        return self.revoked is None and (self.expires is None or now < self.expires)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks."""
+
+    id: str
+    tenant: str | None  # None: all of them
+    scopes: frozenset[Scope]
+    rate: int | None = None  # events a second; None: any
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+LOCAL: Final = Principal("local", None, frozenset({Scope.ADMIN}))
+"""Whoever is on this machine, where there are no tokens."""
+
+
+def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
+    named = list(scopes)
+    unknown = sorted(set(named) - set(Scope))
+    if unknown or not named:
+        message = f"there is no scope {unknown[0]!r}" if unknown else "a token needs a scope"
+        raise InputError(message, hint=f"scopes: {', '.join(Scope)}; admin includes the others")
+    return frozenset(Scope(name) for name in named)
+
+
+def checked_tenant(tenant: str | None) -> str | None:
+    """A name that an event could carry, and that a person can tell from another."""
+    if tenant is None:
+        return None
+    if not tenant or tenant != tenant.strip() or not tenant.isprintable():
+        raise InputError(
+            f"{tenant!r} can not name a tenant",
+            hint="use printable text without spaces at its ends, such as acme; or all tenants",
+        )
+    if len(tenant.encode()) > MAX_TENANT_BYTES:
+        raise InputError(
+            f"the name of the tenant is longer than {MAX_TENANT_BYTES} bytes", hint="use the one events carry"
+        )
+    return tenant
+
+
+def checked_name(name: str) -> str:
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise InputError(
+            f"{name[:MAX_NAME]!r} can not name a token", hint=f"use up to {MAX_NAME} printable characters"
+        )
+    return name
+
+
+def checked_rate(rate: int | None) -> int | None:
+    if rate is not None and not 1 <= rate <= MAX_RATE:
+        raise InputError(
+            f"a rate of {rate} is not possible",
+            hint=f"events a second from 1 to {MAX_RATE}; leave out for any",
+        )
+    return rate
+
+
+def checked_expiry(expires: int | None, now: int) -> int | None:
+    if expires is not None and expires <= now:
+        raise InputError(
+            "a token that has expired is of no use", hint="let it last, such as 90d; leave out for ever"
+        )
+    return expires
