@@ -1,0 +1,1 @@
+"""The HTTP side of a mill: events come in, answers go out."""

@@ -1,0 +1,75 @@
+"""Who asks, and whether they may: tokens, scopes, the Host of a server without tokens, rate limits.
+
+Nothing of a request is read before it is known whose it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from tidemill.access.tokens import LOCAL, Principal, Scope
+from tidemill.config.gateway import is_loopback
+from tidemill.model.errors import AuthError, ForbiddenError
+
+if TYPE_CHECKING:
+    from tidemill.serve.service import Service
+
+
+def service_of(request: Request) -> Service:
+    return cast("Service", request.app.state.service)
+
+
+def caller(*scopes: Scope) -> Any:
+    """A dependency that gives the `Principal` of a request that may use one of `scopes`:
+    `who: Principal = caller(Scope.READ)`, or `Annotated[Principal, caller(Scope.READ)]`."""
+
+    async def asked(request: Request) -> Principal:  # not a plain function: those take a thread each
+        return admitted(request, *scopes)
+
+    return Depends(asked)
+
+
+def admitted(request: Request, *scopes: Scope) -> Principal:
+    """Who sent it. AuthError: nobody knows; ForbiddenError: they may not; RateLimitError: too often."""
+    service = service_of(request)
+    now = service.clock()
+    who = _principal(service, request, now)
+    if not any(who.may(scope) for scope in scopes):
+        wanted = " or ".join(scope.value for scope in scopes)
+        raise ForbiddenError(
+            f"the token may not do this: it needs the scope {wanted}",
+            hint=f"make one with `tidemill token create --scope {scopes[0].value}`",
+        )
+    service.rates.admit(who, 1, now)
+    return who
+
+
+def _principal(service: Service, request: Request, now: int) -> Principal:
+    if service.tokens.any_active(now):
+        return service.tokens.authenticate(request.headers.get("authorization"), now)
+    if not service.loopback:  # the last token went while the server ran
+        raise AuthError(
+            "no token is active, and the server can be reached from other machines",
+            hint="make one with `tidemill token create`",
+        )
+    _check_host(request)
+    return LOCAL
+
+
+def _check_host(request: Request) -> None:
+    """A page of another site can make a browser ask this server, but only under that site's name."""
+    host = request.headers.get("host", "")
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    if not is_loopback(name.lower()):
+        raise ForbiddenError(
+            f"the request is addressed to {name!r}",
+            hint="without tokens only 127.0.0.1, [::1] and localhost are served; `tidemill token create`",
+        )
+    if request.headers.get("origin") is not None:
+        raise ForbiddenError(
+            "the request comes from a web page",
+            hint="without tokens no page is served; make a token with `tidemill token create`",
+        )

@@ -1,0 +1,140 @@
+"""One connection: the server's own protocol, with an end to everything a client can draw out.
+
+Headers that never end, headers without measure, answers nobody reads, and connections beyond the limit are
+let go of; whoever behaves does not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from tidemill.model.errors import Retry
+from tidemill.serve.problems import MEDIA, document
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+
+MAX_HEAD: Final = 64 * 1024  # bytes of request line and headers that are not whole yet
+_FULL: Final = orjson.dumps(
+    document(
+        503,
+        "busy",
+        "all connections are in use",
+        "/",
+        hint="send the same again after Retry-After; gateway.requests.connections is the limit",
+        retry=Retry.LATER,
+    )
+)
+
+
+class Connection(HttpToolsProtocol):
+    """What uvicorn makes for each connection (it asks for a class)."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        patience: float,
+        most: int,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._patience = patience  # seconds
+        self._most = most  # connections
+        self._heading = False  # within a request line or headers
+        self._head = 0  # bytes of them so far
+        self._waiting: asyncio.TimerHandle | None = None  # for a head, or the rest of a refused body
+        self._stalled: asyncio.TimerHandle | None = None  # while the client does not read
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        open_now = len(self.connections)
+        if open_now > 2 * self._most:
+            transport.abort()
+            return
+        if open_now > self._most:
+            self.app = _full
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self._heading = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._heading = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if self._heading:
+            self._head += len(data)
+            if self._head > MAX_HEAD:
+                self._refuse(431, "header", f"the headers are larger than {MAX_HEAD} bytes")
+            elif self._waiting is None:
+                self._wait()
+        elif cycle is not None and not cycle.response_complete:
+            self._head = 0
+            self._wait_no_more()
+        elif self._waiting is None:  # the rest of a body that was refused, or nothing that is a request
+            self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "input", msg)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self._patience, self._let_go)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(self._patience, self._let_go)
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _let_go(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer what is no request, and end the connection."""
+        if self.transport.is_closing():
+            return
+        body = orjson.dumps(document(status, code, detail, "/", hint="send an HTTP/1.1 request"))
+        head = f"content-type: {MEDIA}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self.transport.close()
+
+
+async def _full(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    headers = [
+        (b"content-type", MEDIA.encode()),
+        (b"content-length", str(len(_FULL)).encode()),
+        (b"retry-after", b"1"),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": _FULL, "more_body": False})
