@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from tidemill import eventtime
-from tidemill.cli import plain
 from tidemill.cli.tables_status import status_table
 from tidemill.mill import Mill
 from tidemill.model.time import MINUTE, SECOND, parse_instant
+from tidemill.plain import shapes as plain
 from tidemill.reports import StreamStatus
 from tidemill.state.protocol import ClockState, Progress
 from tidemill.testing import FakeClock

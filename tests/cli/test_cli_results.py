@@ -14,10 +14,10 @@ from functools import partial
 
 import pytest
 
-from tidemill.cli.plain_results import result
 from tidemill.mill import Mill
 from tidemill.model.streaming import Aggregate, Function, WindowKind, WindowSpec
 from tidemill.model.time import SECOND, parse_instant
+from tidemill.plain.results import result
 from tidemill.testing import FakeClock
 
 TAXI = """

@@ -7,13 +7,15 @@ import io
 import pytest
 from rich.console import Console
 
-from tidemill.cli import plain_ticks, plain_windows, tables_ticks, tables_windows
+from tidemill.cli import tables_ticks, tables_windows
 from tidemill.cli.spans import span_of
 from tidemill.cli.tables_status import status_table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import DAY, HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval, parse_instant
 from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
+from tidemill.plain import ticks as plain_ticks
+from tidemill.plain import windows as plain_windows
 from tidemill.reports import StreamStatus, StreamTick, TickReport
 from tidemill.retraction import JudgeAgain, Mark, RetractionPlan, Undo
 from tidemill.windows.builder import Outcome

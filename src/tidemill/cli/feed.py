@@ -18,9 +18,9 @@ from tidemill.model.time import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidemill.cli.plain_results import Flushed
     from tidemill.ingest.landing import LandedMany
     from tidemill.mill import Mill
+    from tidemill.plain.results import Flushed
     from tidemill.reports import TickReport
 
 

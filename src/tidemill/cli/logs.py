@@ -9,8 +9,9 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tidemill.cli.plain import dumps, shown
+from tidemill.cli.shown import shown
 from tidemill.model.time import format_instant
+from tidemill.plain.shapes import dumps
 
 if TYPE_CHECKING:
     from rich.console import Console

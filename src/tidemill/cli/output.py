@@ -10,26 +10,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli import plain, plain_ticks, plain_windows
 from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
-from tidemill.cli.plain import dumps, shown
+from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
 from tidemill.model.errors import TidemillError
 from tidemill.model.slices import SliceEntry
 from tidemill.model.windows import Member, Window
+from tidemill.plain import shapes as plain
+from tidemill.plain import ticks as plain_ticks
+from tidemill.plain import windows as plain_windows
+from tidemill.plain.shapes import dumps
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console, RenderableType
 
     from tidemill.audit import Audit
-    from tidemill.cli.plain_ticks import Remaking
     from tidemill.cli.sample import SampleFile
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
+    from tidemill.plain.ticks import Remaking
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
     from tidemill.reports import StreamStatus, TickReport

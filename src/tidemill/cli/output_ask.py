@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli import plain_ask as plain
 from tidemill.cli.voice import Voice
+from tidemill.plain import asked as plain
 
 if TYPE_CHECKING:
     from tidemill.catalog import StreamFacts

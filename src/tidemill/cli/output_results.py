@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli import plain_results as plain
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
+from tidemill.plain import results as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa

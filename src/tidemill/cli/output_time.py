@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli import plain_time as plain
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
+from tidemill.plain import event_time as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli import plain_windows as plain
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
 from tidemill.model.windows import Window
+from tidemill.plain import windows as plain
 
 if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome

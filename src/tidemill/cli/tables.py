@@ -14,11 +14,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli import plain
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import format_duration, format_instant, from_datetime
+from tidemill.plain import shapes as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.plain import shown
-from tidemill.cli.plain_ask import spelled
+from tidemill.cli.shown import shown
 from tidemill.cli.tables import PAYLOAD_LETTERS, cell, listing, many, pairs_table
+from tidemill.plain.asked import spelled
 
 if TYPE_CHECKING:
     import pyarrow as pa

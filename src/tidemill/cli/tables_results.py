@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.plain import instant, shown
-from tidemill.cli.plain_results import Flushed, group_columns
+from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, cell, listing, many
+from tidemill.plain.results import Flushed, group_columns
+from tidemill.plain.shapes import instant
 
 if TYPE_CHECKING:
     import pyarrow as pa

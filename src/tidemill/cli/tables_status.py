@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli import plain
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.cli.tables import (
     PHASE_STYLES,
     STATUS_STYLES,
@@ -25,6 +24,7 @@ from tidemill.cli.tables import (
 from tidemill.cli.tables_time import time_pairs
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import format_instant
+from tidemill.plain import shapes as plain
 
 if TYPE_CHECKING:
     from tidemill.reports import StreamStatus

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.cli import plain, plain_ticks
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_words, size
 from tidemill.cli.tables_results import refreshed_words
 from tidemill.model.time import format_duration, format_instant
+from tidemill.plain import shapes as plain
+from tidemill.plain import ticks as plain_ticks
 
 if TYPE_CHECKING:
-    from tidemill.cli.plain_ticks import Remaking
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.model.slices import SliceEntry
+    from tidemill.plain.ticks import Remaking
     from tidemill.reports import StreamTick, TickReport
     from tidemill.retraction import RetractionPlan
     from tidemill.windows.builder import Outcome

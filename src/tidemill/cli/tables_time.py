@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.plain import shown
-from tidemill.cli.plain_time import done_words
+from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, lag_words, listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant, from_datetime
+from tidemill.plain.event_time import done_words
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli import plain_windows
-from tidemill.cli.plain import shown
+from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, PHASE_STYLES, Piece, listing, many, pairs_table, size
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
+from tidemill.plain import windows as plain_windows
 
 if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome

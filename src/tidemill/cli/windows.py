@@ -143,7 +143,7 @@ def _remake(
     session: Session, stream: str, start: str | None, end: str | None, *,
     rollups: bool, index: bool, explain: bool,
 ) -> int:  # fmt: skip
-    from tidemill.cli.plain_ticks import Remaking, by_level
+    from tidemill.plain.ticks import Remaking, by_level
 
     if explain:
         with session.mill() as mill:

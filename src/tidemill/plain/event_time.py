@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.cli.plain import Plain, instant, source
 from tidemill.model.time import format_duration, format_instant
+from tidemill.plain.shapes import Plain, instant, source
 
 if TYPE_CHECKING:
     import pyarrow as pa

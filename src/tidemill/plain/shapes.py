@@ -55,19 +55,6 @@ def dumps(value: object) -> str:
     return json.dumps(value)
 
 
-def shown(text: str, *, lines: bool = False) -> str:
-    """`text` as it can be put on a terminal: what is not printable is written as an escape."""
-    if text.isprintable():
-        return text
-    kept = "\n" if lines else ""
-    return "".join(
-        char
-        if char.isprintable() or char in kept
-        else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
-
-
 def instant(us: int | None) -> str | None:
     return None if us is None else format_instant(us)
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.plain import Plain, instant
 from tidemill.model.names import column_name
+from tidemill.plain.shapes import Plain, instant
 
 if TYPE_CHECKING:
     import pyarrow as pa

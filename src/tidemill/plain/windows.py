@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.cli.plain import Plain, instant, interval, took
 from tidemill.model.time import format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
+from tidemill.plain.shapes import Plain, instant, interval, took
 
 if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome

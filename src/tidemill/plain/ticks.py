@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from tidemill.cli.plain import Plain, counts, entry, instant, took, total
-from tidemill.cli.plain_results import refreshed
-from tidemill.cli.plain_windows import outcome, outcome_word
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_duration, format_instant
+from tidemill.plain.results import refreshed
+from tidemill.plain.shapes import Plain, counts, entry, instant, took, total
+from tidemill.plain.windows import outcome, outcome_word
 
 if TYPE_CHECKING:
     from tidemill.expiring import ExpiryPlan, ExpiryStep

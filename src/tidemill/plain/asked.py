@@ -12,7 +12,7 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from tidemill.cli.plain import Plain, Verbatim, interval
+from tidemill.plain.shapes import Plain, Verbatim, interval
 
 if TYPE_CHECKING:
     from tidemill.catalog import MetricFacts, StreamFacts
