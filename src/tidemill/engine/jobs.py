@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from tidemill.engine.session import default_cores, start_session
+from tidemill.engine.session import default_cores, is_running, start_session
 from tidemill.model.errors import StorageError, TidemillError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Engine:
     def session(self) -> SparkSession:
         with self._lock:
             if self._session is None:
+                self._handed_in = is_running()  # somebody's who started it before, and who stops it
                 self._session = start_session(self._cores, self._memory, local_dir=self._local_dir)
             return self._session
 

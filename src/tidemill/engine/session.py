@@ -52,6 +52,15 @@ def default_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def is_running() -> bool:
+    """Whether this process has a session already. Then `start_session` gives that one."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
 def start_session(
     cores: int | None = None, memory: str = "1g", app: str = "tidemill", local_dir: Path | None = None
 ) -> SparkSession:
