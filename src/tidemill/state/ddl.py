@@ -220,4 +220,20 @@ CREATE TABLE marks (
 ) WITHOUT ROWID;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD)
+_FOURTH: Final = """
+CREATE TABLE receipts (
+    id       TEXT NOT NULL PRIMARY KEY,
+    stream   TEXT NOT NULL,
+    tenant   TEXT,
+    slice    TEXT NOT NULL,
+    first    INTEGER NOT NULL,
+    records  INTEGER NOT NULL,
+    window   TEXT NOT NULL,
+    at       INTEGER NOT NULL,
+    repeated INTEGER NOT NULL,
+    until    INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX receipts_by_until ON receipts (until);
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH)

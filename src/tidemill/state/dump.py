@@ -2,7 +2,7 @@
 
 So nothing that only the state knows is in it: who builds what and how often it was tried, when and why it was
 built, what became of the records of a slice that is retracted, in which order events were told and to whom,
-how far the results of streaming windows are.
+how far the results of streaming windows are, and receipts.
 """
 
 from __future__ import annotations

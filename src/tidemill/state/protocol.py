@@ -1,7 +1,8 @@
 """What Tidemill must remember besides the tables, as one small protocol of atomic acts.
 
 Every method is one transaction. Everything here can be rebuilt from the warehouse by `recover`,
-so nothing may be kept here that the slices and the tables do not also say.
+so nothing may be kept here that the slices and the tables do not also say; but receipts, which only make it
+quick for a while to find what an ingestion became, and are gone with the state they were kept in.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from tidemill.model.gateway import Receipt
 from tidemill.model.slices import Counts, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval
@@ -399,18 +401,36 @@ class State(Protocol):
         """Never goes back."""
         ...
 
+    # -- receipts
+
+    def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
+        """Each can be asked for by its id until it is dropped. One that is known stays as it is, and is kept
+        until the later of both instants; so after a failure, which may leave some of many kept, the same is
+        asked for again. The ledger need not know the slice."""
+        ...
+
+    def receipt(self, id: str) -> Receipt | None:
+        """None for one that was never kept, or was dropped; no clock is looked at."""
+        ...
+
+    def drop_receipts(self, before: int) -> int:
+        """Forget those that were to be kept until this instant or an earlier one, some at a time; how
+        many. Costs what goes."""
+        ...
+
     # -- all of it
 
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
-        batches in the order given. Each retracted entry is one act of retraction applied."""
+        batches in the order given. Each retracted entry is one act of retraction applied. Layouts, marks,
+        deliveries and receipts that it has do not make it less empty, and stay."""
         ...
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
         """Every table as plain rows in a defined order: what `recover` must reproduce. So without what only
         the state knows: outcomes of retracted slices, versions, `built_at`, triggers, leases, attempts (a
         window that is being built or was set aside is shown as queued), `seq` and time of events, what was
-        delivered, marks of streaming windows."""
+        delivered, marks of streaming windows, receipts."""
         ...
 
     def close(self) -> None: ...

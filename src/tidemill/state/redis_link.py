@@ -44,7 +44,17 @@ OPENING: Final = 5.0  # … and that opening does, where the address may simply 
 FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
 CONNECT_SECONDS: Final = 5.0
 REPLY_SECONDS: Final = 30.0
-SCRIPTS: Final = ("keys", "ledger", "tiles", "windows", "queue", "retract", "whole", "run")  # in this order
+SCRIPTS: Final = (
+    "keys",
+    "ledger",
+    "tiles",
+    "windows",
+    "queue",
+    "retract",
+    "receipts",
+    "whole",
+    "run",
+)  # in this order
 # What a server says while it starts, fails over or is busy: the same question may be answered soon.
 # An error inside a script has its word after a dash.
 AWAY: Final = re.compile(r"(^|-)(LOADING|BUSY|READONLY|MASTERDOWN|NOREPLICAS|TRYAGAIN|CLUSTERDOWN)\b")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidemill.model.gateway import Receipt
 from tidemill.model.slices import SliceEntry, contribution_name, contribution_of
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import SECOND
@@ -18,7 +19,7 @@ from tidemill.model.windows import Member, OutboxEvent
 from tidemill.state.phases import Kept
 from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult, TileBuild
 from tidemill.state.redis_link import Reply
-from tidemill.state.rows import SLICE_COLUMNS, Value, from_row, rejects_text, to_row
+from tidemill.state.rows import SLICE_COLUMNS, Value, from_row, receipt_row, rejects_text, to_row
 from tidemill.state.window_rows import WINDOW_COLUMNS, event_from, event_row, kept_from, kept_row
 
 Row = dict[str, str]
@@ -330,3 +331,15 @@ def event_said(event: OutboxEvent) -> Row:
 
 def event_heard(reply: Reply) -> OutboxEvent:
     return event_from(_heard(("seq", *EVENT_COLUMNS), json_row(reply), frozenset()))
+
+
+# -- receipts
+
+
+def receipt_said(receipt: Receipt) -> str:
+    """As it is kept: the script never looks into it."""
+    return json.dumps(receipt_row(receipt), ensure_ascii=False, separators=(",", ":"))
+
+
+def receipt_heard(reply: Reply) -> Receipt:
+    return Receipt(*json.loads(text(reply)))

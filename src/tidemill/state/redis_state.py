@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidemill.model.errors import InputError
+from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE
 from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus, set_hash
 from tidemill.model.tiles import BaseTile, TileState
@@ -35,6 +36,8 @@ from tidemill.state.redis_rows import (
     ordered,
     pairs,
     progress_heard,
+    receipt_heard,
+    receipt_said,
     text,
     texts,
     tile_heard,
@@ -45,6 +48,7 @@ from tidemill.state.redis_rows import (
 from tidemill.state.rows import TOTALS
 
 AT_ONCE: Final = 1000  # rows of the ledger that `restore` sends in one piece
+RECEIPTS: Final = 5000  # that are kept or dropped in one piece: nobody else is served meanwhile
 
 
 class RedisState:
@@ -291,6 +295,25 @@ class RedisState:
 
     def set_delivered(self, sink: str, seq: int) -> None:
         self._store.act("set_delivered", sink=sink, seq=str(seq))
+
+    # -- receipts
+
+    def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
+        for first in range(0, len(receipts), RECEIPTS):
+            said = [[receipt.id, receipt_said(receipt)] for receipt in receipts[first : first + RECEIPTS]]
+            self._store.act("keep_receipts", receipts=said, until=ordered(until))
+
+    def receipt(self, id: str) -> Receipt | None:
+        (found,) = self._store.look("receipt", id=id)
+        return None if found is None else receipt_heard(found)
+
+    def drop_receipts(self, before: int) -> int:
+        dropped = 0
+        while True:
+            piece = number(self._store.act("drop_receipts", before=ordered(before), limit=RECEIPTS)[0])
+            dropped += piece
+            if piece < RECEIPTS:
+                return dropped
 
     # -- all of it
 

@@ -1,4 +1,5 @@
-"""Ledger entries as rows and back, and what an entry adds to its stream's totals. Pure: no database."""
+"""Ledger entries as rows and back, what an entry adds to its stream's totals, and receipts as rows. Pure: no
+database."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from tidemill.model.gateway import Receipt
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 
@@ -18,6 +20,9 @@ SLICE_COLUMNS: Final = (
 TOTALS: Final = (
     "pending_slices", "accepted_slices", "failed_slices", "retracted_slices", "landings", "bytes",
     "records", "accepted", "duplicate", "conflict", "rejected", "late",
+)  # fmt: skip
+RECEIPT_COLUMNS: Final = (
+    "id", "stream", "tenant", "slice", "first", "records", "window", "at", "repeated",
 )  # fmt: skip
 
 Value = int | str | None
@@ -126,3 +131,10 @@ def whole_or_none(value: Value) -> int | None:
 
 def text_or_none(value: Value) -> str | None:
     return None if value is None else str(value)
+
+
+def receipt_row(receipt: Receipt) -> tuple[Value, ...]:
+    return (
+        receipt.id, receipt.stream, receipt.tenant, receipt.slice, receipt.first, receipt.records,
+        receipt.window, receipt.at, receipt.repeated,
+    )  # fmt: skip

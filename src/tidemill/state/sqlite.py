@@ -14,12 +14,21 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.model.errors import InputError, StorageError
+from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE
 from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileState
 from tidemill.model.time import Interval
 from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
-from tidemill.state import acts, outbox_acts, progress_acts, queue_acts, retract_acts, window_acts
+from tidemill.state import (
+    acts,
+    outbox_acts,
+    progress_acts,
+    queue_acts,
+    receipt_acts,
+    retract_acts,
+    window_acts,
+)
 from tidemill.state.acts import ENTRY, TILE
 from tidemill.state.dump import dump
 from tidemill.state.protocol import (
@@ -368,6 +377,25 @@ class SqliteState:
     def set_delivered(self, sink: str, seq: int) -> None:
         with self._write() as db:
             outbox_acts.set_delivered(db, sink, seq)
+
+    # -- receipts
+
+    def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
+        with self._write() as db:
+            receipt_acts.keep(db, receipts, until)
+
+    def receipt(self, id: str) -> Receipt | None:
+        with self._read() as db:
+            return receipt_acts.receipt(db, id)
+
+    def drop_receipts(self, before: int) -> int:
+        dropped = 0
+        while True:
+            with self._write() as db:
+                piece = receipt_acts.drop(db, before)
+            dropped += piece
+            if piece < receipt_acts.PIECE:
+                return dropped
 
     # -- all of it
 

@@ -149,6 +149,11 @@ function whole.adopt(ask)
     for _, stream in ipairs(call('SMEMBERS', at(before) .. ':streams')) do
       copy('marks:' .. stream, before, ask.generation)
     end
+    for _, name in ipairs(RECEIPTS) do -- there may be very many: they are moved as they are
+      if call('EXISTS', at(before) .. ':' .. name) == 1 then
+        call('RENAME', at(before) .. ':' .. name, at(ask.generation) .. ':' .. name)
+      end
+    end
   end
   point(TARGET, ask.generation)
   return { 'ok' }
