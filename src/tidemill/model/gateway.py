@@ -23,6 +23,7 @@ class Trigger(StrEnum):
     BYTES = "bytes"
     RATE_CHANGE = "rate_change"
     MEMORY = "memory_pressure"
+    FILE = "file"  # a whole file came: it is a window of its own, and closes the one before it
     WAITING = "waiting"  # a sender waits for the outcome of what is in it
     SHUTDOWN = "shutdown"
     RECOVERY = "recovery"  # its process died; who took up the log closed it
