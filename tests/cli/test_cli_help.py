@@ -12,6 +12,8 @@ from tidemill.cli.main import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 COMMANDS = [command.name for command in app.registered_commands]
+GROUPS = {group.name: group.typer_instance.registered_commands for group in app.registered_groups}
+BEHIND = [f"{name} {command.name}" for name, commands in GROUPS.items() for command in commands]
 
 
 def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
@@ -25,6 +27,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "datasets", "export", "events",
         "verify", "recover", "bench",
     ]  # fmt: skip
+    assert BEHIND == ["token create", "token list", "token revoke"]
     shown = cli("--help").out
     places = [shown.index(f"─ {panel.value} ─") for panel in Panel]
     assert places == sorted(places)
@@ -42,14 +45,21 @@ def test_help_says_that_windows_become_datasets(cli):
     assert "builds each time window that is ready as a dataset" in shown
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_alone_shows_its_commands(cli, name):
+    done = cli(name)
+    assert done.code == 0
+    assert all(f" {command.name} " in done.out for command in GROUPS[name])
+
+
 def test_no_arguments_show_the_help(cli):
     assert cli().out.strip() == cli("--help").out.strip()
     assert cli().code == 0
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *BEHIND])
 def test_each_command_has_an_example_and_the_common_options(cli, name):
-    done = cli(name, "--help")
+    done = cli(*name.split(), "--help")
     assert done.code == 0
     assert re.search(rf"Example:.*tidemill {name}", done.out, flags=re.DOTALL)
     for option in ("--project", "--output", "--verbose", "--quiet"):
@@ -64,7 +74,7 @@ def test_exit_codes_are_in_the_help_and_in_the_docs(cli):
 
 
 def test_every_command_is_in_the_docs():
-    for name in COMMANDS:
+    for name in (*COMMANDS, *GROUPS):
         assert re.search(rf"^## {name}\b", PAGE, flags=re.MULTILINE), name
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from tidemill.model.errors import InputError
+from tidemill.model.time import MAX_INSTANT
 
 MAX_TENANT_BYTES: Final = 256  # as the gate has it
 MAX_NAME: Final = 100
@@ -103,8 +104,9 @@ def checked_rate(rate: int | None) -> int | None:
 
 
 def checked_expiry(expires: int | None, now: int) -> int | None:
-    if expires is not None and expires <= now:
-        raise InputError(
-            "a token that has expired is of no use", hint="let it last, such as 90d; leave out for ever"
+    if expires is not None and not now < expires < MAX_INSTANT:
+        message = (
+            "a token that has expired is of no use" if expires <= now else "a token can not last so long"
         )
+        raise InputError(message, hint="let it last, such as 90d; leave it out for ever")
     return expires

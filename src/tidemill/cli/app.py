@@ -1,6 +1,6 @@
 """The Typer application, and how a command is declared: with the options of every command, an example and
 a panel. The commands themselves are in `start`, `feed`, `keep`, `look`, `ask`, `event_time`, `results`,
-`windows`, `datasets` and `prove`.
+`windows`, `datasets`, `prove` and `tokens`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ what there is to ask for; verify recomputes all of it from raw and compares.
   $ tidemill search requests 'FILTER status >= 500 SINCE 2h' --tenant acme
   $ tidemill verify"""
 
+_HELP_NAMES: Final = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     name="tidemill",
     help=HELP,
@@ -55,7 +56,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings=_HELP_NAMES,
 )
 
 
@@ -70,6 +71,7 @@ class Panel(StrEnum):
     WINDOWS = "Windows"
     DATASETS = "Datasets"
     PROVE = "Prove"
+    SERVE = "Serve"
 
 
 def _version(wanted: bool) -> None:
@@ -97,8 +99,25 @@ def before_command(
         ctx.get_help()
 
 
-def command(name: str, panel: Panel, *examples: str) -> Callable[[Command[P]], Command[P]]:
-    """Declare a command: a function of the session and its own parameters that returns an exit code."""
+def group(name: str, panel: Panel, help: str) -> typer.Typer:
+    """A word that commands stand behind, to be declared with `command`; alone it shows them."""
+    made = typer.Typer(help=help, rich_markup_mode="rich", context_settings=_HELP_NAMES)
+
+    def alone(ctx: typer.Context) -> None:
+        if ctx.invoked_subcommand is None:
+            ctx.get_help()
+
+    made.callback(invoke_without_command=True)(alone)
+    app.add_typer(made, name=name, rich_help_panel=panel.value)
+    return made
+
+
+def command(name: str, place: Panel | typer.Typer, *examples: str) -> Callable[[Command[P]], Command[P]]:
+    """Declare a command: a function of the session and its own parameters that returns an exit code.
+
+    Its place is a panel, or behind the word of a group.
+    """
+    home, panel = (app, place.value) if isinstance(place, Panel) else (place, None)
 
     def declare(function: Command[P]) -> Command[P]:
         def call(ctx: typer.Context, **values: object) -> None:
@@ -116,11 +135,11 @@ def command(name: str, panel: Panel, *examples: str) -> Callable[[Command[P]], C
         ]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {one.name: one.annotation for one in parameters}
-        app.command(
+        home.command(
             name,
             help=_paragraphs(inspect.getdoc(function) or ""),
             epilog="\n".join(["Example:", *(f"  $ {example}".replace("[", r"\[") for example in examples)]),
-            rich_help_panel=panel.value,
+            rich_help_panel=panel,
         )(call)
         return function
 

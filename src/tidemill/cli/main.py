@@ -17,6 +17,7 @@ from tidemill.cli import (  # noqa: F401 - they declare the commands
     prove,
     results,
     start,
+    tokens,
     windows,
 )
 from tidemill.cli.app import Panel, app

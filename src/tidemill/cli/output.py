@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from tidemill.cli.output_access import AccessOutput, JsonAccess, TextAccess
 from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
@@ -62,6 +63,11 @@ class Output(Protocol):
         """The same for what is said of searches and the catalogue."""
         ...
 
+    @property
+    def access(self) -> AccessOutput:
+        """The same for what is said of tokens."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -105,6 +111,7 @@ class JsonOutput:
         self.time: TimeOutput = JsonTime(self._print)
         self.results: ResultsOutput = JsonResults(self._print)
         self.asked: AskOutput = JsonAsk(self._print)
+        self.access: AccessOutput = JsonAccess(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -190,6 +197,7 @@ class TextOutput:
         self.time: TimeOutput = TextTime(voice)
         self.results: ResultsOutput = TextResults(voice)
         self.asked: AskOutput = TextAsk(voice)
+        self.access: AccessOutput = TextAccess(voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console

@@ -1,0 +1,88 @@
+"""The commands of those who may use the server: token create, token list, token revoke."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.access.grants import Scope
+from tidemill.cli.app import Panel, command, group
+from tidemill.cli.session import OK, Session
+from tidemill.model.errors import InputError
+from tidemill.model.time import parse_duration
+
+if TYPE_CHECKING:
+    from tidemill.access import Tokens
+
+TOKEN = group("token", Panel.SERVE, "Who may use the server: create, list and revoke tokens.")
+
+
+@command(
+    "create",
+    TOKEN,
+    "tidemill token create --scope ingest --tenant acme --name edge --rate 5000 --expires 90d",
+    "tidemill token create --scope admin --all-tenants",
+)
+def create(
+    session: Session,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(metavar="SCOPE", help="ingest, read or admin, which includes both; may be repeated."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="T", help="Only for this tenant.")] = None,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", metavar="", help="For all tenants: an operator's.")
+    ] = False,
+    name: Annotated[str, typer.Option(metavar="N", help="What you know it by.")] = "",
+    rate: Annotated[
+        int | None, typer.Option(metavar="N", help="Events and requests a second; by default any.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="D", help="After how long it ends, such as 90d; by default never.")
+    ] = None,
+) -> int:
+    """Create a token, and show it: this once, since only its hash is kept.
+
+    From then on the server asks everyone for one, at once, without being started again.
+    """
+    if (tenant is None) != all_tenants:
+        raise InputError("whose token is it?", hint="use --tenant NAME for one tenant, or --all-tenants")
+    now = _now()
+    until = None if expires is None else now + parse_duration(expires)
+    made, secret = _tokens(session).create(
+        scope or [], tenant=tenant, name=name, rate=rate, expires=until, now=now
+    )
+    session.out.access.created(made, secret)
+    return OK
+
+
+@command("list", TOKEN, "tidemill token list", "tidemill token list --output json")
+def list_tokens(session: Session) -> int:
+    """List all tokens, those that no longer work included; their secrets are nowhere to be found."""
+    session.out.access.tokens(_tokens(session).list(), _now())
+    return OK
+
+
+@command("revoke", TOKEN, "tidemill token revoke 4f9a1c0b7d22")
+def revoke(
+    session: Session,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The one that `tidemill token list` shows.")],
+) -> int:
+    """Let a token work no more; a server that runs refuses it from the next request on."""
+    session.out.access.revoked(_tokens(session).revoke(id, _now()))
+    return OK
+
+
+def _tokens(session: Session) -> Tokens:
+    """They are in the warehouse folder, and need nothing of it that would have to be opened."""
+    from tidemill.access import Tokens
+    from tidemill.config import load_project
+    from tidemill.eventtime import registered
+
+    return Tokens(load_project(session.settings.project, registered()).warehouse)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
