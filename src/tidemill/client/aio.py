@@ -1,0 +1,210 @@
+"""The client for programs that have an event loop: the same calls as `Client`, to be awaited.
+
+What is sent and how answers are read is decided by the pure modules beside it; here it only happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as chance
+import time
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from tidemill.client import answers, asking
+from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
+from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Request, Rules
+from tidemill.client.listening import EventLines
+from tidemill.client.packing import Body, Event, Ids
+from tidemill.client.retrying import RETRIES, Retries
+from tidemill.client.wire import Attempts, Seen, address, built, is_direct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncClient:
+    """A server at `url`. Use it as an async context manager, or await `close`.
+
+    An event without a value at `id_column` (a path such as `meta.id`; None: leave events as they are) gets
+    a new id before it is first sent, so that sending it again after a lost answer changes nothing.
+    """
+
+    def __init__(
+        self,
+        url: str = URL,
+        token: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: Retries = RETRIES,
+        id_column: str | None = "event_id",
+        batch: int = BATCH,
+        batch_bytes: int = BATCH_BYTES,
+        gzip_above: int | None = GZIP_ABOVE,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = chance.random,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        ids = Ids.at(id_column, new_id)
+        self._rules = Rules(ids, batch, batch_bytes, gzip_above, retries, clock, random)
+        self._sleep = sleep
+        self._timeout = timeout
+        self._http = httpx.AsyncClient(
+            base_url=address(url),
+            headers=asking.sender(token),
+            transport=transport,
+            trust_env=not is_direct(url),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    # -- sending
+
+    async def send(
+        self,
+        stream: str,
+        events: Event | Iterable[Event] | AsyncIterable[Event],
+        *,
+        wait: bool | float = False,
+        source: str | None = None,
+    ) -> Sent:
+        """Send an event or many; returns once all are durable, and with `wait` (True, or seconds) decided.
+
+        Many are sent in requests of at most `batch` events, while they are still being made.
+        """
+        each = self.send_each(stream, events, wait=wait, source=source)
+        return answers.together([one async for one in each])
+
+    async def send_each(
+        self,
+        stream: str,
+        events: Event | Iterable[Event] | AsyncIterable[Event],
+        *,
+        wait: bool | float = False,
+        source: str | None = None,
+    ) -> AsyncIterator[Sent]:
+        """The same, request by request: for more events than one wants to hold the outcomes of."""
+        async for body in self._packed([events] if isinstance(events, Mapping) else events):
+            yield await self._sent(stream, body, wait, source)
+
+    async def send_arrow(
+        self,
+        stream: str,
+        table: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+        *,
+        wait: bool | float = False,
+        source: str | None = None,
+    ) -> Sent:
+        """Send a table, a batch or batches (a RecordBatchReader, too), as Arrow streams."""
+        from tidemill.client.arrow import bodies
+
+        rules = self._rules
+        packed = bodies(table, rules.ids, rules.batch, rules.batch_bytes)
+        return answers.together([await self._sent(stream, body, wait, source) for body in packed])
+
+    async def _packed(self, events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Body]:
+        packer = self._rules.packer()
+        async for event in _one_by_one(events):
+            if (body := packer.add(event)) is not None:
+                yield body
+        if (body := packer.rest()) is not None:
+            yield body
+
+    async def _sent(self, stream: str, body: Body, wait: bool | float, source: str | None) -> Sent:
+        answer = await self._ask(self._rules.events(stream, body, wait, source))
+        return answers.sent(answer.status_code, answer.content)
+
+    # -- asking
+
+    async def ingestion(self, id_: str) -> Ingestion:
+        """Where the events of one request are, and what became of them."""
+        return answers.ingestion((await self._ask(asking.ingestion(id_))).content)
+
+    async def query(self, text: str | Mapping[str, object], *, tenant: str | None = None) -> Document:
+        """The answer to a query: `rows`, and how far they can be trusted."""
+        return answers.document((await self._ask(asking.query(text, tenant))).content)
+
+    async def search(
+        self,
+        stream: str,
+        text: str | Mapping[str, object] = "",
+        *,
+        tenant: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Document]:
+        """Every event that is found, page after page; `limit` is that of a page."""
+        cursor: str | None = None
+        while True:
+            request = asking.search(stream, text, tenant, limit, cursor)
+            rows, cursor = answers.page((await self._ask(request)).content)
+            for row in rows:
+                yield row
+            if cursor is None:
+                return
+
+    async def status(self) -> Document:
+        return answers.document((await self._ask(asking.status())).content)
+
+    async def events(self, after: str | int | None = None) -> AsyncIterator[DatasetEvent]:
+        """Datasets and results as they come out, from behind the event `after` on, without end.
+
+        A connection that breaks is made again behind the last event that was handed out.
+        """
+        lines = EventLines(None if after is None else str(after))
+        attempts = Attempts(self._rules)
+        while True:
+            request = built(self._http, asking.events(lines.last), self._timeout)
+            seen: Seen
+            try:
+                seen = await self._http.send(request, stream=True)
+                try:
+                    if seen.status_code >= 300:
+                        await seen.aread()
+                    else:
+                        lines.connected()
+                        async for text in seen.aiter_text():
+                            attempts = Attempts(self._rules)  # somebody is there: patience begins anew
+                            for event in lines.read(text):
+                                yield event
+                finally:
+                    await seen.aclose()
+            except httpx.TransportError as error:
+                seen = error
+            await self._sleep(attempts.lost(seen, lines.pause))
+
+    # -- the wire
+
+    async def _ask(self, request: Request) -> httpx.Response:
+        """The answer, once there is one that is no reason to ask again."""
+        attempts = Attempts(self._rules)
+        while True:
+            seen: Seen
+            try:
+                seen = await self._http.send(built(self._http, request, self._timeout))
+            except httpx.TransportError as error:
+                seen = error
+            answer = attempts.after(seen)
+            if not isinstance(answer, float):
+                return answer
+            await self._sleep(answer)
+
+
+async def _one_by_one(events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Event]:
+    if isinstance(events, AsyncIterable):
+        async for event in events:
+            yield event
+    else:
+        for event in events:
+            yield event

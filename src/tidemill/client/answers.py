@@ -1,0 +1,243 @@
+"""What a server says, as values: what became of what was sent, problems, pages, and server-sent events.
+
+Pure: bytes and headers in, values out. Numbers with a fraction are decimals, since answers are exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Final
+
+from tidemill.client.retrying import AGAIN
+from tidemill.model.errors import Retry, TidemillError
+
+Document = dict[str, object]
+_DECIDED: Final = frozenset({200, 207, 409, 422})  # with outcomes in it, an answer to who waited
+
+
+class ClientError(TidemillError):
+    """The server refused, or could not be reached. `code`, `hint`, `where` and `retry` are what it said."""
+
+    code = "unreachable"
+    retry = Retry.LATER
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        where: str = "",
+        status: int | None = None,
+        code: str = "unreachable",
+        retry: Retry = Retry.LATER,
+        problem: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.status = status  # of the answer; None: there was none
+        self.code = code
+        self.retry = retry
+        self.problem = dict(problem or {})  # the document as it came
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one event."""
+
+    index: int  # its place among the events that were sent, from 0
+    outcome: str  # accepted, duplicate, conflict or rejected
+    event_id: str | None = None
+    code: str | None = None  # why it was rejected
+    detail: str | None = None
+    content_hash: str | None = None
+    accepted_hash: str | None = None  # of a conflict: of the one that came first
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Events that are durable. Who waited also knows what became of each."""
+
+    ingestions: tuple[str, ...]  # one for each request
+    events: int
+    status: str  # durable; waited for: decided, or pending when the time ran out
+    counts: Mapping[str, int] = field(default_factory=dict)  # events by outcome
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def ingestion(self) -> str | None:
+        """The last one; None when there was nothing to send."""
+        return self.ingestions[-1] if self.ingestions else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether, as far as is known, no event was turned away."""
+        return not any(self.counts.get(name, 0) for name in ("conflict", "rejected"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ingestion:
+    """Where one request's events are, and what became of them."""
+
+    ingestion: str
+    stream: str
+    status: str  # buffered, landed, decided, failed or retracted
+    events: int
+    slice: str | None = None
+    window: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetEvent:
+    """One server-sent event: a CloudEvent, and its place in the order of all of them."""
+
+    id: str
+    type: str
+    event: Mapping[str, object]
+
+
+def document(content: bytes) -> Document:
+    """The JSON object that an answer is; empty when it is something else."""
+    try:
+        said = json.loads(content, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def problem_of(status: int, reason: str, content: bytes) -> ClientError | None:
+    """The error that an answer is; None when it is none. Outcomes of events are none."""
+    if status < 300:
+        return None
+    said = document(content)
+    if status in _DECIDED and "outcomes" in said:
+        return None
+    later = Retry.LATER if status in AGAIN else Retry.NEVER
+    title = said.get("detail") or said.get("title") or f"the server answered {status} {reason}".rstrip()
+    return ClientError(
+        str(title),
+        hint=_text(said, "hint") or "",
+        where=_text(said, "where") or "",
+        status=status,
+        code=_text(said, "code") or f"http_{status}",
+        retry=_retry(said) or later,
+        problem=said,
+    )
+
+
+def unreachable(url: str, error: Exception) -> ClientError:
+    why = str(error) or type(error).__name__
+    return ClientError(
+        f"the server did not answer: {why}",
+        where=url,
+        hint="is it running there? `tidemill serve` or `tidemill up` starts one",
+    )
+
+
+def is_worth_another_try(problem: ClientError) -> bool:
+    return problem.retry is Retry.LATER and (problem.status is None or problem.status in AGAIN)
+
+
+def sent(status: int, content: bytes) -> Sent:
+    """Of one request."""
+    said = document(content)
+    if _text(said, "ingestion") is None:
+        raise ClientError(
+            f"the answer {status} is none of Tidemill's",
+            hint="does the address lead to a Tidemill server?",
+            status=status,
+            code="answer",
+            retry=Retry.NEVER,
+        )
+    told = said.get("status")
+    decided = "decided" if status in _DECIDED else "durable"
+    return Sent(
+        ingestions=(str(said["ingestion"]),),
+        events=_number(said, "events"),
+        status=told if isinstance(told, str) else decided,  # of a problem document it is a number
+        counts=_counts(said),
+        outcomes=_outcomes(said),
+    )
+
+
+def together(parts: Sequence[Sent]) -> Sent:
+    """What several requests of one call came to; each event keeps its place among all of them."""
+    counts: Counter[str] = Counter()
+    outcomes: list[Outcome] = []
+    events = 0
+    for part in parts:
+        counts.update(part.counts)
+        outcomes += [replace(one, index=one.index + events) for one in part.outcomes]
+        events += part.events
+    states = [part.status for part in parts]
+    return Sent(
+        ingestions=tuple(one for part in parts for one in part.ingestions),
+        events=events,
+        status=next((one for one in states if one != "decided"), "decided" if states else "durable"),
+        counts=dict(counts),
+        outcomes=tuple(outcomes),
+    )
+
+
+def ingestion(content: bytes) -> Ingestion:
+    said = document(content)
+    return Ingestion(
+        ingestion=str(said.get("ingestion", "")),
+        stream=str(said.get("stream", "")),
+        status=str(said.get("status", "")),
+        events=_number(said, "events"),
+        slice=_text(said, "slice"),
+        window=_text(said, "window"),
+        counts=_counts(said),
+        outcomes=_outcomes(said),
+    )
+
+
+def page(content: bytes) -> tuple[list[Document], str | None]:
+    """The events of one page, and where the next one begins; None: this was the last."""
+    said = document(content)
+    rows = said.get("rows")
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return found, _text(said, "cursor")
+
+
+def _outcomes(said: Document) -> tuple[Outcome, ...]:
+    told = said.get("outcomes")
+    return tuple(
+        Outcome(
+            index=_number(one, "index"),
+            outcome=str(one.get("outcome", "")),
+            event_id=_text(one, "event_id"),
+            code=_text(one, "code"),
+            detail=_text(one, "detail"),
+            content_hash=_text(one, "content_hash"),
+            accepted_hash=_text(one, "accepted_hash"),
+        )
+        for one in (told if isinstance(told, list) else ())
+        if isinstance(one, dict)
+    )
+
+
+def _counts(said: Document) -> dict[str, int]:
+    told = said.get("counts")
+    pairs = told.items() if isinstance(told, dict) else ()
+    return {name: count for name, count in pairs if isinstance(count, int)}
+
+
+def _text(said: Document, key: str) -> str | None:
+    value = said.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _retry(said: Document) -> Retry | None:
+    return next((one for one in Retry if one.value == said.get("retry")), None)
+
+
+def _number(said: Document, key: str) -> int:
+    value = said.get(key)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,121 @@
+"""What to send for each thing that a client can ask: method, path, parameters, headers and body.
+
+Pure; who sends it adds the address and the token. Every request of this API may be sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from math import ceil
+from typing import Final
+from urllib.parse import quote
+
+from tidemill.client.packing import Body, Ids, Packer, compressed
+from tidemill.client.retrying import Retries, Tries
+from tidemill.model.errors import InputError
+
+URL: Final = "http://127.0.0.1:8470"
+BATCH: Final = 1000  # events of a request
+BATCH_BYTES: Final = 4 << 20
+GZIP_ABOVE: Final = 64 << 10
+WAITS: Final = 60.0  # seconds on top of the timeout, where the server says how long it waits
+SILENCE: Final = 60.0  # seconds; a server that is there says something more often
+_JSON: Final = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+    waits: float = 0.0  # seconds that the answer may take longer than usual
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How one client packs, and how it tries again."""
+
+    ids: Ids
+    batch: int
+    batch_bytes: int
+    gzip_above: int | None
+    retries: Retries
+    clock: Callable[[], float]
+    random: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.batch_bytes < 1:
+            raise InputError(
+                "a request holds one event at least", hint="make batch and batch_bytes 1 or more"
+            )
+
+    def packer(self) -> Packer:
+        return Packer(self.ids, self.batch, self.batch_bytes)
+
+    def tries(self) -> Tries:
+        return Tries(self.retries, self.clock(), self.random)
+
+    def events(self, stream: str, body: Body, wait: bool | float, source: str | None) -> Request:
+        content, encoding = compressed(body.content, self.gzip_above)
+        headers = {"content-type": body.media, **encoding}
+        params = {} if source is None else {"source": source}
+        waits = 0.0
+        if wait is True:
+            params["wait"], waits = "1", WAITS
+        elif wait:
+            headers["prefer"], waits = f"wait={ceil(wait)}", float(wait)
+        path = f"/v1/streams/{quote(stream, safe='')}/events"
+        return Request("POST", path, params, headers, content, waits)
+
+
+def ingestion(id_: str) -> Request:
+    return Request("GET", f"/v1/ingestions/{quote(id_, safe='')}")
+
+
+def query(text: str | Mapping[str, object], tenant: str | None) -> Request:
+    return Request("POST", "/v1/query", headers=_JSON, content=_json(query=text, tenant=tenant))
+
+
+def search(
+    stream: str,
+    asked: str | Mapping[str, object],
+    tenant: str | None,
+    limit: int | None,
+    cursor: str | None,
+) -> Request:
+    content = _json(search=asked, tenant=tenant, limit=limit, cursor=cursor)
+    path = f"/v1/streams/{quote(stream, safe='')}/search"
+    return Request("POST", path, headers=_JSON, content=content)
+
+
+def events(last: str | None) -> Request:
+    headers = {"accept": "text/event-stream", "cache-control": "no-store"}
+    if last is not None:
+        headers["last-event-id"] = last
+    return Request("GET", "/v1/events", headers=headers, waits=SILENCE)
+
+
+def status() -> Request:
+    return Request("GET", "/v1/status")
+
+
+def sender(token: str | None) -> dict[str, str]:
+    """The headers of every request."""
+    return {"user-agent": "tidemill"} | ({} if token is None else {"authorization": f"Bearer {token}"})
+
+
+def is_here(host: str) -> bool:
+    """Whether the server is on this machine: then no proxy of the environment is asked for it."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _json(**said: object) -> bytes:
+    return json.dumps({name: value for name, value in said.items() if value is not None}).encode()

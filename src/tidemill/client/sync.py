@@ -1,0 +1,197 @@
+"""The client for programs that wait: each call returns when the server has answered, or gives up.
+
+What is sent and how answers are read is decided by the pure modules beside it; here it only happens.
+"""
+
+from __future__ import annotations
+
+import random as chance
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from tidemill.client import answers, asking
+from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
+from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Request, Rules
+from tidemill.client.listening import EventLines
+from tidemill.client.packing import Body, Event, Ids
+from tidemill.client.retrying import RETRIES, Retries
+from tidemill.client.wire import Attempts, Seen, address, built, is_direct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Client:
+    """A server at `url`. Safe to use from several threads; use it as a context manager, or call `close`.
+
+    An event without a value at `id_column` (a path such as `meta.id`; None: leave events as they are) gets
+    a new id before it is first sent, so that sending it again after a lost answer changes nothing.
+    """
+
+    def __init__(
+        self,
+        url: str = URL,
+        token: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: Retries = RETRIES,
+        id_column: str | None = "event_id",
+        batch: int = BATCH,
+        batch_bytes: int = BATCH_BYTES,
+        gzip_above: int | None = GZIP_ABOVE,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = chance.random,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        ids = Ids.at(id_column, new_id)
+        self._rules = Rules(ids, batch, batch_bytes, gzip_above, retries, clock, random)
+        self._sleep = sleep
+        self._timeout = timeout
+        self._http = httpx.Client(
+            base_url=address(url),
+            headers=asking.sender(token),
+            transport=transport,
+            trust_env=not is_direct(url),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # -- sending
+
+    def send(
+        self,
+        stream: str,
+        events: Event | Iterable[Event],
+        *,
+        wait: bool | float = False,
+        source: str | None = None,
+    ) -> Sent:
+        """Send an event or many; returns once all are durable, and with `wait` (True, or seconds) decided.
+
+        Many are sent in requests of at most `batch` events, while they are still being made.
+        """
+        return answers.together(list(self.send_each(stream, events, wait=wait, source=source)))
+
+    def send_each(
+        self,
+        stream: str,
+        events: Event | Iterable[Event],
+        *,
+        wait: bool | float = False,
+        source: str | None = None,
+    ) -> Iterator[Sent]:
+        """The same, request by request: for more events than one wants to hold the outcomes of."""
+        for body in self._packed([events] if isinstance(events, Mapping) else events):
+            yield self._sent(stream, body, wait, source)
+
+    def send_arrow(
+        self,
+        stream: str,
+        table: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+        *,
+        wait: bool | float = False,
+        source: str | None = None,
+    ) -> Sent:
+        """Send a table, a batch or batches (a RecordBatchReader, too), as Arrow streams."""
+        from tidemill.client.arrow import bodies
+
+        rules = self._rules
+        packed = bodies(table, rules.ids, rules.batch, rules.batch_bytes)
+        return answers.together([self._sent(stream, body, wait, source) for body in packed])
+
+    def _packed(self, events: Iterable[Event]) -> Iterator[Body]:
+        packer = self._rules.packer()
+        for event in events:
+            if (body := packer.add(event)) is not None:
+                yield body
+        if (body := packer.rest()) is not None:
+            yield body
+
+    def _sent(self, stream: str, body: Body, wait: bool | float, source: str | None) -> Sent:
+        answer = self._ask(self._rules.events(stream, body, wait, source))
+        return answers.sent(answer.status_code, answer.content)
+
+    # -- asking
+
+    def ingestion(self, id_: str) -> Ingestion:
+        """Where the events of one request are, and what became of them."""
+        return answers.ingestion(self._ask(asking.ingestion(id_)).content)
+
+    def query(self, text: str | Mapping[str, object], *, tenant: str | None = None) -> Document:
+        """The answer to a query: `rows`, and how far they can be trusted."""
+        return answers.document(self._ask(asking.query(text, tenant)).content)
+
+    def search(
+        self,
+        stream: str,
+        text: str | Mapping[str, object] = "",
+        *,
+        tenant: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Document]:
+        """Every event that is found, page after page; `limit` is that of a page."""
+        cursor: str | None = None
+        while True:
+            request = asking.search(stream, text, tenant, limit, cursor)
+            rows, cursor = answers.page(self._ask(request).content)
+            yield from rows
+            if cursor is None:
+                return
+
+    def status(self) -> Document:
+        return answers.document(self._ask(asking.status()).content)
+
+    def events(self, after: str | int | None = None) -> Iterator[DatasetEvent]:
+        """Datasets and results as they come out, from behind the event `after` on, without end.
+
+        A connection that breaks is made again behind the last event that was handed out.
+        """
+        lines = EventLines(None if after is None else str(after))
+        attempts = Attempts(self._rules)
+        while True:
+            request = built(self._http, asking.events(lines.last), self._timeout)
+            seen: Seen
+            try:
+                seen = self._http.send(request, stream=True)
+                try:
+                    if seen.status_code >= 300:
+                        seen.read()
+                    else:
+                        lines.connected()
+                        for text in seen.iter_text():
+                            attempts = Attempts(self._rules)  # somebody is there: patience begins anew
+                            yield from lines.read(text)
+                finally:
+                    seen.close()
+            except httpx.TransportError as error:
+                seen = error
+            self._sleep(attempts.lost(seen, lines.pause))
+
+    # -- the wire
+
+    def _ask(self, request: Request) -> httpx.Response:
+        """The answer, once there is one that is no reason to ask again."""
+        attempts = Attempts(self._rules)
+        while True:
+            seen: Seen
+            try:
+                seen = self._http.send(built(self._http, request, self._timeout))
+            except httpx.TransportError as error:
+                seen = error
+            answer = attempts.after(seen)
+            if not isinstance(answer, float):
+                return answer
+            self._sleep(answer)

@@ -1,0 +1,82 @@
+"""Between the pure parts and httpx, for both clients: requests as it wants them, and what comes of a try.
+
+Nothing here waits for anything.
+"""
+
+from __future__ import annotations
+
+import httpx
+
+from tidemill.client import answers, asking
+from tidemill.client.answers import ClientError
+from tidemill.client.asking import Request, Rules
+from tidemill.client.retrying import asked_pause
+from tidemill.model.errors import InputError
+
+Seen = httpx.Response | httpx.TransportError  # what came of a try
+
+
+def address(url: str) -> httpx.URL:
+    try:
+        found = httpx.URL(url)
+    except httpx.InvalidURL:
+        found = httpx.URL()
+    if found.scheme not in ("http", "https") or not found.host:
+        raise InputError(
+            f"{url!r} is no address of a server", hint="use an address such as http://127.0.0.1:8470"
+        )
+    return found
+
+
+def is_direct(url: str) -> bool:
+    return asking.is_here(address(url).host)
+
+
+def built(http: httpx.Client | httpx.AsyncClient, request: Request, timeout: float) -> httpx.Request:
+    return http.build_request(
+        request.method,
+        request.path,
+        params=dict(request.params),
+        headers=dict(request.headers),
+        content=request.content,
+        timeout=httpx.Timeout(timeout, read=timeout + request.waits),
+    )
+
+
+class Attempts:
+    """The tries of one request, and what follows from each."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._clock = rules.clock
+        self._tries = rules.tries()
+
+    def after(self, seen: Seen) -> httpx.Response | float:
+        """The answer, or seconds until the next try; ClientError when there is no use in one."""
+        problem = _problem(seen)
+        if isinstance(seen, httpx.Response) and problem is None:
+            return seen
+        return self.lost(seen, None)
+
+    def lost(self, seen: Seen, asked: float | None) -> float:
+        """Seconds until the next try of what must not end; `asked` is what the server wanted before."""
+        problem = _problem(seen)
+        if isinstance(seen, httpx.Response):
+            told = asked_pause(seen.headers)
+            asked = told if told is not None else asked
+        if problem is None:
+            return self._pause(answers.unreachable(str(seen.request.url), EOFError("it ended")), asked)
+        return self._pause(problem, asked)
+
+    def _pause(self, problem: ClientError, asked: float | None) -> float:
+        pause = self._tries.pause(self._clock(), asked) if answers.is_worth_another_try(problem) else None
+        if pause is None:
+            raise problem
+        return pause
+
+
+def _problem(seen: Seen) -> ClientError | None:
+    if isinstance(seen, httpx.Response):
+        return answers.problem_of(
+            seen.status_code, seen.reason_phrase, seen.content if seen.status_code >= 300 else b""
+        )
+    return answers.unreachable(str(seen.request.url), seen)
