@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from typing import Final
 
 POINTS: Final[dict[str, str]] = {
+    "wal.after_write": "entries are written to the log, not yet synced",
+    "wal.after_sync": "entries are durable, their senders are not told",
+    "wal.after_close": "which entries a window has is durable, its slice has not landed",
+    "wal.after_remove": "a segment of the log is gone, the folder is not yet synced",
     "landing.after_temp": "slice bytes are in a temporary file, not yet synced",
     "landing.after_rename": "slice file has its final name, the ledger does not know it",
     "landing.after_log": "the landing is in the log, the ledger does not know it",

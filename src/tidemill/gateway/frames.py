@@ -1,0 +1,202 @@
+"""The bytes of a log: the head of a segment, and frames that carry a submission or the close of a window.
+
+Pure: nothing here opens a file or knows a clock. A frame that does not check out whole is not a frame.
+
+A segment opens with a head, which is durable before the first frame is written. A frame is a struct, then
+what it carries; its checksum covers all of it. Every frame opens with the mark of its segment, random bytes
+that no sender knows, so content can not pass for a frame; and it says where the group it was written with
+began: all before that was durable by then. So what a crash tore (the last group) is told from damage.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final
+from zlib import crc32
+
+from tidemill.model.gateway import Entry, Submission, WindowOutput, WindowStats
+from tidemill.model.slices import Format
+
+MAGIC: Final = b"TMWAL\x00\x00\x01"
+MARK_BYTES: Final = 8
+MAX_CARRIED: Final = (1 << 32) - 1
+
+_HEAD: Final = struct.Struct("<8sQQQ8s")  # magic, number, first lsn, bytes of the segment before, mark
+_FRAME: Final = struct.Struct("<8sI")  # mark, checksum
+_FACTS: Final = struct.Struct("<BIQQq")  # kind, bytes carried, start of the group, lsn, arrival
+_ENTRY: Final = struct.Struct(
+    "<BIIIIi"
+)  # format; records, unnamed; bytes of stream, source, tenant (-1: none)
+_RUNS: Final = struct.Struct("<II")  # bytes of the window as JSON, number of runs
+_RUN: Final = struct.Struct("<QI")  # first lsn, how many
+_CRC: Final = struct.Struct("<I")
+
+HEAD_BYTES: Final = _HEAD.size + _CRC.size
+FRAME_BYTES: Final = _FRAME.size + _FACTS.size
+
+# What is on disk: a number, once given, stays with its format.
+_NUMBERS: Final = {Format.NDJSON: 1, Format.JSON: 2, Format.CSV: 3, Format.PARQUET: 4, Format.ARROW: 5}
+_FORMATS: Final = {number: format_ for format_, number in _NUMBERS.items()}
+
+
+class Kind(IntEnum):
+    ENTRY = 1
+    CLOSE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How a segment opens."""
+
+    number: int
+    first: int  # the lsn of its first entry
+    before: int  # bytes of the segment that was full when this one was begun; 0: there was none
+    mark: bytes
+
+    def packed(self) -> bytes:
+        text = _HEAD.pack(MAGIC, self.number, self.first, self.before, self.mark)
+        return text + _CRC.pack(crc32(text))
+
+
+def head_of(text: bytes) -> Head | None:
+    """None when it is not whole."""
+    if len(text) != HEAD_BYTES or crc32(text[: _HEAD.size]) != _CRC.unpack_from(text, _HEAD.size)[0]:
+        return None
+    magic, number, first, before, mark = _HEAD.unpack_from(text)
+    return Head(number, first, before, mark) if magic == MAGIC else None
+
+
+# -- writing
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a frame is to carry, with the part of its checksum that needs neither lsn nor place."""
+
+    kind: Kind
+    parts: tuple[bytes, ...]
+    size: int
+    crc: int
+
+
+def _carried(kind: Kind, *parts: bytes) -> Carried:
+    size = crc = 0
+    for part in parts:
+        size += len(part)
+        crc = crc32(part, crc)
+    assert size <= MAX_CARRIED, size
+    return Carried(kind, parts, size, crc)
+
+
+@lru_cache(maxsize=1024)
+def _spelled(stream: str, source: str, tenant: str | None) -> tuple[int, int, int, bytes]:
+    names = stream.encode(), source.encode(), b"" if tenant is None else tenant.encode()
+    return len(names[0]), len(names[1]), -1 if tenant is None else len(names[2]), b"".join(names)
+
+
+def carried_entry(submission: Submission) -> Carried:
+    """Costs one pass over the content; the content itself is not copied."""
+    stream, source, tenant, names = _spelled(submission.stream, submission.source, submission.tenant)
+    places = submission.unnamed
+    facts = _ENTRY.pack(_NUMBERS[submission.format], submission.records, len(places), stream, source, tenant)
+    listed = struct.pack(f"<{len(places)}I", *places) if places else b""
+    return _carried(Kind.ENTRY, facts + names + listed, submission.content)
+
+
+def carried_close(output: WindowOutput, lsns: Sequence[int]) -> Carried:
+    window = json.dumps(asdict(output), separators=(",", ":")).encode()
+    runs = list(runs_of(lsns))
+    packed = b"".join(_RUN.pack(first, count) for first, count in runs)
+    return _carried(Kind.CLOSE, _RUNS.pack(len(window), len(runs)), window, packed)
+
+
+def framed(carried: Carried, mark: bytes, group: int, lsn: int, arrival: int) -> bytes:
+    """What goes in front of the parts of `carried`. `group` is where in the segment its group begins."""
+    facts = _FACTS.pack(carried.kind, carried.size, group, lsn, arrival)
+    return _FRAME.pack(mark, crc32(facts, carried.crc)) + facts
+
+
+def runs_of(lsns: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(first, count) of each unbroken run in ascending numbers."""
+    first = count = 0
+    for lsn in lsns:
+        assert lsn >= first + count, "the lsns of a window ascend"
+        if count and lsn == first + count:
+            count += 1
+            continue
+        if count:
+            yield first, count
+        first, count = lsn, 1
+    if count:
+        yield first, count
+
+
+# -- reading
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The struct of a frame: what it claims, before the checksum is known to hold."""
+
+    kind: int
+    size: int  # bytes that are carried
+    group: int
+    lsn: int
+    arrival: int
+    crc: int
+    facts: bytes
+
+    def holds(self, carried: bytes) -> bool:
+        return len(carried) == self.size and crc32(self.facts, crc32(carried)) == self.crc
+
+
+def opening_of(text: bytes, mark: bytes) -> Opening | None:
+    """None when these bytes do not open a frame of the segment with this mark."""
+    if len(text) != FRAME_BYTES or not text.startswith(mark):
+        return None
+    kind, size, group, lsn, arrival = _FACTS.unpack_from(text, _FRAME.size)
+    if kind not in (Kind.ENTRY, Kind.CLOSE):
+        return None
+    return Opening(kind, size, group, lsn, arrival, _FRAME.unpack_from(text)[1], text[_FRAME.size :])
+
+
+def feed_of(carried: bytes) -> tuple[str, str]:
+    """Stream and source of the entry that these bytes are."""
+    _, _, _, stream, source, _ = _ENTRY.unpack_from(carried)
+    middle = _ENTRY.size + stream
+    return carried[_ENTRY.size : middle].decode(), carried[middle : middle + source].decode()
+
+
+def entry_of(gateway: str, opening: Opening, carried: bytes) -> Entry:
+    format_, records, places, stream, source, tenant = _ENTRY.unpack_from(carried)
+    at = _ENTRY.size
+    names: list[str] = []
+    for length in (stream, source, max(tenant, 0)):
+        names.append(carried[at : at + length].decode())
+        at += length
+    unnamed = struct.unpack_from(f"<{places}I", carried, at)
+    submission = Submission(
+        stream=names[0],
+        source=names[1],
+        content=carried[at + 4 * places :],
+        records=records,
+        format=_FORMATS[format_],
+        tenant=None if tenant < 0 else names[2],
+        unnamed=unnamed,
+    )
+    return Entry(gateway, opening.lsn, opening.arrival, submission)
+
+
+def close_of(carried: bytes) -> tuple[WindowOutput, list[tuple[int, int]]]:
+    """A window, and the runs of lsns that it holds."""
+    size, count = _RUNS.unpack_from(carried)
+    fields = json.loads(carried[_RUNS.size : _RUNS.size + size])
+    stats = WindowStats(**fields.pop("stats"))
+    at = _RUNS.size + size
+    runs = [_RUN.unpack_from(carried, at + number * _RUN.size) for number in range(count)]
+    return WindowOutput(**fields, stats=stats), [(first, length) for first, length in runs]
