@@ -27,8 +27,8 @@ def querier_of(mill: Mill) -> Querier:
     """A querier over the rollups as they are whenever it is asked; Spark starts only when it is needed."""
 
     def source_for(stream: str) -> Source:
-        table = mill.existing("rollups", stream)
-        return SnapshotSource(table.snapshot()) if table is not None else NoRollups()
+        found = mill.snapshot("rollups", stream)
+        return SnapshotSource(found) if found is not None else NoRollups()
 
     return Querier(mill.project.streams, source_for, spark=lambda: mill.engine.session)
 

@@ -69,10 +69,10 @@ def _facts(mill: Mill, stream: Stream, tenant: str | None) -> StreamFacts:
 def _attributes(mill: Mill, stream: Stream, tenant: str | None) -> Attributes | None:
     from tidemill.search.attributes import attributes
 
-    index, raw = mill.existing("index", stream.name), mill.existing("raw", stream.name)
+    index, raw = mill.snapshot("index", stream.name), mill.snapshot("raw", stream.name)
     if not stream.indexed or index is None or raw is None:
         return None
-    return attributes(raw.snapshot(), index.snapshot(), stream.indexed, tenant=tenant)
+    return attributes(raw, index, stream.indexed, tenant=tenant)
 
 
 def _metric(name: str, metric: Kept) -> MetricFacts:

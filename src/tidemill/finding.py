@@ -60,7 +60,7 @@ def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
 def _searched(mill: Mill, stream: str) -> Searched:
     declared = mill.project.stream(stream)
     accepted = mill.state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=1)  # before the snapshot
-    raw, index = mill.existing("raw", stream), mill.existing("index", stream)
+    raw, index = mill.snapshot("raw", stream), mill.snapshot("index", stream)
     if raw is None:
         raise NotFoundError(
             f"nothing was accepted for stream {stream!r} yet", hint="run `tidemill run --once`"
@@ -72,8 +72,8 @@ def _searched(mill: Mill, stream: str) -> Searched:
 
     return Searched(
         stream=stream,
-        raw=raw.snapshot(),
-        index=index.snapshot() if index is not None else None,
+        raw=raw,
+        index=index,
         indexed=declared.indexed,
         bound=accepted[0].seq if accepted else 0,
         seqs=place,

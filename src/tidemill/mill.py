@@ -22,6 +22,8 @@ from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
 from tidemill.ingest.retractions import RetractionLog
+from tidemill.lake.looking import Looks
+from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
@@ -94,7 +96,10 @@ class Mill:
         self._spark = spark
         self._landing = Landing(project.warehouse, state)
         self.expiries = ExpiryLog(project.warehouse)
-        self._tables: dict[tuple[str, str], Table] = {}  # to look at; acceptors and rollers have their own
+        self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
+        self._looks = Looks(project.warehouse)
+        self._guard = threading.Lock()
+        self._asked: Querier | None = None
 
     @classmethod
     def open(
@@ -129,8 +134,8 @@ class Mill:
     def close(self) -> None:
         if "engine" in self.__dict__:
             self.engine.close()
-        if "_querier" in self.__dict__:
-            self._querier.close()
+        if self._asked is not None:
+            self._asked.close()
         if "delivery" in self.__dict__:
             self.delivery.close()
         self.state.close()
@@ -420,7 +425,7 @@ class Mill:
     # -- looking
 
     def existing(self, kind: str, stream: str) -> Table | None:
-        """A table as it is now; None before anybody wrote to it."""
+        """A table as it is now, for who works on it; None before anybody wrote to it."""
         known = self._tables.get((kind, stream))
         if known is not None:
             known.refresh()
@@ -429,6 +434,10 @@ class Mill:
         if found is not None:
             self._tables[kind, stream] = found
         return found
+
+    def snapshot(self, kind: str, stream: str) -> Snapshot | None:
+        """What a table holds now, for any thread that looks; None before anybody wrote to it."""
+        return self._looks.snapshot(kind, stream)
 
     def ledger(
         self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None
@@ -464,9 +473,9 @@ class Mill:
         from tidemill.accept.quarantine import read_quarantine
 
         self.project.stream(stream)
-        table = self.existing("quarantine", stream)
+        held = self.snapshot("quarantine", stream)
         found = self.slice(slice).id if slice is not None else None
-        return read_quarantine(table, reason=reason, slice_id=found, limit=limit)
+        return read_quarantine(held, reason=reason, slice_id=found, limit=limit)
 
     def replay(self, stream: str, *, reason: str | None = None) -> Landed | None:
         """Land what is in quarantine as a new slice, to be judged again; None when there is nothing."""
@@ -514,11 +523,15 @@ class Mill:
 
     # -- asking
 
-    @cached_property
+    @property
     def _querier(self) -> Querier:
+        """One for all threads."""
         from tidemill.asking import querier_of
 
-        return querier_of(self)
+        with self._guard:
+            if self._asked is None:
+                self._asked = querier_of(self)
+            return self._asked
 
     def ask(self, query: Asked, *, tenant: str | None = None, engine: str = "duckdb") -> Answer | Explanation:
         """Answer a query (text or JSON document), with the facts that say how far it can be trusted."""

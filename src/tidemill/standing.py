@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def status_of(mill: Mill, stream: str) -> StreamStatus:
-    raw, quarantine = mill.existing("raw", stream), mill.existing("quarantine", stream)
+    raw, quarantine = mill.snapshot("raw", stream), mill.snapshot("quarantine", stream)
     declared, clocks = mill.project.stream(stream), mill.state.clocks(stream)
-    indexed, unindexed = _index_counts(mill, stream, raw.snapshot().parts if raw else ())
+    indexed, unindexed = _index_counts(mill, stream, raw.parts if raw is not None else ())
     return StreamStatus(
         stream=stream,
         totals=dict(mill.state.totals(stream)),
         clocks=clocks,
         watermark=mill.watermark(stream),
         stale_tiles=len(mill.state.stale_tiles(stream)) if declared.metrics else 0,
-        raw_parts=len(raw.snapshot().parts) if raw else 0,
-        raw_rows=raw.snapshot().rows if raw else 0,
-        quarantine_rows=quarantine.snapshot().rows if quarantine else 0,
+        raw_parts=len(raw.parts) if raw is not None else 0,
+        raw_rows=raw.rows if raw is not None else 0,
+        quarantine_rows=quarantine.rows if quarantine is not None else 0,
         tiles=dict(mill.state.tile_counts(stream)),
         windows=_window_counts(mill, stream),
         progress=mill.state.progress(stream),
@@ -43,8 +43,8 @@ def _index_counts(mill: Mill, stream: str, raw: Sequence[Part]) -> tuple[int | N
         return None, 0
     from tidemill.search.layout import index_path
 
-    table = mill.existing("index", stream)
-    standing = table.snapshot().by_path if table is not None else {}
+    found = mill.snapshot("index", stream)
+    standing = found.by_path if found is not None else {}
     return len(standing), sum(index_path(part, paths) not in standing for part in raw if part.rows)
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tidemill.accept.tables import QUARANTINE, QUARANTINE_STATS
 from tidemill.lake.parts import read_footer, write_part
-from tidemill.lake.snapshot import Part
+from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Outcome, Reject, set_hash
@@ -23,13 +23,16 @@ REASONS = (Outcome.CONFLICT.value, *(reject.value for reject in Reject))
 
 
 def read_quarantine(
-    table: Table | None, *, reason: str | None = None, slice_id: str | None = None, limit: int | None = None
+    snapshot: Snapshot | None,
+    *,
+    reason: str | None = None,
+    slice_id: str | None = None,
+    limit: int | None = None,
 ) -> pa.Table:
     """Rows in the order of (arrival, slice, line), newest arrival first."""
     _check(reason)
-    if table is None:
+    if snapshot is None:
         return QUARANTINE.empty_table()
-    snapshot = table.snapshot()
     ranges = {"slice": (slice_id, slice_id)} if slice_id is not None else None
     found = [QUARANTINE.empty_table()]
     for path in snapshot.paths(snapshot.select(ranges=ranges)):

@@ -36,8 +36,8 @@ def tenant_of(mill: Mill, stream: str, table: str, tenant: str | None, *, everyo
 
 def _only_one(mill: Mill, stream: str, table: str) -> str | None:
     """None: the table has none yet, so that all of them are no more."""
-    found = mill.existing(table, stream)
-    parts = [part for part in found.snapshot().parts if part.rows] if found is not None else []
+    found = mill.snapshot(table, stream)
+    parts = [part for part in found.parts if part.rows] if found is not None else []
     bounds = {side.get("tenant") for part in parts for side in (part.mins, part.maxs)}
     if len(bounds) > 1 or None in bounds:
         raise InputError(
