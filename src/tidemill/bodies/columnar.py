@@ -1,0 +1,229 @@
+"""Parquet and Arrow bodies, which stay the file that they are: read once to know that all of it can be.
+
+Rows are counted and measured batch by batch as if they were written out, so that a file that unpacks to
+more than is allowed is stopped on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from tidemill.bodies.limits import TOO_DEEP, TOO_LONG, beyond, check_events
+from tidemill.bodies.tenancy import other_tenant
+from tidemill.config import Stream
+from tidemill.config.gateway import Requests
+from tidemill.model.errors import InputError, TooLargeError
+
+PARQUET: Final = "application/vnd.apache.parquet"
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+ARROW_FILE: Final = "application/vnd.apache.arrow.file"
+
+_MAGIC: Final = {PARQUET: b"PAR1", ARROW_STREAM: b"\xff\xff\xff\xff", ARROW_FILE: b"ARROW1"}
+_ROWS: Final = 256  # of a batch: little enough that one can not fill the memory by repeating a text
+_TEXTS: Final = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
+_BYTES: Final = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
+_LISTS: Final = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
+_FLAT: Final = (
+    kinds.is_null, kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_date,
+    kinds.is_timestamp, kinds.is_time, kinds.is_duration, kinds.is_fixed_size_binary,
+)  # fmt: skip
+
+
+def columnar_rows(
+    content: bytes, media: str, stream: Stream, limits: Requests, tenant: str | None
+) -> tuple[int, tuple[int, ...]]:
+    """How many rows there are, and the places of those that name no tenant."""
+    if not content.startswith(_MAGIC[media]):
+        raise InputError(
+            f"the body does not begin as {media} does", where="body", hint="say what it is in Content-Type"
+        )
+    rows = size = 0
+    unnamed: list[int] = []
+    column = stream.tenant.column if tenant is not None else None
+    with _readable(media):
+        for batch in _batches(content, media, limits):
+            check_events(rows + batch.num_rows, limits)
+            batch.validate(full=True)
+            size += sum(_measured(array, rows, limits) for array in batch.columns)
+            if size > limits.body:
+                raise TooLargeError(
+                    f"the rows are more than {limits.body} bytes when they are unpacked",
+                    where=f"event {rows + 1} and on",
+                    hint="send fewer rows in a request, or allow more with gateway.requests.body",
+                )
+            if column is not None and tenant is not None:
+                unnamed.extend(rows + place for place in _unnamed(batch, column, tenant, rows))
+            rows += batch.num_rows
+    return rows, tuple(unnamed)
+
+
+def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.RecordBatch]:
+    source = pa.BufferReader(content)
+    if media == PARQUET:
+        with pq.ParquetFile(source) as file:
+            _check_schema(file.schema_arrow, limits)
+            check_events(file.metadata.num_rows, limits)
+            yield from file.iter_batches(batch_size=_ROWS)
+    elif media == ARROW_FILE:
+        with ipc.open_file(source) as file:
+            _check_schema(file.schema, limits)
+            for number in range(file.num_record_batches):
+                yield from _slices(file.get_batch(number))
+    else:
+        with ipc.open_stream(source) as stream:
+            _check_schema(stream.schema, limits)
+            for batch in stream:
+                yield from _slices(batch)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, _ROWS):
+        yield batch.slice(start, _ROWS)
+
+
+@contextmanager
+def _readable(media: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        told = str(error).splitlines()
+        raise InputError(
+            f"the body is not a whole {media}: {told[0] if told else type(error).__name__}",
+            where="body",
+            hint="it is damaged or cut off, or uses what this reader does not know: write it again",
+        ) from None
+
+
+def _check_schema(schema: pa.Schema, limits: Requests) -> None:
+    names = schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"column {twice!r} is there twice", where="body", hint="rename one")
+    for field in schema:
+        if 1 + _depth(field.type, field.name) > limits.depth:
+            raise beyond(TOO_DEEP, 0, limits)
+
+
+def _depth(kind: pa.DataType, name: str) -> int:
+    """How deep a column is nested as JSON, 0 for a plain value; InputError when its type has no JSON form."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _depth(kind.storage_type, name)
+    if kinds.is_dictionary(kind):
+        return _depth(kind.value_type, name)
+    if kinds.is_struct(kind):
+        inner = [kind.field(place) for place in range(kind.num_fields)]
+        return 1 + max((_depth(field.type, f"{name}.{field.name}") for field in inner), default=0)
+    if kinds.is_map(kind):
+        return 1 + max(_depth(kind.key_type, name), _depth(kind.item_type, name))
+    if any(is_kind(kind) for is_kind in _LISTS):
+        return 1 + _depth(kind.value_type, f"{name}[]")
+    if any(is_kind(kind) for is_kind in (*_FLAT, *_TEXTS, *_BYTES)):
+        return 0
+    raise InputError(
+        f"column {name!r} has the type {kind}, which has no JSON form",
+        where="body",
+        hint="leave the column out, or write it as text or numbers",
+    )
+
+
+def _measured(array: pa.Array, row: int, limits: Requests) -> int:
+    """Bytes of its values when each is written out, also of those that are kept once for many rows."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _measured(array.storage, row, limits)
+    if kinds.is_dictionary(kind):
+        return _dictionary(array, row, limits)
+    if kinds.is_struct(kind):
+        return sum(_measured(child, row, limits) for child in array.flatten())
+    if kinds.is_map(kind):
+        return _measured(array.keys, row, limits) + _measured(array.items, row, limits)
+    if any(is_kind(kind) for is_kind in _LISTS):
+        return _measured(array.flatten(), row, limits) + len(array)
+    if any(is_kind(kind) for is_kind in (*_TEXTS, *_BYTES)):
+        return _texts(pc.binary_length(array), row, limits)
+    return int(array.nbytes)
+
+
+def _dictionary(array: pa.DictionaryArray, row: int, limits: Requests) -> int:
+    values = array.dictionary
+    if any(is_kind(values.type) for is_kind in (*_TEXTS, *_BYTES)):
+        return _texts(pc.take(pc.binary_length(values), array.indices), row, limits)
+    each = _measured(values, row, limits)  # nested ones: as if every row were all of them
+    return each * len(array)
+
+
+def _texts(lengths: pa.Array, row: int, limits: Requests) -> int:
+    longest = pc.max(lengths).as_py() or 0
+    if longest > limits.field:
+        at_row = pc.index(lengths, longest).as_py() if len(lengths) <= _ROWS else 0
+        raise beyond(TOO_LONG, row + at_row, limits)
+    return int(pc.sum(lengths).as_py() or 0)
+
+
+def _unnamed(batch: pa.RecordBatch, column: str, tenant: str, row: int) -> Iterator[int]:
+    """Places in the batch that name no tenant; ForbiddenError for the first that names another."""
+    for place, named in enumerate(_tenants(batch, column)):
+        if named is None or named == "":
+            yield place
+        elif named != tenant:
+            raise other_tenant(column, named, tenant, row + place)
+
+
+def _tenants(batch: pa.RecordBatch, column: str) -> list[str | None]:
+    """What stands at a dotted column of each row, as the record will have it."""
+    first, *steps = column.split(".")
+    if first not in batch.schema.names:
+        return [None] * batch.num_rows
+    array = batch.column(first)
+    for place, step in enumerate(steps):
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        if kinds.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if not kinds.is_struct(array.type):
+            return _in_maps(array, steps[place:], column)
+        if array.type.get_field_index(step) < 0:
+            _check_once(array.type, step, column)
+            return [None] * batch.num_rows
+        array = pc.struct_field(array, step)
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if kinds.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return _named(array, column)
+
+
+def _check_once(kind: pa.StructType, step: str, column: str) -> None:
+    """Arrow has no index for a name that is there twice: then nobody can say which of them counts."""
+    if any(kind.field(place).name == step for place in range(kind.num_fields)):
+        raise InputError(f"{step!r} of {column} is there twice", where="body", hint="rename one")
+
+
+def _named(array: pa.Array, column: str) -> list[str | None]:
+    if kinds.is_null(array.type):
+        return [None] * len(array)
+    if not any(is_kind(array.type) for is_kind in _TEXTS):
+        raise InputError(
+            f"column {column} is of type {array.type}, and names a tenant",
+            where="body",
+            hint="write it as text",
+        )
+    named: list[str | None] = array.to_pylist()
+    return named
+
+
+def _in_maps(array: pa.Array, steps: list[str], column: str) -> list[str | None]:
+    """A map with text keys is an object to the gate; anything else that is no struct holds no member."""
+    if not kinds.is_map(array.type):
+        return [None] * len(array)
+    raise InputError(
+        f"{steps[0]!r} of {column} stands in a map", where="body", hint="write it as a struct, or send NDJSON"
+    )

@@ -1,0 +1,95 @@
+"""How deep the events of a request are nested and how long their texts are, against what is allowed.
+
+Lines that are no JSON are measured as well as they can be, and never judged: that is the gate's to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tidemill.config.gateway import Requests
+from tidemill.model.errors import TooLargeError
+
+if TYPE_CHECKING:
+    Bytes = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+
+FITS: Final = 0
+TOO_DEEP: Final = 1
+TOO_LONG: Final = 2
+
+
+@njit(cache=True, nogil=True)
+def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
+    """Depth, and bytes of the longest text as it is spelled, of a record that need not be JSON."""
+    depth = deepest = longest = 0
+    p = start
+    while p < end:
+        c = b[p]
+        p += 1
+        if c == 0x22:
+            s = p
+            while p < end and b[p] != 0x22:
+                p += 2 if b[p] == 0x5C else 1
+            longest = max(longest, min(p, end) - s)
+            p += 1
+        elif c == 0x7B or c == 0x5B:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif (c == 0x7D or c == 0x5D) and depth > 0:
+            depth -= 1
+    return deepest, longest
+
+
+@njit(cache=True, nogil=True)
+def survey(b: Bytes, line_ends: Ints, max_depth: int, max_text: int) -> tuple[int, int, int]:
+    """Blank lines; and the first record beyond a limit: its place among the others, and the limit it broke.
+
+    A record with no more opening brackets than it may be deep can not be too deep, and one no longer than
+    a text may be holds no text too long: only what is left is looked at byte by byte.
+    """
+    blank = 0
+    s = 0
+    for i in range(line_ends.size):
+        e = line_ends[i]
+        p = s
+        while p < e and (b[p] == 32 or b[p] == 9 or b[p] == 13):
+            p += 1
+        if p == e:
+            blank += 1
+        else:
+            opening = 0
+            for q in range(p, e):
+                opening += (b[q] | 0x20) == 0x7B  # { or [
+            if opening > max_depth or e - p > max_text:
+                depth, longest = _measured(b, p, e)
+                if depth > max_depth:
+                    return blank, i - blank, TOO_DEEP
+                if longest > max_text:
+                    return blank, i - blank, TOO_LONG
+        s = e + 1
+    return blank, -1, FITS
+
+
+def check_events(events: int, limits: Requests) -> None:
+    if events > limits.events:
+        raise TooLargeError(
+            f"the request holds more than {limits.events} events",
+            where="body",
+            hint="send them in several requests, or allow more with gateway.requests.events",
+        )
+
+
+def beyond(broken: int, place: int, limits: Requests) -> TooLargeError:
+    """The error of the event at a place (from 0) that broke a limit."""
+    if broken == TOO_DEEP:
+        message = f"the event is nested more than {limits.depth} deep"
+        hint = "send it flatter, or allow more with gateway.requests.depth"
+    else:
+        message = f"a text of the event is longer than {limits.field} bytes"
+        hint = "send less, or allow more with gateway.requests.field"
+    return TooLargeError(message, where=f"event {place + 1}", hint=hint)

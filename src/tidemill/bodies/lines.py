@@ -1,0 +1,58 @@
+"""NDJSON as it came: the lines of a body that hold something, byte for byte.
+
+A line is not parsed here: one that is no JSON goes its way to the gate, and takes no other with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from tidemill.bodies.limits import FITS, beyond, check_events, survey
+from tidemill.bodies.texts import utf8_text
+from tidemill.config.gateway import Requests
+
+if TYPE_CHECKING:
+    from tidemill.bodies.limits import Bytes
+
+
+@njit(cache=True, nogil=True)
+def _without_blanks(b: Bytes, out: Bytes) -> int:
+    """Copies the lines that hold something, line ends included; how many bytes they are."""
+    n = s = 0
+    for e in range(b.size):
+        if b[e] != 10:
+            continue
+        p = s
+        while p < e and (b[p] == 32 or b[p] == 9 or b[p] == 13):
+            p += 1
+        if p < e:
+            for q in range(s, e + 1):
+                out[n] = b[q]
+                n += 1
+        s = e + 1
+    return n
+
+
+def ndjson_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
+    """Lines, each with its line end, none of them blank; and how many there are."""
+    lines = utf8_text(content)
+    if not lines.endswith(b"\n"):
+        lines += b"\n"
+    count = lines.count(b"\n")
+    if count > limits.events:  # before anything is made for each of them; most may be blank
+        lines = _squeezed(lines)
+        count = lines.count(b"\n")
+        check_events(count, limits)
+    data = np.frombuffer(lines, np.uint8)
+    blank, place, broken = survey(data, np.flatnonzero(data == 10), limits.depth, limits.field)
+    if broken != FITS:
+        raise beyond(broken, place, limits)
+    return (_squeezed(lines), count - blank) if blank else (lines, count)
+
+
+def _squeezed(lines: bytes) -> bytes:
+    out = np.empty(len(lines), np.uint8)
+    return out[: _without_blanks(np.frombuffer(lines, np.uint8), out)].tobytes()

@@ -1,0 +1,82 @@
+"""Whose events they are: a token brings those of its own tenant, and none of another.
+
+Whatever the gate could read as a tenant is read here too; where the two could differ, it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+import orjson
+
+from tidemill.config import Stream
+from tidemill.model.errors import ForbiddenError, InputError
+
+
+def check_stream(stream: Stream, tenant: str | None) -> None:
+    """That the tenant may send to the stream at all; None may send for everybody."""
+    if tenant is None or stream.tenant.value is None or stream.tenant.value == tenant:
+        return
+    raise ForbiddenError(
+        f"stream {stream.name!r} does not belong to tenant {tenant!r}",
+        where=stream.name,
+        hint="use a token of the tenant that it belongs to, or send to a stream of your own",
+    )
+
+
+def unnamed_lines(lines: bytes, stream: Stream, tenant: str | None) -> tuple[int, ...]:
+    """Places of the lines that name no tenant; ForbiddenError for the first that names another."""
+    column = stream.tenant.column
+    if tenant is None or column is None:
+        return ()
+    unnamed: list[int] = []
+    nested = "." in column
+    for place, line in enumerate(lines.split(b"\n")[:-1]):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            record = _leniently(line, place)
+        if isinstance(record, dict):
+            named = at(record, column) if nested else record.get(column)
+            if named == tenant:
+                continue
+            if isinstance(named, str) and named:
+                raise other_tenant(column, named, tenant, place)
+        unnamed.append(place)
+    return tuple(unnamed)
+
+
+def at(record: object, column: str) -> object:
+    """What stands at a dotted column; None when a step is missing."""
+    for step in column.split("."):
+        if not isinstance(record, dict):
+            return None
+        record = record.get(step)
+    return record
+
+
+def other_tenant(column: str, named: str, tenant: str, place: int) -> ForbiddenError:
+    return ForbiddenError(
+        f"{column} names tenant {named[:80]!r}, and the token is of tenant {tenant!r}: nothing was taken",
+        where=f"event {place + 1}",
+        hint="send events of one tenant with its own token, or all of them with an operator's",
+    )
+
+
+def _leniently(line: bytes, place: int) -> object:
+    """A line that orjson does not take, such as one with 1e999; None when it is no JSON at all."""
+    try:
+        return json.loads(line.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=_no_constant)
+    except ValueError:
+        return None
+    except RecursionError:
+        raise InputError(
+            "the event is nested too deep to see whose it is",
+            where=f"event {place + 1}",
+            hint="send it flatter",
+        ) from None
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
