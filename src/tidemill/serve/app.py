@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 
-from tidemill.serve import health, problems
+from tidemill.serve import health, objects, problems, writing
+from tidemill.serve.acknowledging import Acknowledging
 from tidemill.serve.described import describe
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     problems.handle(app)
+    acknowledging = Acknowledging(service.gateway)
+    app.include_router(writing.router(service, acknowledging))
+    app.include_router(objects.router())
     app.include_router(health.router())
     describe(app)
     return app

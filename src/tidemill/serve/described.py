@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tidemill.serve.problems import SCHEMA, responses
+from tidemill.serve.shapes import SCHEMAS
 
 _OPEN: Final = ("/healthz", "/readyz")
 _ALWAYS: Final = (400, 401, 403, 429, 500, 503)
@@ -49,7 +50,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     schemas = components.setdefault("schemas", {})
     for made in ("HTTPValidationError", "ValidationError"):
         schemas.pop(made, None)
-    schemas["Problem"] = SCHEMA
+    schemas |= {"Problem": SCHEMA, **SCHEMAS}
     components["securitySchemes"] = _SCHEMES
     for path, item in found["paths"].items():
         for method, operation in item.items():

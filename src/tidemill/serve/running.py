@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 import uvicorn
 import uvloop
 
+from tidemill.bodies.reading import warm
 from tidemill.config.gateway import is_loopback
 from tidemill.model.errors import ForbiddenError, MachineError
 from tidemill.model.time import SECOND
@@ -61,6 +62,7 @@ def serve(
             where="gateway.host",
             hint="make one with `tidemill token create`, or listen on 127.0.0.1",
         )
+    warm()
     bound = _bound(host, port)
     service.address = host
     with bound, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config.gateway import is_loopback
+from tidemill.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from tidemill.access.rates import RateLimits
     from tidemill.access.tokens import Tokens
-    from tidemill.config import Project
+    from tidemill.config import Project, Stream
     from tidemill.gateway.gateway import Gateway
     from tidemill.metrics import Meter
     from tidemill.mill import Mill
@@ -69,6 +70,11 @@ def _wake(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
+def may_know(stream: Stream, tenant: str | None) -> bool:
+    """Whether a stream exists for this tenant: not when all of it is another's."""
+    return tenant is None or stream.tenant.value is None or stream.tenant.value == tenant
+
+
 @dataclass(slots=True)
 class Service:
     """What is served. `woken` is rung by the pipeline of the same process after each round, and by whoever
@@ -82,6 +88,7 @@ class Service:
     address: str = "127.0.0.1"  # the host it is bound to
     woken: Bell = field(default_factory=Bell)
     stopping: threading.Event = field(default_factory=threading.Event)
+    landed: Callable[[], None] = field(default=lambda: None)  # told of a slice that a route has landed
     parsers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(PARSERS, thread_name_prefix="tidemill-bodies")
     )
@@ -98,6 +105,14 @@ class Service:
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return is_loopback(self.address)
+
+    def stream(self, name: str, tenant: str | None) -> Stream:
+        """A stream that this tenant (None: an operator) may know of."""
+        found = self.project.streams.get(name)
+        if found is None or not may_know(found, tenant):
+            known = [stream.name for stream in self.project.streams.values() if may_know(stream, tenant)]
+            raise NotFoundError(f"there is no stream {name!r}", hint=f"streams: {', '.join(known) or 'none'}")
+        return found
 
     def stop(self) -> None:
         """Have all who wait give up waiting."""

@@ -1,0 +1,110 @@
+"""The body of a request: read piece by piece, counted against the memory, given up when it stalls.
+
+What was counted is given back whatever happens; the work of taking a large body apart never holds up others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from tidemill.model.errors import InputError, TooLargeError
+from tidemill.model.time import SECOND
+
+if TYPE_CHECKING:
+    from tidemill.gateway.memory import MemoryTracker
+    from tidemill.serve.service import Service
+
+COMPONENT: Final = "requests"  # of the memory
+INLINE: Final = 256 * 1024  # bytes that are taken apart at once, in the event loop
+UNPACKED: Final = 32  # a compressed body may well be so much larger than it looks
+_Made = TypeVar("_Made")
+
+
+class Held:
+    """Memory that one request holds until it is left."""
+
+    __slots__ = ("_memory", "_size")
+
+    def __init__(self, memory: MemoryTracker) -> None:
+        self._memory = memory
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """OverloadedError when there is no more."""
+        self._memory.allocate(COMPONENT, size)
+        self._size += size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._size:
+            self._memory.release(COMPONENT, self._size)
+            self._size = 0
+
+
+async def body(request: Request, held: Held, limit: int, timeout: int) -> bytes:
+    """The body, of at most `limit` bytes, none of whose pieces comes later than `timeout` (microseconds)."""
+    _check_length(request, limit)
+    patience = timeout / SECOND
+    clock = asyncio.get_running_loop().time
+    pieces: bytearray | None = None  # most bodies come in one piece
+    size = 0
+    try:
+        async with asyncio.timeout(patience) as waiting:
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                piece: bytes = message.get("body", b"")
+                if piece:
+                    size += len(piece)
+                    if size > limit:
+                        raise _too_large(limit)
+                    held.add(len(piece))
+                last = not message.get("more_body", False)
+                if last and pieces is None:
+                    return piece
+                pieces = bytearray() if pieces is None else pieces
+                pieces += piece
+                if last:
+                    return bytes(pieces)
+                waiting.reschedule(clock() + patience)
+    except TimeoutError:
+        raise HTTPException(408, f"nothing of the body came for {patience:g} s") from None
+
+
+def _check_length(request: Request, limit: int) -> None:
+    text = request.headers.get("content-length")
+    if text is None:
+        return
+    if not (text.isascii() and text.isdigit()):
+        raise InputError(f"Content-Length is {text!r}", hint="it is the number of bytes of the body")
+    if int(text[:20]) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> TooLargeError:
+    return TooLargeError(
+        f"the body has more than {limit} bytes",
+        where="gateway.requests.body",
+        hint="send fewer events in a request, or allow more with gateway.requests.body",
+    )
+
+
+async def taken_apart(
+    service: Service, content: bytes, encoding: str | None, work: Callable[[], _Made]
+) -> _Made:
+    """What `work` makes of `content`: here when that is quick, else in one of the few threads for it."""
+    packed = encoding is not None and encoding != "identity"
+    if len(content) * (UNPACKED if packed else 1) <= INLINE:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(service.parsers, work)
