@@ -94,7 +94,7 @@ class Mill:
         self.clock = clock
         self.progress: Progress = progress or (lambda _stream, _step, _done: None)
         self._spark = spark
-        self._landing = Landing(project.warehouse, state)
+        self.landing = Landing(project.warehouse, state)
         self.expiries = ExpiryLog(project.warehouse)
         self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
         self._looks = Looks(project.warehouse)
@@ -163,7 +163,7 @@ class Mill:
                 raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
             nothing = self.land(stream, b"", name="nothing", start=start, end=end, source=source)
             return LandedMany((nothing,), ())
-        return self._landing.land_named(
+        return self.landing.land_named(
             stream,
             [str(file) for file in files],
             arrival=self.clock(),
@@ -177,7 +177,7 @@ class Mill:
         """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
         from tidemill.commands import land_commands
 
-        return land_commands(self.project, self._landing, [str(file) for file in files], self.clock())
+        return land_commands(self.project, self.landing, [str(file) for file in files], self.clock())
 
     def land(
         self,
@@ -192,7 +192,7 @@ class Mill:
     ) -> Landed:
         """Land one slice given as bytes."""
         declared = self.project.stream(stream)
-        return self._landing.land_bytes(
+        return self.landing.land_bytes(
             stream,
             content,
             arrival=self.clock(),
@@ -266,9 +266,11 @@ class Mill:
         interval: float,
         on_tick: Callable[[TickReport], None] | None = None,
         on_flush: Callable[[dict[str, list[Refreshed]]], None] = lambda _flushed: None,
+        wake: threading.Event | None = None,
     ) -> None:
-        """The daemon: ticks until `stop` is set, without a pause while there is work; then it flushes."""
-        rounds.run(self.tick, stop, interval, on_tick)
+        """The daemon: ticks until `stop` is set, without a pause while there is work; then it flushes. Who
+        lands slices in the same process sets `wake` after each, and `stop` and `wake` after the last."""
+        rounds.run(self.tick, stop, interval, on_tick, wake)
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
 
@@ -483,7 +485,7 @@ class Mill:
 
         self.project.stream(stream)
         with self._working():
-            return replay(self.project.warehouse, stream, self.state, self._landing, self.clock(), reason)
+            return replay(self.project.warehouse, stream, self.state, self.landing, self.clock(), reason)
 
     # -- event time
 

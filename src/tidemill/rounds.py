@@ -37,21 +37,32 @@ def run(
     stop: threading.Event,
     interval: float,
     on_tick: Callable[[TickReport], None] | None,
+    wake: threading.Event | None = None,
 ) -> None:
-    """Round after round until `stop` is set, without a pause while there is work."""
-    while not stop.is_set():
+    """Round after round until `stop` is set, without a pause while there is work; one that waits for work
+    goes on when `wake` is set. With `wake`, what landed before `stop` is worked off before it ends."""
+    last = False  # whether what is done now is the rest
+    while not (last := stop.is_set()) or wake is not None:
+        if wake is not None:
+            wake.clear()  # before the round looks: what lands while it does is for the next
         try:
             report = tick()
         except TidemillError as error:
             if error.retry is Retry.NEVER:
                 raise
+            if last:
+                log.warning("%s; what is left waits for the next start", error)
+                return
             log.warning("%s; trying again", error)
             stop.wait(interval)
             continue
         if on_tick is not None:
             on_tick(report)
-        if report.idle:
-            stop.wait(interval)
+        if not report.idle:
+            continue
+        if last:
+            return
+        (wake or stop).wait(interval)
 
 
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:

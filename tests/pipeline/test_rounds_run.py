@@ -1,0 +1,111 @@
+"""The daemon's rounds: no pause while there is work, awake when something lands, nothing left at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from tidemill import rounds
+from tidemill.model.errors import BusyError, ConfigError
+from tidemill.reports import StreamTick, TickReport
+
+AN_HOUR = 3600.0
+
+
+def report(*, idle: bool) -> TickReport:
+    work = [] if idle else [StreamTick("s", merged_runs=1, tiles=[object()])]  # type: ignore[list-item]
+    return TickReport(0, work, 0.0)
+
+
+class Pipeline:
+    """Slices that landed and have to be worked off, one a round."""
+
+    def __init__(self) -> None:
+        self.landed = 0
+        self.rounds: list[str] = []
+        self.stop, self.wake = threading.Event(), threading.Event()
+        self.asleep = threading.Event()  # it found nothing to do
+
+    def land(self) -> None:
+        self.landed += 1
+        self.wake.set()
+
+    def tick(self) -> TickReport:
+        idle = not self.landed
+        self.landed -= not idle
+        self.rounds.append("idle" if idle else "work")
+        if idle:
+            self.asleep.set()
+        return report(idle=idle)
+
+    def run(self, *, woken: bool = True) -> None:
+        rounds.run(self.tick, self.stop, AN_HOUR, None, self.wake if woken else None)
+
+
+def test_an_idle_daemon_goes_on_as_soon_as_something_lands():
+    line = Pipeline()
+    thread = threading.Thread(target=line.run)
+    thread.start()
+    assert line.asleep.wait(30)
+    line.asleep.clear()
+    line.land()
+    assert line.asleep.wait(30)
+    line.stop.set()
+    line.wake.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [one for one in line.rounds if one == "work"] == ["work"]
+
+
+def test_what_lands_while_a_round_looks_is_for_the_next_round():
+    line = Pipeline()
+
+    def tick() -> TickReport:
+        done = line.tick()
+        if len(line.rounds) == 1:
+            line.land()  # this round is over the place where it would have seen it
+        if len(line.rounds) == 2:
+            line.stop.set()
+            line.wake.set()
+        return done
+
+    rounds.run(tick, line.stop, AN_HOUR, None, line.wake)
+    assert line.rounds[:2] == ["idle", "work"]
+
+
+def test_what_landed_before_the_stop_is_worked_off():
+    line = Pipeline()
+    for _ in range(3):
+        line.land()
+    line.stop.set()
+    line.run()
+    assert line.rounds == ["work", "work", "work", "idle"]
+
+
+def test_without_a_wake_up_the_round_under_way_is_the_last():
+    line = Pipeline()
+    line.landed = 3
+    line.stop.set()
+    line.run(woken=False)
+    assert line.rounds == []
+
+
+def test_another_process_at_work_is_no_reason_to_hang_at_the_end(caplog):
+    def busy() -> TickReport:
+        raise BusyError("another process ticks")
+
+    stop = threading.Event()
+    stop.set()
+    with caplog.at_level(logging.WARNING):
+        rounds.run(busy, stop, AN_HOUR, None, threading.Event())
+    assert "what is left waits for the next start" in caplog.text
+
+
+def test_an_error_that_no_try_makes_better_ends_it():
+    def wrong() -> TickReport:
+        raise ConfigError("wrong")
+
+    with pytest.raises(ConfigError):
+        rounds.run(wrong, threading.Event(), AN_HOUR, None, threading.Event())
