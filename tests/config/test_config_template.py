@@ -24,6 +24,7 @@ from tidemill.config import (
     parse_project,
 )
 from tidemill.config.events import FileSink
+from tidemill.config.gateway import AdaptiveWindow, Gateway
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.stream import Csv
 from tidemill.eventtime import registered
@@ -43,6 +44,7 @@ def test_template_loads() -> None:
     )  # fmt: skip
     assert (project.engine, project.limits) == (Engine(), Limits())
     assert (project.builder, project.state, project.events.sinks) == (Builder(), StateStore(), {})
+    assert project.gateway == Gateway()
     assert list(project.streams) == ["requests"]
     assert project.stream("requests").aggregation_span is None
 
@@ -73,6 +75,12 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     assert project.builder.model_fields_set == set(Builder.model_fields)
     assert project.state == StateStore()
     assert project.events.sinks == {"log": FileSink(kind="file", path="events.ndjson")}
+    gateway = project.gateway
+    assert gateway == Gateway()
+    assert gateway.model_fields_set == set(Gateway.model_fields)
+    assert gateway.window.model_fields_set == set(AdaptiveWindow.model_fields)
+    for part in (gateway.triggers, gateway.memory, gateway.wal, gateway.requests, gateway.otlp):
+        assert part.model_fields_set == set(type(part).model_fields), type(part)
     stream = project.stream("requests")
     assert stream.csv == Csv()
     assert stream.retention.rollups == {"5s": 7 * DAY, "1m": 90 * DAY}

@@ -30,7 +30,7 @@ import yaml
 from tidemill import eventtime
 from tidemill.cli.app import EXIT_CODES
 from tidemill.cli.main import app, main
-from tidemill.config import TEMPLATE, parse_project
+from tidemill.config import TEMPLATE, gateway, parse_project
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.messages import Messages
@@ -338,6 +338,16 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "events.sinks.NAME: file": (FileSink, {"kind": "file", "path": "p"}),
     "events.sinks.NAME: webhook": (WebhookSink, {"kind": "webhook", "url": "https://example.com"}),
     "events.sinks.NAME: redis": (RedisSink, {"kind": "redis", "url": "redis://localhost"}),
+    "gateway": (gateway.Gateway, {}),
+    "gateway.window: adaptive": (gateway.AdaptiveWindow, {}),
+    "gateway.window: fixed": (gateway.FixedWindow, {"kind": "fixed"}),
+    "gateway.window: sliding": (gateway.SlidingWindow, {"kind": "sliding"}),
+    "gateway.window: session": (gateway.SessionWindow, {"kind": "session"}),
+    "gateway.triggers": (gateway.Triggers, {}),
+    "gateway.memory": (gateway.Memory, {}),
+    "gateway.wal": (gateway.Wal, {}),
+    "gateway.requests": (gateway.Requests, {}),
+    "gateway.otlp": (gateway.Otlp, {}),
     "streams.NAME": (Stream, {"name": "n", "schema": {}}),
     "streams.NAME.source_links": (Link, {"href": "https://example.com"}),
     "streams.NAME.csv": (Csv, {}),

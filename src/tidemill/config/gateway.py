@@ -5,6 +5,7 @@ The defaults are those of the adaptive window: 10 ms to 5 s for 100 events, with
 
 from __future__ import annotations
 
+import math
 from ipaddress import ip_address
 from typing import Annotated, Final, Literal
 
@@ -19,6 +20,7 @@ from tidemill.model.time import DAY, MILLISECOND, SECOND
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 MAX_FOLDERS: Final = 64
+MAX_PANES: Final = 10_000  # that the statistics of a sliding window are made of
 
 
 def _share(value: object) -> object:
@@ -31,6 +33,12 @@ def _change(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise wrong(f"{value!r} is no relative change", "use a number above 0: 0.5 is half as much again")
     return float(value)
+
+
+def _host(value: str) -> str:
+    if not value.strip() or not value.isprintable() or " " in value:
+        raise wrong(f"{value!r} is no host", "use 127.0.0.1, ::1, localhost, or an address of this machine")
+    return value
 
 
 def _folder(value: str) -> str:
@@ -69,6 +77,8 @@ class SlidingWindow(pydantic.BaseModel):
     def _steps_fit(self) -> SlidingWindow:
         if self.size < self.step:
             raise wrong("step is longer than size", "make step as long as size, or shorter")
+        if self.size // math.gcd(self.size, self.step) > MAX_PANES:
+            raise wrong("size and step have too little in common", "make size a multiple of step")
         return self
 
 
@@ -105,8 +115,17 @@ class AdaptiveWindow(pydantic.BaseModel):
         return self
 
 
-BufferWindow = Annotated[
-    FixedWindow | SlidingWindow | SessionWindow | AdaptiveWindow, pydantic.Field(discriminator="kind")
+def _adaptive_unless_said(value: object) -> object:
+    """A window of another length is still the default kind: the environment sets one key at a time."""
+    adaptive = AdaptiveWindow.model_fields.keys()
+    if isinstance(value, dict) and value.get("kind") is None and value.keys() <= adaptive:
+        return {**value, "kind": "adaptive"}
+    return value
+
+
+BufferWindow = FixedWindow | SlidingWindow | SessionWindow | AdaptiveWindow
+DeclaredWindow = Annotated[
+    BufferWindow, pydantic.Field(discriminator="kind"), BeforeValidator(_adaptive_unless_said)
 ]
 
 
@@ -180,9 +199,9 @@ class Gateway(pydantic.BaseModel):
 
     model_config = SECTION
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
     port: Port = 8470
-    window: BufferWindow = AdaptiveWindow()
+    window: DeclaredWindow = AdaptiveWindow()
     triggers: Triggers = Triggers()
     background: PositiveDuration = 100 * MILLISECOND  # how often open windows are looked at
     memory: Memory = Memory()
@@ -194,11 +213,23 @@ class Gateway(pydantic.BaseModel):
         tuple[Annotated[str, AfterValidator(_folder)], ...], pydantic.Field(max_length=MAX_FOLDERS)
     ] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_absent(cls, data: object) -> object:
+        """`triggers:` with all its keys commented out is the default, not an error."""
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
     @model_validator(mode="after")
     def _requests_fit(self) -> Gateway:
-        if self.requests.body > self.memory.requests or self.requests.body > self.memory.buffer:
+        """A body that memory never has room for would be sent again and again."""
+        memory = self.memory
+        least = min(memory.requests, memory.buffer, memory.max / 2)  # it is read while it is buffered
+        if self.requests.body + KIB > memory.emergency * least:
             raise wrong(
-                "requests.body is more than memory.requests or memory.buffer",
+                "requests.body is more than fits: memory.emergency of memory.requests, of memory.buffer, "
+                "and of half of memory.max",
                 "allow smaller bodies, or more memory",
             )
         return self

@@ -46,6 +46,42 @@ engine:
 #   sinks:
 #     log: {kind: file, path: events.ndjson}
 
+# How events come in over HTTP. Beyond loopback it asks for tokens (`tidemill token create`).
+# gateway:
+#   host: 127.0.0.1
+#   port: 8470           # 0 takes one that is free
+#   window: {kind: adaptive, min: 10ms, max: 5s, target: 100}  # as long as it takes 100 events to come
+#   # Or {kind: fixed, size: 1s}, which is tumbling; {kind: sliding, size: 5s, step: 1s};
+#   # {kind: session, gap: 500ms, max: 5s}.
+#   triggers:            # what closes a window before its time; null: this one never does
+#     count: 50000       # events
+#     bytes: 8MiB
+#     rate_change: 0.5   # of the mean of the last 5 rates against the 10 before
+#     memory: 0.8        # share of it in use, from which the largest windows go
+#     custom: []         # names of entry points of the group tidemill.triggers
+#   background: 100ms    # how often open windows are looked at
+#   memory:
+#     max: 100MiB        # in all; and for each part:
+#     buffer: 50MiB      # events until their slice has landed
+#     requests: 40MiB    # bodies while they are read
+#     windows: 5MiB      # what is known of closed windows
+#     rates: 1MiB        # what is remembered of arrivals
+#     high_water: 0.8    # share of any of them, beyond which senders are told to wait
+#     emergency: 0.95    # and beyond which nothing is taken
+#   wal:
+#     segment: 16MiB     # of the log that makes events durable; then a new file is begun
+#   requests:            # a larger one is refused as a whole
+#     body: 16MiB        # also once it is decompressed
+#     events: 10000
+#     depth: 64
+#     field: 1MiB        # of one text in an event
+#     timeout: 30s       # between two pieces of a body
+#     wait: 30s          # the longest that a request waits for outcomes
+#     connections: 1000  # at once
+#   receipts: 1d         # how long the outcome of a request can be asked for
+#   otlp: {logs: logs, traces: traces}  # the streams that they go to
+#   objects: []          # folders whose files may be registered as slices
+
 streams:
   requests:
     description: Web requests of the tenants acme, globex and initech
