@@ -1,0 +1,79 @@
+"""The statistics of a sliding window: over the last `size`, told at every `step`.
+
+Keeps numbers of what came, never the events. Each pane is as long as divides both, so every edge that a
+window can have lies between two of them and the numbers are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.config.gateway import SlidingWindow
+from tidemill.model.gateway import WindowStats
+
+PANE_BYTES: Final = 400  # of a pane besides its keys
+
+Hashes = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Pane:
+    number: int  # its place on the grid since the epoch
+    first: int  # arrival
+    last: int
+    events: int
+    bytes: int
+    keys: Hashes
+
+
+class Panes:
+    """Of one feed, in the order of arrival. Not safe to use from several threads."""
+
+    def __init__(self, window: SlidingWindow) -> None:
+        self._size = window.size
+        self._length = math.gcd(window.size, window.step)
+        self._panes: deque[_Pane] = deque()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return sum(PANE_BYTES + pane.keys.nbytes for pane in self._panes)
+
+    def number_of(self, arrival: int) -> int:
+        """The pane that an arrival is in."""
+        return arrival // self._length
+
+    def add(self, first: int, last: int, events: int, size: int, keys: Collection[int]) -> None:
+        """What came from `first` to `last`: both in one pane, and not before what was added."""
+        number = self.number_of(first)
+        assert number == self.number_of(last), (first, last)
+        hashes = np.fromiter(keys, dtype=np.int64, count=len(keys))
+        if self._panes and self._panes[-1].number == number:
+            pane = self._panes[-1]
+            pane.last = last
+            pane.events += events
+            pane.bytes += size
+            pane.keys = np.union1d(pane.keys, hashes)
+            return
+        self._panes.append(_Pane(number, first, last, events, size, np.unique(hashes)))
+
+    def stats(self, until: int) -> WindowStats:
+        """Of all that came in the `size` before `until`; what is older is forgotten."""
+        oldest = (until - self._size) // self._length
+        while self._panes and self._panes[0].number < oldest:
+            self._panes.popleft()
+        if not self._panes:
+            return WindowStats(events=0, keys=0, bytes=0, duration=0)
+        return WindowStats(
+            events=sum(pane.events for pane in self._panes),
+            keys=int(np.unique(np.concatenate([pane.keys for pane in self._panes])).size),
+            bytes=sum(pane.bytes for pane in self._panes),
+            duration=self._panes[-1].last - self._panes[0].first,
+        )

@@ -1,0 +1,172 @@
+"""What closes a window: small rules about an open one, and those that others bring by entry point.
+
+A rule looks and says yes or no; it changes nothing, and one that fails says no.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from tidemill.config.gateway import Triggers
+from tidemill.config.problems import choices
+from tidemill.model.errors import ConfigError
+from tidemill.model.gateway import CUSTOM, Trigger
+
+log = logging.getLogger(__name__)
+
+ENTRY_POINTS: Final = "tidemill.triggers"
+SETTING: Final = "gateway.triggers.custom"
+NONE_IS: Final = 1 << 62  # more bytes than any window holds
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A window that holds something, as rules see it."""
+
+    stream: str
+    source: str
+    since: int  # the first arrival in it
+    last: int
+    now: int
+    events: int
+    bytes: int
+    rate: float  # events per second
+    pressure: float  # share of the memory in use that closing windows gives back
+    held: int = 0  # bytes of memory that it takes, with what is known of each request
+
+
+Rule = Callable[[OpenWindow], bool]
+
+
+class Custom:
+    """A rule that came by entry point."""
+
+    def __init__(self, name: str, rule: Rule) -> None:
+        self.name = name
+        self._rule = rule
+        self._told = False  # that it failed
+
+    @property
+    def trigger(self) -> str:
+        return f"{CUSTOM}{self.name}"
+
+    def holds(self, window: OpenWindow) -> bool:
+        try:
+            return bool(self._rule(window))
+        except Exception:  # somebody else's code: whatever it raises, events come in all the same
+            if not self._told:
+                self._told = True
+                log.exception("trigger %s failed; it closes nothing when it does", self.name)
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a window's own buffer knows besides."""
+
+    closes_at: int  # when its time is over
+    wanted_at: int | None = None  # when it is closed for one who waits; None: nobody does
+    rate_changed: bool = False
+    large_from: int = 1  # bytes held, from which memory pressure is its concern
+
+
+def trigger_of(
+    window: OpenWindow, settings: Triggers, around: Circumstances, custom: Sequence[Custom] = ()
+) -> str | None:
+    """Why it is to be closed, None if it is not. Of several reasons, a limit comes before time."""
+    if has_count(window, settings.count):
+        return Trigger.COUNT.value
+    if has_bytes(window, settings.bytes):
+        return Trigger.BYTES.value
+    if has_pressure(window, settings.memory, around.large_from):
+        return Trigger.MEMORY.value
+    if has_lasted(window, around.closes_at):
+        return Trigger.TIME.value
+    if settings.rate_change is not None and around.rate_changed:
+        return Trigger.RATE_CHANGE.value
+    if around.wanted_at is not None and has_lasted(window, around.wanted_at):
+        return Trigger.WAITING.value
+    return next((one.trigger for one in custom if one.holds(window)), None)
+
+
+def has_lasted(window: OpenWindow, until: int) -> bool:
+    return window.now >= until
+
+
+def has_count(window: OpenWindow, limit: int | None) -> bool:
+    return limit is not None and window.events >= limit
+
+
+def has_bytes(window: OpenWindow, limit: int | None) -> bool:
+    return limit is not None and window.bytes >= limit
+
+
+def has_pressure(window: OpenWindow, mark: float | None, large_from: int) -> bool:
+    return mark is not None and window.pressure >= mark and window.held >= large_from
+
+
+def large_from(held: Iterable[int], share: float, mark: float | None, allowed: int) -> int:
+    """The bytes from which a window is closed at this share of memory in use.
+
+    The largest ones go, until those that stay open hold half of what the mark allows at most. What is
+    closed and not yet landed counts as gone: closing more would not bring it back any sooner, and would
+    make a slice of every request just when there is too much to do.
+    """
+    if mark is None or share < mark:
+        return NONE_IS
+    sizes = sorted(held, reverse=True)
+    left = sum(sizes)
+    found = NONE_IS
+    for size in sizes:
+        if left <= mark * allowed / 2:
+            break
+        left -= size
+        found = size
+    return found
+
+
+def known() -> tuple[str, ...]:
+    """The names of all that packages bring, whether in use or not."""
+    return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINTS)}))
+
+
+def custom_triggers(names: Sequence[str]) -> tuple[Custom, ...]:
+    """Those of these names, loaded. ConfigError for one that nobody brings, or that can not be used."""
+    if not names:
+        return ()
+    points = entry_points(group=ENTRY_POINTS)
+    return tuple(_custom(name, {point for point in points if point.name == name}) for name in names)
+
+
+def _custom(name: str, found: set[EntryPoint]) -> Custom:
+    if not found:
+        raise ConfigError(
+            f"there is no trigger {name!r}", hint=choices(name, known(), "triggers"), where=SETTING
+        )
+    if len(found) > 1:
+        values = ", ".join(sorted(point.value for point in found))
+        raise ConfigError(
+            f"trigger {name!r} is provided more than once",
+            hint=f"uninstall all but one of {values}",
+            where=SETTING,
+        )
+    point = found.pop()
+    try:
+        rule = point.load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(
+            f"trigger {name!r} can not be loaded from {point.value}: {error}",
+            hint="repair or uninstall the package that provides it, or leave it out",
+            where=SETTING,
+        ) from error
+    if not callable(rule):
+        raise ConfigError(
+            f"trigger {name!r}: {point.value} is not a function",
+            hint="the entry point names a function of an OpenWindow that returns true or false",
+            where=SETTING,
+        )
+    return Custom(name, rule)
