@@ -73,6 +73,19 @@ def dead_folders(warehouse: Path) -> Iterator[Hold]:
                 hold.let_go()
 
 
+def live_folders(warehouse: Path) -> list[Path]:
+    """Folders that somebody has, by name: of gateways that run, or of dead ones that are being taken up."""
+    top = logs_folder(warehouse)
+    found: list[Path] = []
+    for path in sorted(top.iterdir()) if top.is_dir() else ():
+        if _LOG.fullmatch(path.name):
+            if hold := _hold(path):
+                hold.let_go()
+            elif path.is_dir():
+                found.append(path)
+    return found
+
+
 def _hold(path: Path) -> Hold | None:
     """None when another has it, or it has gone."""
     with storage_errors("lock", path):

@@ -23,6 +23,8 @@ POINTS: Final[dict[str, str]] = {
     "landing.after_rename": "slice file has its final name, the ledger does not know it",
     "landing.after_log": "the landing is in the log, the ledger does not know it",
     "landing.after_ledger": "slice is in the ledger, not yet acknowledged",
+    "gateway.after_receipts": "a window is in the ledger and has receipts, the log still holds it",
+    "gateway.after_replay": "all that a dead gateway had acknowledged is in the ledger, its log is still there",
     "accept.after_stage": "slices are parsed into staging",
     "accept.after_gate": "outcomes are decided and id runs staged",
     "accept.after_write": "raw parts are staged, nothing is committed",
