@@ -1,0 +1,56 @@
+"""The gateway as plain data: how it is set, where one that runs stands, and what a server began with.
+
+Durations are spelled `10ms`, instants as RFC 3339; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.model.gateway import BufferState, GatewayStatus
+from tidemill.model.time import format_duration, format_instant
+from tidemill.plain.shapes import Plain, instant
+
+if TYPE_CHECKING:
+    from tidemill.config.gateway import Gateway
+
+
+def settings(of: Gateway) -> Plain:
+    """How events are gathered, and what memory they may take."""
+    window = of.window.model_dump()
+    spelled = {key: format_duration(window[key]) for key in window if key not in ("kind", "target")}
+    return {
+        "window": window | spelled,
+        "triggers": of.triggers.model_dump(),
+        "memory": of.memory.model_dump(),
+    }
+
+
+def status(of: GatewayStatus) -> Plain:
+    return {
+        "gateway": of.gateway,
+        "pid": of.pid,
+        "at": format_instant(of.at),
+        "address": of.address,
+        "pressure": of.pressure.value,
+        "memory": {name: {"used": used, "allowed": allowed} for name, (used, allowed) in of.memory.items()},
+        "buffers": [_buffer(buffer) for buffer in of.buffers],
+        "acknowledged": of.acknowledged,
+        "landed": of.landed,
+        "refused": of.refused,
+        "windows": dict(of.windows),
+        "wal": {"bytes": of.wal_bytes, "segments": of.wal_segments},
+    }
+
+
+def _buffer(of: BufferState) -> Plain:
+    return {
+        "stream": of.stream,
+        "source": of.source,
+        "kind": of.kind,
+        "duration": format_duration(of.duration),
+        "rate": of.rate,
+        "events": of.events,
+        "bytes": of.bytes,
+        "since": instant(of.since),
+    }
