@@ -211,7 +211,7 @@ def at(value: object, column: str) -> object:
     return value
 
 
-def _identity(value: object, columns: Sequence[str]) -> str:
+def identity(value: object, columns: Sequence[str]) -> str:
     parts: list[str | int] = []
     for column in columns:
         found = at(value, column)
@@ -222,11 +222,15 @@ def _identity(value: object, columns: Sequence[str]) -> str:
         else:
             said = "is missing" if found is None else "is not a non-empty string or an integer"
             raise RuleError(Reject.MISSING_ID, f"{column} {said}")
-    one = len(parts) == 1
-    joined = str(parts[0]) if one else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+    joined = id_text(parts)
     if len(joined.encode()) > MAX_ID_BYTES:
         raise RuleError(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
     return joined
+
+
+def id_text(parts: Sequence[str | int]) -> str:
+    """The id of an event, by what stands in the columns of its identity."""
+    return str(parts[0]) if len(parts) == 1 else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
 
 
 def _tenant(value: object, plan: ReadPlan) -> str:
@@ -364,7 +368,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         if len(record) > plan.record_bytes:
             raise RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
         value = parse(record, plan.depth)
-        event_id = _identity(value, plan.identity) if plan.gated else ""
+        event_id = identity(value, plan.identity) if plan.gated else ""
         tenant = _tenant(value, plan)
         event_type = _event_type(value, plan)
         instant = _time(value, plan, arrival)
@@ -384,4 +388,16 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
     )
 
 
-__all__ = ["Judged", "Number", "Refused", "RuleError", "content_hash", "judge", "message_time", "parse"]
+__all__ = [
+    "Judged",
+    "Number",
+    "Refused",
+    "RuleError",
+    "at",
+    "content_hash",
+    "id_text",
+    "identity",
+    "judge",
+    "message_time",
+    "parse",
+]

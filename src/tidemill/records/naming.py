@@ -1,0 +1,51 @@
+"""What one record says of itself, without judging it: its id, and the tenant that it names.
+
+Never for the gate: `judge` decides whether a record passes, this only tells people which one was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from tidemill.records.judge import RuleError, at, id_text, identity, parse
+from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES
+
+_DEEP: Final = 1000  # of a record that may be deeper than the gate lets it be
+
+
+def id_of(record: bytes, columns: Sequence[str]) -> str | None:
+    """The id by these columns, spelled as the gate does; None when it has none, or is no JSON."""
+    if not columns:
+        return None
+    try:
+        value = orjson.loads(record)
+    except orjson.JSONDecodeError:
+        return None
+    found = (at(value, column) for column in columns)
+    told = [part for part in found if isinstance(part, str | int) and part and part is not True]
+    if len(told) < len(columns):  # absent, or a number that only the exact reader tells
+        return _exact_id(record, columns)
+    joined = id_text(told)
+    return joined if len(joined.encode()) <= MAX_ID_BYTES else None
+
+
+def _exact_id(record: bytes, columns: Sequence[str]) -> str | None:
+    try:
+        return identity(parse(record, _DEEP), columns)
+    except RuleError:
+        return None
+
+
+def tenant_named(record: bytes, column: str) -> str | None:
+    """The tenant that stands in the column; None when nothing usable does, or the record can be read in two
+    ways."""
+    try:
+        found = at(parse(record, _DEEP), column)
+    except RuleError:
+        return None
+    if not isinstance(found, str) or not 0 < len(found.encode()) <= MAX_TENANT_BYTES:
+        return None
+    return found
