@@ -157,20 +157,18 @@ def _fill_identity(record: dict[str, object], attributes: dict[str, object], str
 
 
 def _fill_time(record: dict[str, object], attributes: dict[str, object], stream: Stream, column: str) -> None:
-    instant, nanos = _instant(attributes["time"])
-    if at(record, column) is None:
-        put(record, column, spelled(instant, stream, nanos))
-        del attributes["time"]
-
-
-def _instant(value: object) -> tuple[int, int]:
-    """Microseconds, and the nanoseconds beyond them; what is finer is cut off."""
-    match = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
+    time = attributes["time"]
+    match = _TIMESTAMP.fullmatch(time) if isinstance(time, str) else None
     if match is None:
-        raise InputError(f"time {str(value)[:40]!r} is not an instant", hint=INSTANT_HINT)
+        raise InputError(f"time {str(time)[:40]!r} is not an instant", hint=INSTANT_HINT)
     seconds, fraction, offset = match.groups()
-    digits = (fraction or "")[:9].ljust(9, "0")
-    return parse_instant(f"{seconds}.{digits[:6]}{offset}"), int(digits[6:])
+    digits = (fraction or "")[:9].ljust(9, "0")  # what is finer is cut off
+    instant = parse_instant(f"{seconds}.{digits[:6]}{offset}")
+    if at(record, column) is not None:
+        return
+    as_sent = stream.event_time.type == "iso8601" and len(fraction or "") <= len(digits)
+    put(record, column, time if as_sent else spelled(instant, stream, int(digits[6:])))
+    del attributes["time"]
 
 
 def _fill_tenant(record: dict[str, object], column: str, tenant: str, place: int) -> None:

@@ -5,7 +5,7 @@ A line is not parsed here: one that is no JSON goes its way to the gate, and tak
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
@@ -17,13 +17,15 @@ from tidemill.config.gateway import Requests
 if TYPE_CHECKING:
     from tidemill.bodies.limits import Bytes
 
+_LINE_END: Final = 10
+
 
 @njit(cache=True, nogil=True)
 def _without_blanks(b: Bytes, out: Bytes) -> int:
     """Copies the lines that hold something, line ends included; how many bytes they are."""
     n = s = 0
     for e in range(b.size):
-        if b[e] != 10:
+        if b[e] != _LINE_END:
             continue
         p = s
         while p < e and (b[p] == 32 or b[p] == 9 or b[p] == 13):
@@ -41,16 +43,18 @@ def ndjson_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
     lines = utf8_text(content)
     if not lines.endswith(b"\n"):
         lines += b"\n"
-    count = lines.count(b"\n")
-    if count > limits.events:  # before anything is made for each of them; most may be blank
-        lines = _squeezed(lines)
-        count = lines.count(b"\n")
-        check_events(count, limits)
     data = np.frombuffer(lines, np.uint8)
-    blank, place, broken = survey(data, np.flatnonzero(data == 10), limits.depth, limits.field)
+    ends = data == _LINE_END
+    if np.count_nonzero(ends) > limits.events:  # before anything is made for each; most may be blank
+        lines = _squeezed(lines)
+        data = np.frombuffer(lines, np.uint8)
+        ends = data == _LINE_END
+        check_events(int(np.count_nonzero(ends)), limits)
+    places = np.flatnonzero(ends)
+    blank, place, broken = survey(data, places, limits.depth, limits.field)
     if broken != FITS:
         raise beyond(broken, place, limits)
-    return (_squeezed(lines), count - blank) if blank else (lines, count)
+    return (_squeezed(lines) if blank else lines), places.size - blank
 
 
 def _squeezed(lines: bytes) -> bytes:
