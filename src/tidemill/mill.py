@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemill.accept.batch import Acceptor
+    from tidemill.accept.quarantine import Place
     from tidemill.asking import Asked
     from tidemill.audit import Audit
     from tidemill.catalog import StreamFacts
@@ -222,6 +223,7 @@ class Mill:
         began = time.perf_counter()
         with self._working():
             adopt(self.project.warehouse, self.state)
+            rounds.take_up_logs(self, now)
             self._finish_retractions()
             done, troubles = [], []
             for stream in self.project.streams.values():
@@ -469,15 +471,19 @@ class Mill:
         return watermark_of(self.project.stream(stream), self.state, self.clock())
 
     def quarantine(
-        self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None
+        self,
+        stream: str,
+        *,
+        reason: str | None = None,
+        slice: str | None = None,
+        limit: int | None = None,
+        after: Place | None = None,
+        tenant: str | None = None,
     ) -> pa.Table:
-        """What was not accepted, verbatim, with the reason."""
-        from tidemill.accept.quarantine import read_quarantine
+        """What was not accepted, verbatim, with the reason; behind the row `after`."""
+        from tidemill.standing import quarantined
 
-        self.project.stream(stream)
-        held = self.snapshot("quarantine", stream)
-        found = self.slice(slice).id if slice is not None else None
-        return read_quarantine(held, reason=reason, slice_id=found, limit=limit)
+        return quarantined(self, stream, reason, slice, limit, after, tenant)
 
     def replay(self, stream: str, *, reason: str | None = None) -> Landed | None:
         """Land what is in quarantine as a new slice, to be judged again; None when there is nothing."""

@@ -65,6 +65,16 @@ def run(
         (wake or stop).wait(interval)
 
 
+def take_up_logs(mill: Mill, now: int) -> None:
+    """Land what gateways that died had acknowledged."""
+    if not (mill.project.warehouse / "wal").is_dir():
+        return
+    from tidemill.gateway.taking_up import take_up
+
+    project, until = mill.project, now + mill.project.gateway.receipts
+    take_up(project.warehouse, project.streams, mill.state, mill.landing, until)
+
+
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     done = _accept_and_roll(mill, stream, now) if _has_work(mill, stream) else StreamTick(stream.name)
     done = replace(done, indexed=_index(mill, stream, now))

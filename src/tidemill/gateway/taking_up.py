@@ -18,6 +18,7 @@ from tidemill.gateway.keys import keys_of
 from tidemill.gateway.landing import ClosedWindow, land_window
 from tidemill.gateway.orphans import Orphan, orphans
 from tidemill.ingest.landing import Landing
+from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import Entry, Receipt, Trigger, WindowOutput, WindowStats
 from tidemill.model.slices import Format
@@ -40,12 +41,17 @@ class TakenUp:
 def take_up(
     warehouse: Path, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
 ) -> list[TakenUp]:
-    """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone."""
+    """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
+    that can not be read stays where it is: it is told of each time, and holds nobody up."""
     done: list[TakenUp] = []
     for orphan in orphans(warehouse):
-        one = _land(orphan, streams, state, landing, until)
-        failpoint("gateway.after_replay")
-        orphan.remove()
+        try:
+            one = _land(orphan, streams, state, landing, until)
+            failpoint("gateway.after_replay")
+            orphan.remove()
+        except StorageError as error:
+            log.error("%s; what gateway %s had acknowledged is not landed", error, orphan.name)
+            continue
         done.append(one)
         if one.events:
             log.warning("landed %d events that gateway %s had acknowledged", one.events, one.gateway)
