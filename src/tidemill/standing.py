@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from tidemill.reports import StreamStatus, idle_sources
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.accept.quarantine import Place
     from tidemill.lake.snapshot import Part
     from tidemill.mill import Mill
 
@@ -52,3 +55,27 @@ def _window_counts(mill: Mill, stream: str) -> dict[str, int]:
     if mill.project.stream(stream).aggregation_span is None:
         return {}
     return {phase.value: count for phase, count in mill.state.window_counts(stream).items()}
+
+
+def quarantined(
+    mill: Mill,
+    stream: str,
+    reason: str | None,
+    slice: str | None,
+    limit: int | None,
+    after: Place | None,
+    tenant: str | None,
+) -> pa.Table:
+    """What was not accepted. Where all of a stream is one tenant's, so is what says nothing of it."""
+    from tidemill.accept.quarantine import read_quarantine
+    from tidemill.accept.whose import theirs
+
+    def metadata(slice_id: str) -> str | None:
+        entry = mill.state.slice(slice_id)
+        return entry.slice.metadata if entry is not None else None
+
+    declared = mill.project.stream(stream).tenant
+    of = theirs(tenant, metadata) if tenant is not None and declared.value != tenant else None
+    found = mill.slice(slice).id if slice is not None else None
+    held = mill.snapshot("quarantine", stream)
+    return read_quarantine(held, reason=reason, slice_id=found, limit=limit, after=after, of=of)

@@ -17,7 +17,7 @@ from tidemill.ingest.expiries import DATASETS, ExpiryLog
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.table import Table
-from tidemill.model.errors import BusyError, NotFoundError, Retry, TidemillError
+from tidemill.model.errors import BusyError, Retry, TidemillError
 from tidemill.model.slices import SliceStatus, contribution_of
 from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
 from tidemill.state.protocol import State
@@ -31,7 +31,6 @@ from tidemill.windows.rules import rules_of, seal_of
 if TYPE_CHECKING:
     from tidemill.engine import Engine
     from tidemill.mill import Mill
-    from tidemill.windows.desk import WindowStory
 
 log = logging.getLogger(__name__)
 
@@ -191,8 +190,7 @@ def export(
     mill: Mill, stream: str, windows: Sequence[int], to: str, target: Path, revision: int | None
 ) -> list[Path]:
     """Write the datasets of windows as `to`: all to one file, or each to a file of its own in a folder."""
-    stories = [mill.windows.window(stream, at) for at in windows]
-    chosen = [_revision(story, revision) for story in stories]
+    chosen = [mill.windows.dataset(stream, at, revision) for at in windows]
     warehouse = mill.project.warehouse
     if not target.is_dir():
         return [export_datasets([warehouse / one.file for one in chosen], target, to).target]
@@ -200,20 +198,6 @@ def export(
         export_datasets([warehouse / one.file], target / f"{export_name(one)}.{to}", to).target
         for one in chosen
     ]
-
-
-def _revision(story: WindowStory, revision: int | None) -> Dataset:
-    window = story.view.window
-    standing = {dataset.revision: dataset for dataset in story.revisions}
-    wanted = revision if revision is not None else window.revision if window.file is not None else None
-    if wanted is None or wanted not in standing:
-        what = f"no revision {revision}" if revision is not None else "no dataset yet"
-        have = ", ".join(map(str, standing)) or "none"
-        raise NotFoundError(
-            f"window {window.key.interval} of {window.key.stream} has {what}",
-            hint=f"revisions in the warehouse: {have}; `tidemill window` says where it stands",
-        )
-    return standing[wanted]
 
 
 def export_name(dataset: Dataset) -> str:

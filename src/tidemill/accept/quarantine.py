@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemill.accept.tables import QUARANTINE, QUARANTINE_STATS
+from tidemill.accept.tables import INSTANT, QUARANTINE, QUARANTINE_STATS
+from tidemill.accept.whose import Theirs
 from tidemill.lake.parts import read_footer, write_part
-from tidemill.lake.snapshot import Part, Snapshot
+from tidemill.lake.snapshot import Part, Range, Snapshot
 from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Outcome, Reject, set_hash
+
+Place = tuple[int, str, int]  # arrival, slice, line
 
 REPLAY: Final = "replay"  # the source of slices that come out of quarantine
 _REPLAYED = ["slice", "line", "arrival", "reason", "payload"]
@@ -28,25 +31,57 @@ def read_quarantine(
     reason: str | None = None,
     slice_id: str | None = None,
     limit: int | None = None,
+    after: Place | None = None,
+    of: Theirs | None = None,
 ) -> pa.Table:
-    """Rows in the order of (arrival, slice, line), newest arrival first."""
+    """Rows in the order of (arrival, slice, line), newest arrival first; those behind the row `after`, and
+    those that `of` leaves. With a limit, no more than that and one part are in memory."""
     _check(reason)
     if snapshot is None:
         return QUARANTINE.empty_table()
-    ranges = {"slice": (slice_id, slice_id)} if slice_id is not None else None
-    found = [QUARANTINE.empty_table()]
-    for path in snapshot.paths(snapshot.select(ranges=ranges)):
-        rows = pq.read_table(path, partitioning=None)
+    ranges: dict[str, Range] = {"slice": (slice_id, slice_id)} if slice_id is not None else {}
+    if after is not None:
+        ranges["arrival"] = (None, after[0])
+    whole = QUARANTINE.empty_table()
+    for part in sorted(snapshot.select(ranges=ranges), key=_newest, reverse=True):
+        if limit is not None and whole.num_rows >= limit > 0 and _newest(part) < _oldest(whole):
+            break
+        rows = pq.read_table(snapshot.root / part.path, partitioning=None)
         if reason is not None:
             rows = rows.filter(pc.equal(rows.column("reason"), reason))
         if slice_id is not None:
             rows = rows.filter(pc.equal(rows.column("slice"), slice_id))
-        found.append(rows.cast(QUARANTINE))
-    whole = pa.concat_tables(found)
+        if after is not None:
+            rows = rows.filter(_behind(rows, after))
+        rows = rows.cast(QUARANTINE)
+        whole = _first(pa.concat_tables([whole, of(rows) if of is not None else rows]), limit)
+    return whole
+
+
+def _first(rows: pa.Table, limit: int | None) -> pa.Table:
     order = pc.sort_indices(
-        whole, sort_keys=[("arrival", "descending"), ("slice", "ascending"), ("line", "ascending")]
+        rows, sort_keys=[("arrival", "descending"), ("slice", "ascending"), ("line", "ascending")]
     )
-    return whole.take(order[:limit] if limit is not None else order)
+    return rows.take(order[:limit] if limit is not None else order)
+
+
+def _newest(part: Part) -> int:
+    found = part.maxs.get("arrival")
+    return found if isinstance(found, int) else (1 << 63) - 1
+
+
+def _oldest(rows: pa.Table) -> int:
+    return int(pc.min(rows.column("arrival").cast(pa.int64())).as_py())
+
+
+def _behind(rows: pa.Table, after: Place) -> pa.ChunkedArray:
+    arrival, slice_id, line = rows.column("arrival"), rows.column("slice"), rows.column("line")
+    at = pa.scalar(after[0], pa.int64()).cast(INSTANT)
+    later = pc.or_(
+        pc.greater(slice_id, after[1]),
+        pc.and_(pc.equal(slice_id, after[1]), pc.greater(line, after[2])),
+    )
+    return pc.or_(pc.less(arrival, at), pc.and_(pc.equal(arrival, at), later))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ LATE_ROWS: Final = pa.schema(
 )
 _NEWEST_FIRST: Final = "seq DESC, line"
 
+Place = tuple[int, int]  # of a row: that of its slice in the ledger, and its line
+
 
 @dataclass(frozen=True, slots=True)
 class LateTotals:
@@ -51,14 +53,20 @@ class LateTotals:
 
 
 def late_rows(
-    feed: Feed, *, since: int | None = None, limit: int | None = None, tenant: str | None = None
+    feed: Feed,
+    *,
+    since: int | None = None,
+    limit: int | None = None,
+    tenant: str | None = None,
+    after: Place | None = None,
 ) -> pa.Table:
-    """Late rows of `LATE_ROWS`, those of the newest slice first; `since`: that arrived then or later."""
-    entries = _late(feed, since, None if tenant is not None else limit)
+    """Late rows of `LATE_ROWS`, those of the newest slice first; `since`: that arrived then or later;
+    `after`: those behind this one."""
+    entries = _late(feed, since, None if tenant is not None else limit, after)
     found = [_READ.append(pa.field("seq", pa.int64())).empty_table()]
     with Raw(feed) as raw:
         raw.look()
-        wanted = _wanted(entries, _NEWEST_FIRST, tenant, limit)
+        wanted = _wanted(entries, _NEWEST_FIRST, tenant, limit, after)
         found.extend(pa.Table.from_batches([batch]) for batch in raw.rows(wanted, _READ))
     rows = pa.concat_tables(found).select(_READ.names).combine_chunks()
     times = rows.column("event_time").cast(pa.int64()).to_pylist()
@@ -106,25 +114,39 @@ def _fates(spec: WindowSpec, rows: int, in_time: int) -> Mapping[Fate, int]:
     return {fate: count for fate, count in found.items() if count}
 
 
-def _late(feed: Feed, since: int | None, limit: int | None) -> Sequence[SliceEntry]:
-    """Slices with late rows, newest first; no more than it takes to have `limit` rows."""
+def _late(
+    feed: Feed, since: int | None, limit: int | None, after: Place | None = None
+) -> Sequence[SliceEntry]:
+    """Slices with late rows, newest first; no more than it takes to have `limit` rows behind `after`."""
     entries: list[SliceEntry] = []
     rows = 0
     for entry in feed.state.slices(feed.stream.name, SliceStatus.ACCEPTED, newest=True):
         if limit is not None and rows >= limit:
             break
+        if after is not None and entry.seq > after[0]:
+            continue
         if entry.counts.late and (since is None or entry.slice.arrival >= since):
             entries.append(entry)
-            rows += entry.counts.late
+            rows += entry.counts.late if after is None or entry.seq < after[0] else 0
     return entries
 
 
-def _wanted(entries: Sequence[SliceEntry], order: str, tenant: str | None, limit: int | None) -> Wanted:
+def _wanted(
+    entries: Sequence[SliceEntry],
+    order: str,
+    tenant: str | None,
+    limit: int | None,
+    after_row: Place | None = None,
+) -> Wanted:
     seqs = {entry.id: entry.seq for entry in entries}
     starts = [entry.observed.start for entry in entries if entry.observed is not None]
     met = [entry.watermark for entry in entries if entry.watermark is not None]
     after = min(starts) - 1 if starts else None
-    return Wanted(seqs, LATE, order, after, max(met, default=None), tenant, limit)
+    where = LATE
+    if after_row is not None:
+        seq, line = after_row
+        where = f"{LATE} AND (seq < {seq:d} OR (seq = {seq:d} AND line > {line:d}))"
+    return Wanted(seqs, where, order, after, max(met, default=None), tenant, limit)
 
 
 def _done(spec: WindowSpec, event_time: int, met: int) -> dict[str, object]:

@@ -134,6 +134,20 @@ class Desk:
             self._rules(stream)
         return [w for w in self._state.windows(stream, None, span) if w.file and self._declared(w.key)]
 
+    def dataset(self, stream: str, at: int, revision: int | None = None) -> Dataset:
+        """A revision of the window that holds the instant `at`, by default the newest; its file is there."""
+        story = self.window(stream, at)
+        window, standing = story.view.window, {one.revision: one for one in story.revisions}
+        wanted = revision if revision is not None else window.revision if window.file is not None else None
+        if wanted is None or wanted not in standing:
+            what = f"no revision {revision}" if revision is not None else "no dataset yet"
+            have = ", ".join(map(str, standing)) or "none"
+            raise NotFoundError(
+                f"window {window.key.interval} of {window.key.stream} has {what}",
+                hint=f"revisions in the warehouse: {have}; `tidemill window` says where it stands",
+            )
+        return standing[wanted]
+
     def touched(self, slice_id: str) -> list[tuple[Window, Member]]:
         """The windows a slice touches, and whether it counts there."""
         return [pair for pair in self._state.windows_of(slice_id) if self._declared(pair[0].key)]

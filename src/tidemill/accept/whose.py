@@ -1,0 +1,57 @@
+"""Whose a record in quarantine is: its own word first, else that of who sent it over the network.
+
+Pure. What neither says is nobody's: only who may see all tenants sees it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Metadata = Callable[[str], str | None]  # of a slice, by its id
+Theirs = Callable[[pa.Table], pa.Table]
+
+
+def theirs(tenant: str, metadata: Metadata) -> Theirs:
+    """A filter that leaves the rows of one tenant."""
+
+    @lru_cache(maxsize=64)
+    def lines(slice_id: str) -> frozenset[int]:
+        return unnamed_lines(metadata(slice_id), tenant)
+
+    def filtered(rows: pa.Table) -> pa.Table:
+        named = pc.fill_null(pc.equal(rows.column("tenant"), tenant), False)
+        unnamed = pc.is_null(rows.column("tenant"))
+        if not pc.any(unnamed).as_py():
+            return rows.filter(named)
+        places = zip(
+            unnamed.to_pylist(),
+            rows.column("slice").to_pylist(),
+            rows.column("line").to_pylist(),
+            strict=True,
+        )
+        sent = pa.array([free and line in lines(slice_id) for free, slice_id, line in places], pa.bool_())
+        return rows.filter(pc.or_(named, pa.chunked_array([sent])))
+
+    return filtered
+
+
+def unnamed_lines(metadata: str | None, tenant: str) -> frozenset[int]:
+    """Lines of a slice that name no tenant and came with this one's token, as its window recorded it."""
+    try:
+        said = json.loads(metadata or "null")
+    except (ValueError, RecursionError):
+        return frozenset()
+    window = said.get("window") if isinstance(said, dict) else None
+    pairs = window.get("unnamed") if isinstance(window, dict) else None
+    if not isinstance(pairs, list):
+        return frozenset()
+    return frozenset(
+        pair[0]
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int) and pair[1] == tenant
+    )
