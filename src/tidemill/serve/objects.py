@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from tidemill.access.grants import Principal, Scope
 from tidemill.ingest.bounds import check_bounds
-from tidemill.ingest.landing import Landed, Landing
+from tidemill.ingest.landing import Landed
 from tidemill.model.errors import ForbiddenError, InputError, MediaTypeError, NotFoundError
 from tidemill.model.slices import Format
 from tidemill.model.time import Interval, format_instant, parse_instant
@@ -119,7 +119,6 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
     if location is None:
         raise InputError("location is missing", where="location", hint=_HINT)
     path = _located(service, location)
-    project = service.project
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(path, flags)
@@ -128,7 +127,7 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
     with os.fdopen(handle, "rb") as file:
         if not S_ISREG(os.fstat(handle).st_mode):
             raise _unread(location, "is not a file")
-        return Landing(project.warehouse, service.mill.state).land_stream(
+        return service.mill.landing.land_stream(
             stream.name,
             file,
             arrival=service.clock(),

@@ -1,0 +1,223 @@
+"""Events over HTTP: what is answered at once, what to those who wait, and what can be asked afterwards."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+NDJSON = {"Content-Type": "application/x-ndjson"}
+WAIT = {"wait": "1"}
+
+
+def test_what_is_acknowledged_is_durable_and_known_by_its_ingestion(served):
+    answer = served.send("requests", served.request("a"))
+    assert answer.status_code == 202
+    told = answer.json()
+    assert told == {"ingestion": told["ingestion"], "stream": "requests", "events": 1, "status": "durable"}
+    assert answer.headers["location"] == f"/v1/ingestions/{told['ingestion']}"
+    served.settle()
+    after = served.http.get(answer.headers["location"]).json()
+    assert after == {
+        "ingestion": told["ingestion"],
+        "stream": "requests",
+        "status": "decided",
+        "slice": served.mill.ledger("requests")[0].id,
+        "window": after["window"],
+        "events": 1,
+        "counts": {"accepted": 1},
+        "outcomes": [
+            {
+                "index": 0,
+                "event_id": "a",
+                "outcome": "accepted",
+                "code": None,
+                "detail": None,
+                "content_hash": None,
+                "accepted_hash": None,
+            }
+        ],
+    }
+
+
+def test_before_it_lands_an_ingestion_is_buffered_and_then_landed(serving):
+    served = serving(text=SLOW)
+    where = served.send("requests", served.request("a")).headers["location"]
+    buffered = served.http.get(where).json()
+    assert (buffered["status"], buffered["slice"], buffered["counts"]) == ("buffered", None, None)
+    served.gateway.hurry(where.rpartition("/")[2])
+    served.landed.wait(30)
+    landed = served.http.get(where).json()
+    assert (landed["status"], landed["counts"], landed["outcomes"]) == ("landed", None, None)
+    served.tick()
+    assert served.http.get(where).json()["status"] == "decided"
+
+
+def test_who_waits_is_told_each_outcome(served):
+    with served.ticking():
+        first = served.send("requests", [served.request("a"), served.request("b")], params=WAIT)
+        again = served.send("requests", served.request("a"), params=WAIT)
+    assert first.status_code == 200
+    assert first.json()["counts"] == {"accepted": 2}
+    assert [(o["index"], o["event_id"]) for o in first.json()["outcomes"]] == [(0, "a"), (1, "b")]
+    assert again.status_code == 200
+    assert again.json()["counts"] == {"duplicate": 1}
+    assert again.headers["preference-applied"] == "wait"
+
+
+def test_a_conflict_is_409_with_both_hashes(served):
+    with served.ticking():
+        served.send("requests", served.request("a"), params=WAIT)
+        answer = served.send("requests", served.request("a", status=500), params=WAIT)
+    assert answer.status_code == 409
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["type"] == "urn:tidemill:problem:conflict"
+    assert told["counts"] == {"conflict": 1}
+    (outcome,) = told["outcomes"]
+    assert outcome["code"] == "conflict"
+    assert outcome["content_hash"] != outcome["accepted_hash"]
+    assert len(outcome["content_hash"]) == len(outcome["accepted_hash"]) == 16
+    assert told["ingestion"] == answer.headers["location"].rpartition("/")[2]
+
+
+def test_only_rejected_is_422_with_a_code_for_each(served):
+    bad = [served.request("a", ts="yesterday"), {"ts": "2026-01-05T10:00:00Z"}]
+    with served.ticking():
+        answer = served.send("requests", bad, params=WAIT)
+    assert answer.status_code == 422
+    told = answer.json()
+    assert (told["code"], told["counts"]) == ("rejected", {"rejected": 2})
+    assert [o["code"] for o in told["outcomes"]] == ["bad_time", "missing_id"]
+
+
+def test_mixed_outcomes_are_207_in_the_order_they_were_sent(served):
+    with served.ticking():
+        served.send("requests", served.request("old"), params=WAIT)
+        body = b"\n".join(
+            [
+                json.dumps(served.request("new")).encode(),
+                b"no json at all",
+                json.dumps(served.request("old", status=404)).encode(),
+                json.dumps(served.request("old")).encode(),
+                json.dumps(served.request("new")).encode(),
+            ]
+        )
+        answer = served.http.post(
+            "/v1/streams/requests/events", content=body, headers=NDJSON | {"Prefer": "wait=20"}
+        )
+    assert answer.status_code == 207
+    told = answer.json()
+    assert [o["outcome"] for o in told["outcomes"]] == [
+        "accepted",
+        "rejected",
+        "conflict",
+        "duplicate",
+        "duplicate",
+    ]
+    assert told["counts"] == {"accepted": 1, "rejected": 1, "conflict": 1, "duplicate": 2}
+    assert told["outcomes"][1]["code"] == "malformed"
+    counted = served.http.get(answer.headers["location"], params={"outcomes": 0}).json()
+    assert (counted["counts"], counted["outcomes"]) == (told["counts"], None)
+
+
+def test_when_the_time_is_up_it_is_pending_and_durable(served):
+    answer = served.send("requests", served.request("a"), headers={"Prefer": "wait=0.05"})
+    assert answer.status_code == 202
+    assert answer.json()["status"] == "pending"
+    served.settle()
+    assert served.http.get(answer.headers["location"]).json()["counts"] == {"accepted": 1}
+
+
+def test_the_longest_wait_is_set_by_the_server(serving):
+    served = serving(gateway="requests: {wait: 50ms}")
+    answer = served.send("requests", served.request("a"), headers={"Prefer": "wait=3600"})
+    assert (answer.status_code, answer.json()["status"]) == (202, "pending")
+
+
+def test_preferences_that_are_not_understood_are_passed_over(served):
+    headers = {"Prefer": "respond-async, wait=soon, handling=lenient"}
+    answer = served.send("requests", served.request("a"), headers=headers)
+    assert (answer.status_code, answer.json()["status"]) == (202, "durable")
+
+
+def test_many_who_wait_are_all_told(served):
+    answers = {}
+
+    def one(name: str) -> None:
+        answers[name] = served.send("requests", served.request(name), params=WAIT).json()["counts"]
+
+    senders = [threading.Thread(target=one, args=(f"e{n}",)) for n in range(20)]
+    with served.ticking():
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    assert answers == {f"e{n}": {"accepted": 1} for n in range(20)}
+
+
+def test_the_same_bytes_again_are_duplicates_for_who_sent_them_again(served):
+    with served.ticking():
+        counts = [
+            served.send("requests", served.request("a"), params=WAIT).json()["counts"] for _ in range(3)
+        ]
+    assert counts == [{"accepted": 1}, {"duplicate": 1}, {"duplicate": 1}]
+
+
+def test_each_source_has_its_own_slices(served):
+    for source in ("http", "eu-1", "us:2"):
+        sent = served.send("requests", served.request(source.replace(":", "")), params={"source": source})
+        assert sent.status_code == 202
+    served.settle()
+    assert sorted(entry.slice.source for entry in served.mill.ledger("requests")) == ["eu-1", "http", "us:2"]
+
+
+@pytest.mark.parametrize("source", ["", "-x", "a b", "x" * 101, "é", "../x"])
+def test_a_source_that_can_not_be_a_name_is_refused(served, source):
+    answer = served.send("requests", served.request("a"), params={"source": source})
+    assert answer.status_code == 400
+    assert (answer.json()["code"], answer.json()["where"]) == ("input", "source")
+
+
+def test_wait_is_one_or_zero(served):
+    answer = served.send("requests", served.request("a"), params={"wait": "perhaps"})
+    assert answer.status_code == 400
+    assert answer.json()["hint"] == "use 1 or 0"
+
+
+@pytest.mark.parametrize("name", ["nothing", "0000deadbeef-1", "0000deadbeef-", "-", "%2e%2e"])
+def test_an_ingestion_nobody_knows_is_404(served, name):
+    answer = served.http.get(f"/v1/ingestions/{name}")
+    assert answer.status_code == 404
+    assert answer.json()["code"] == "not_found"
+
+
+def test_a_stream_that_is_not_declared_is_404_and_the_others_are_named(served):
+    answer = served.send("nothing", served.request("a"))
+    assert answer.status_code == 404
+    assert answer.json()["hint"] == "streams: requests, events, logs, traces"
+
+
+def test_a_retracted_slice_that_comes_again_stays_so(served):
+    with served.ticking():
+        sent = served.send("requests", served.request("a"), params=WAIT)
+    served.mill.retract(served.mill.plan_retraction(sent.json()["slice"], "a mistake"))
+    assert served.http.get(sent.headers["location"]).json()["status"] == "retracted"
+    with served.ticking():
+        again = served.send("requests", served.request("a"), params=WAIT)
+    assert again.status_code == 409
+    assert "taken back" in again.json()["detail"]
+
+
+SLOW = """
+version: 1
+gateway:
+  window: {kind: fixed, size: 1h}
+  %(gateway)s
+streams:
+  requests:
+    schema: {event_id: {type: string, required: true}, ts: {type: string, required: true}}
+    event_time: {column: ts, type: iso8601}
+    identity: [event_id]
+"""
