@@ -18,7 +18,7 @@ from tidemill.bodies.rendering import check_filled, line, put, spelled
 from tidemill.bodies.tenancy import at, other_tenant
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
-from tidemill.model.errors import ForbiddenError, InputError
+from tidemill.model.errors import InputError
 from tidemill.model.time import INSTANT_HINT, parse_instant
 
 STRUCTURED: Final = "application/cloudevents+json"
@@ -53,8 +53,6 @@ def cloud_event_lines(
 def _line(element: bytes, place: int, stream: Stream, tenant: str | None) -> bytes:
     try:
         return line(_record(_parsed(element), stream, tenant, place))
-    except ForbiddenError:
-        raise
     except InputError as error:
         raise InputError(error.message, hint=error.hint, where=f"event {place + 1}") from None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
@@ -30,6 +31,7 @@ _MAGIC: Final = {PARQUET: b"PAR1", ARROW_STREAM: b"\xff\xff\xff\xff", ARROW_FILE
 _ROWS: Final = 256  # of a batch: little enough that one can not fill the memory by repeating a text
 _TEXTS: Final = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _BYTES: Final = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
+_TEXTUAL: Final = ("STRING", "NONE", "JSON", "ENUM", "BSON")  # to Parquet
 _LISTS: Final = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
 _FLAT: Final = (
     kinds.is_null, kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_date,
@@ -52,13 +54,8 @@ def columnar_rows(
         for batch in _batches(content, media, limits):
             check_events(rows + batch.num_rows, limits)
             batch.validate(full=True)
-            size += sum(_measured(array, rows, limits) for array in batch.columns)
-            if size > limits.body:
-                raise TooLargeError(
-                    f"the rows are more than {limits.body} bytes when they are unpacked",
-                    where=f"event {rows + 1} and on",
-                    hint="send fewer rows in a request, or allow more with gateway.requests.body",
-                )
+            size += _written(batch, rows, limits)
+            _check_size(size, limits)
             if column is not None and tenant is not None:
                 unnamed.extend(rows + place for place in _unnamed(batch, column, tenant, rows))
             rows += batch.num_rows
@@ -71,6 +68,10 @@ def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.Record
         with pq.ParquetFile(source) as file:
             _check_schema(file.schema_arrow, limits)
             check_events(file.metadata.num_rows, limits)
+            groups = range(file.metadata.num_row_groups)
+            _check_size(sum(file.metadata.row_group(group).total_byte_size for group in groups), limits)
+            repeated = _kept_once(file.schema)
+        with pq.ParquetFile(source, read_dictionary=repeated) as file:
             yield from file.iter_batches(batch_size=_ROWS)
     elif media == ARROW_FILE:
         with ipc.open_file(source) as file:
@@ -82,6 +83,22 @@ def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.Record
             _check_schema(stream.schema, limits)
             for batch in stream:
                 yield from _slices(batch)
+
+
+def _check_size(size: int, limits: Requests) -> None:
+    if size > limits.body:
+        raise TooLargeError(
+            f"the rows are more than {limits.body} bytes when they are unpacked",
+            where="body",
+            hint="send fewer rows in a request, or allow more with gateway.requests.body",
+        )
+
+
+def _kept_once(schema: pq.ParquetSchema) -> list[str]:
+    """Columns of texts: a text that many rows share is read once, as the file has it."""
+    columns = (schema.column(place) for place in range(len(schema)))
+    texts = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type in _TEXTUAL)
+    return [column.path for column in texts]
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -134,38 +151,68 @@ def _depth(kind: pa.DataType, name: str) -> int:
     )
 
 
-def _measured(array: pa.Array, row: int, limits: Requests) -> int:
-    """Bytes of its values when each is written out, also of those that are kept once for many rows."""
+def _written(batch: pa.RecordBatch, row: int, limits: Requests) -> int:
+    """Bytes of the values of a batch; TooLargeError for the first row with a text that is too long."""
+    size = 0
+    for array in batch.columns:
+        each, longest = _measured(array)
+        if longest > limits.field:
+            rows = range(len(array))
+            place = next(at for at in rows if _measured(array.slice(at, 1))[1] > limits.field)
+            raise beyond(TOO_LONG, row + place, limits)
+        size += each
+    return size
+
+
+def _measured(array: pa.Array) -> tuple[int, int]:
+    """Bytes of its values when each is written out, also of those that are kept once for many rows; and of
+    the longest text."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _measured(array.storage, row, limits)
+        return _measured(array.storage)
     if kinds.is_dictionary(kind):
-        return _dictionary(array, row, limits)
+        return _repeated(array)
     if kinds.is_struct(kind):
-        return sum(_measured(child, row, limits) for child in array.flatten())
+        each = [_measured(child) for child in array.flatten()]
+        return sum(size for size, _ in each), max((longest for _, longest in each), default=0)
     if kinds.is_map(kind):
-        return _measured(array.keys, row, limits) + _measured(array.items, row, limits)
+        return _mapped(array)
     if any(is_kind(kind) for is_kind in _LISTS):
-        return _measured(array.flatten(), row, limits) + len(array)
+        elements = array.flatten()
+        size, longest = _measured(elements)
+        return size + len(elements) + len(array), longest  # a null in a list is written, too
     if any(is_kind(kind) for is_kind in (*_TEXTS, *_BYTES)):
-        return _texts(pc.binary_length(array), row, limits)
-    return int(array.nbytes)
+        return _summed(_lengths(array))
+    return int(array.nbytes), 0
 
 
-def _dictionary(array: pa.DictionaryArray, row: int, limits: Requests) -> int:
+def _repeated(array: pa.DictionaryArray) -> tuple[int, int]:
     values = array.dictionary
     if any(is_kind(values.type) for is_kind in (*_TEXTS, *_BYTES)):
-        return _texts(pc.take(pc.binary_length(values), array.indices), row, limits)
-    each = _measured(values, row, limits)  # nested ones: as if every row were all of them
-    return each * len(array)
+        return _summed(pc.take(_lengths(values), array.indices))
+    size, longest = _measured(values)
+    return size * len(array), longest  # as if every row were all of them: nested ones are rare
 
 
-def _texts(lengths: pa.Array, row: int, limits: Requests) -> int:
-    longest = pc.max(lengths).as_py() or 0
-    if longest > limits.field:
-        at_row = pc.index(lengths, longest).as_py() if len(lengths) <= _ROWS else 0
-        raise beyond(TOO_LONG, row + at_row, limits)
-    return int(pc.sum(lengths).as_py() or 0)
+def _mapped(array: pa.MapArray) -> tuple[int, int]:
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # keys and items are those of all rows
+    each = [_measured(side.slice(first, last - first)) for side in (array.keys, array.items)]
+    return sum(size for size, _ in each) + last - first, max(longest for _, longest in each)
+
+
+def _lengths(array: pa.Array) -> pa.Array:
+    """Bytes of each text."""
+    if not (kinds.is_string_view(array.type) or kinds.is_binary_view(array.type)):
+        return pc.binary_length(array)
+    if not len(array):
+        return pa.array([], pa.int32())
+    views = np.frombuffer(array.buffers()[1], np.int32)  # 16 bytes each, the length in front
+    lengths = views[4 * array.offset : 4 * (array.offset + len(array)) : 4]
+    return pc.if_else(array.is_valid(), pa.array(lengths), 0)
+
+
+def _summed(lengths: pa.Array) -> tuple[int, int]:
+    return int(pc.sum(lengths).as_py() or 0), int(pc.max(lengths).as_py() or 0)
 
 
 def _unnamed(batch: pa.RecordBatch, column: str, tenant: str, row: int) -> Iterator[int]:
@@ -182,23 +229,27 @@ def _tenants(batch: pa.RecordBatch, column: str) -> list[str | None]:
     first, *steps = column.split(".")
     if first not in batch.schema.names:
         return [None] * batch.num_rows
-    array = batch.column(first)
-    for place, step in enumerate(steps):
-        if isinstance(array.type, pa.BaseExtensionType):
-            array = array.storage
-        if kinds.is_dictionary(array.type):
-            array = array.dictionary_decode()
+    array = _plain(batch.column(first))
+    for step in steps:
+        if kinds.is_map(array.type):
+            raise InputError(
+                f"{column} stands in a map, and names a tenant",
+                where="body",
+                hint="write a struct instead of the map, or send NDJSON",
+            )
         if not kinds.is_struct(array.type):
-            return _in_maps(array, steps[place:], column)
+            return [None] * batch.num_rows
         if array.type.get_field_index(step) < 0:
             _check_once(array.type, step, column)
             return [None] * batch.num_rows
-        array = pc.struct_field(array, step)
-    if isinstance(array.type, pa.BaseExtensionType):
-        array = array.storage
-    if kinds.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = _plain(pc.struct_field(array, step))
     return _named(array, column)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if isinstance(array.type, pa.BaseExtensionType):
+        return _plain(array.storage)
+    return _plain(array.dictionary_decode()) if kinds.is_dictionary(array.type) else array
 
 
 def _check_once(kind: pa.StructType, step: str, column: str) -> None:
@@ -218,12 +269,3 @@ def _named(array: pa.Array, column: str) -> list[str | None]:
         )
     named: list[str | None] = array.to_pylist()
     return named
-
-
-def _in_maps(array: pa.Array, steps: list[str], column: str) -> list[str | None]:
-    """A map with text keys is an object to the gate; anything else that is no struct holds no member."""
-    if not kinds.is_map(array.type):
-        return [None] * len(array)
-    raise InputError(
-        f"{steps[0]!r} of {column} stands in a map", where="body", hint="write it as a struct, or send NDJSON"
-    )
