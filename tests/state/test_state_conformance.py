@@ -66,6 +66,9 @@ def test_slices_are_listed_by_stream_status_and_age(state: State) -> None:
     listed = [entry.seq for entry in state.slices("requests", SliceStatus.PENDING)]
     assert listed == [3, 4]
     assert [entry.seq for entry in state.slices(newest=True, limit=2)] == [4, 3]
+    assert [entry.seq for entry in state.slices(newest=True, limit=2, before=4)] == [3, 2]
+    assert [entry.seq for entry in state.slices(before=3)] == [1, 2]
+    assert state.slices(newest=True, before=1) == []
     assert [entry.seq for entry in state.slices("requests", SliceStatus.ACCEPTED)] == [1]
     assert state.slices("nobody") == []
 

@@ -128,8 +128,9 @@ class State(Protocol):
         *,
         newest: bool = False,
         limit: int | None = None,
+        before: int | None = None,
     ) -> list[SliceEntry]:
-        """Entries in ledger order (or newest first)."""
+        """Entries in ledger order (or newest first); with `before`, those at earlier places than it."""
         ...
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:

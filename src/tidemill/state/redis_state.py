@@ -91,8 +91,10 @@ class RedisState:
         *,
         newest: bool = False,
         limit: int | None = None,
+        before: int | None = None,
     ) -> list[SliceEntry]:
-        wanted = _given(stream=stream, status=status.value if status else None)
+        upto = str(before) if before is not None else None
+        wanted = _given(stream=stream, status=status.value if status else None, before=upto)
         return entries_heard(self._store.look("slices", **wanted, newest=newest, limit=_limit(limit))[0])
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:

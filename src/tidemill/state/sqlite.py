@@ -106,10 +106,15 @@ class SqliteState:
         *,
         newest: bool = False,
         limit: int | None = None,
+        before: int | None = None,
     ) -> list[SliceEntry]:
-        wanted = {"stream": stream, "status": status.value if status else None}
-        given = {column: value for column, value in wanted.items() if value is not None}
-        where = " AND ".join(f"{column} = ?" for column in given) or "true"
+        wanted: dict[str, str | None] = {"stream": stream, "status": status.value if status else None}
+        given: dict[str, str | int] = {column: value for column, value in wanted.items() if value is not None}
+        terms = [f"{column} = ?" for column in given]
+        if before is not None:
+            terms.append("seq < ?")
+            given["seq"] = before
+        where = " AND ".join(terms) or "true"
         order = "DESC" if newest else "ASC"
         with self._read() as db:
             rows = db.execute(

@@ -113,7 +113,13 @@ function look.slices(ask)
   for _, stream in ipairs(ask.stream and { ask.stream } or streams()) do
     for _, status in ipairs(ask.status and { ask.status } or STATUSES) do
       local name = key('ledger', stream, status)
-      local found = limit == 0 and {} or call(ask.newest and 'ZREVRANGE' or 'ZRANGE', name, 0, limit > 0 and limit - 1 or -1)
+      local upto = ask.before and '(' .. ask.before or '+inf'
+      local found = {}
+      if limit ~= 0 then
+        local low, high = ask.newest and upto or '-inf', ask.newest and '-inf' or upto
+        local by = ask.newest and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE'
+        found = call(by, name, low, high, 'LIMIT', 0, limit > 0 and limit or -1)
+      end
       for _, place in ipairs(found) do
         places[#places + 1] = place
       end
