@@ -21,10 +21,12 @@ _NANOSECONDS: Final = {  # of one unit
     "unixtimestamp_us": 1_000,
     "unixtimestamp_ns": 1,
 }
+_INT64: Final = 1 << 63
 _ISO: Final = "iso8601"
 
 Spelled = int | str | orjson.Fragment
-"""A value that `line` writes as it is; a fraction is a fragment of JSON, since no float is exact."""
+"""A value that `line` writes as it is; a number that is no integer of 64 bits is a fragment of JSON, since
+no float is exact."""
 
 
 def check_filled(stream: Stream) -> None:
@@ -54,9 +56,12 @@ def spelled(instant_us: int, stream: Stream, nanos: int = 0) -> Spelled:
     kind = field.type if field is not None else "any"
     total, unit = instant_us * 1_000 + nanos, _NANOSECONDS[type]
     if kind == "integer" or total % unit == 0:
-        return str(total // unit) if kind == "string" else total // unit
-    whole, rest = divmod(abs(total), unit)
-    text = f"{'-' if total < 0 else ''}{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}"
+        text = str(total // unit)
+        if kind != "string" and -_INT64 <= total // unit < _INT64:
+            return total // unit
+    else:
+        whole, rest = divmod(abs(total), unit)
+        text = f"{'-' if total < 0 else ''}{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}"
     return text if kind == "string" else orjson.Fragment(text)
 
 
