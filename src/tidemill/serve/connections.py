@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tidemill.model.errors import Retry
 from tidemill.serve.problems import MEDIA, document
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
 MAX_HEAD: Final = 64 * 1024  # bytes of request line and headers that are not whole yet
+MAX_QUEUED: Final = 64  # requests of a connection that wait for the answer to the one before
 _FULL: Final = orjson.dumps(
     document(
         503,
@@ -50,7 +51,8 @@ class Connection(HttpToolsProtocol):
         self._patience = patience  # seconds
         self._most = most  # connections
         self._heading = False  # within a request line or headers
-        self._head = 0  # bytes of them so far
+        self._head = 0  # bytes of them, beside those that came with what was before
+        self._answering: RequestResponseCycle | None = None  # with requests queued, not the last one
         self._waiting: asyncio.TimerHandle | None = None  # for a head, or the rest of a refused body
         self._stalled: asyncio.TimerHandle | None = None  # while the client does not read
 
@@ -68,27 +70,43 @@ class Connection(HttpToolsProtocol):
         self._wait_no_more()
         if self._stalled is not None:
             self._stalled.cancel()
+        self.pipeline.clear()
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._heading = True
+        self._head = -1  # what came before it in the same piece is not known, so the piece is not counted
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._heading = False
         super().on_headers_complete()
+        if len(self.pipeline) > MAX_QUEUED:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._waiting is None and self.transport.is_closing():
+            self._wait()  # for the client to read the rest
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         cycle = self.cycle
         if self._heading:
-            self._head += len(data)
+            self._head = 0 if self._head < 0 else self._head + len(data)
             if self._head > MAX_HEAD:
                 self._refuse(431, "header", f"the headers are larger than {MAX_HEAD} bytes")
             elif self._waiting is None:
                 self._wait()
         elif cycle is not None and not cycle.response_complete:
-            self._head = 0
             self._wait_no_more()
         elif self._waiting is None:  # the rest of a body that was refused, or nothing that is a request
             self._wait()
@@ -116,8 +134,7 @@ class Connection(HttpToolsProtocol):
             self._waiting = None
 
     def _let_go(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.abort()
+        self.transport.abort()
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
         """Answer what is no request, and end the connection."""
@@ -127,6 +144,8 @@ class Connection(HttpToolsProtocol):
         head = f"content-type: {MEDIA}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.close()
+        if self._waiting is None:
+            self._wait()
 
 
 async def _full(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -1,0 +1,217 @@
+"""Slow, half-open, oversized and rude clients: each is let go of, and whoever behaves does not notice."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+
+PATIENCE = 0.3
+QUICK = "requests: {timeout: 300ms, body: 64KiB}"
+HEAD = b"POST /v1/streams/requests/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def quick(serving):
+    return serving(gateway=QUICK)
+
+
+def dial(served) -> socket.socket:
+    host, port = served.url.removeprefix("http://").split(":")
+    found = socket.create_connection((host, int(port)), timeout=20)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that the server still says before it closes the connection."""
+    found = b""
+    try:
+        while piece := connection.recv(65536):
+            found += piece
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def problem(answer: bytes) -> dict[str, object]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head, answer
+    return json.loads(body)
+
+
+def held(served) -> int:
+    """Bytes of bodies that are counted."""
+    return served.gateway.memory.usage()["requests"][0]
+
+
+def test_headers_that_never_end_are_given_up_while_others_are_served(quick):
+    began = time.monotonic()
+    with dial(quick) as slow, dial(quick) as silent:
+        slow.sendall(HEAD)
+        for number in range(5):
+            assert quick.send("requests", quick.request(f"e{number}")).status_code == 202
+        assert rest(slow) == b""
+        assert rest(silent) == b""
+    assert PATIENCE <= time.monotonic() - began < 10 * PATIENCE
+
+
+def test_headers_that_come_by_single_bytes_are_given_up_as_well(quick):
+    began = time.monotonic()
+    sent = 0
+    with dial(quick) as slow:
+        slow.settimeout(PATIENCE / 20)
+        try:
+            while time.monotonic() - began < 20 * PATIENCE:
+                slow.sendall(HEAD[sent % len(HEAD) :][:1])
+                sent += 1
+                try:
+                    if slow.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    pass
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert sent > 1
+    assert time.monotonic() - began < 10 * PATIENCE
+
+
+def test_a_body_that_stalls_is_408_while_others_are_served(quick):
+    with dial(quick) as slow:
+        slow.sendall(HEAD + b'Content-Length: 100\r\n\r\n{"event_id":')
+        assert quick.send("requests", quick.request("a")).status_code == 202
+        slow.settimeout(10)
+        answer = slow.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    told = problem(answer)
+    assert (told["code"], told["retry"]) == ("timeout", "later")
+    assert "0.3 s" in told["detail"]
+    assert held(quick) == 0
+
+
+def test_a_body_in_many_pieces_is_read_as_long_as_they_keep_coming(quick):
+    body = json.dumps(quick.request("a", api="x" * 2000)).encode()
+    with dial(quick) as steady:
+        steady.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for start in range(0, len(body), 100):
+            piece = body[start : start + 100]
+            steady.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        steady.sendall(b"0\r\n\r\n")
+        assert steady.recv(65536).startswith(b"HTTP/1.1 202 ")
+    quick.settle()
+    assert quick.mill.ledger("requests")[0].counts.accepted == 1
+
+
+def test_who_leaves_in_the_middle_of_a_body_leaves_no_memory_behind(quick):
+    with dial(quick) as leaving:
+        leaving.sendall(HEAD + b"Content-Length: 60000\r\n\r\n" + b" " * 30000)
+        while held(quick) == 0:
+            quick.http.get("/healthz")
+    while held(quick):
+        quick.http.get("/healthz")
+    assert held(quick) == 0
+    assert quick.gateway.status().acknowledged == 0
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(quick):
+    with dial(quick) as large:
+        large.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: 65537\r\n\r\n")
+        answer = large.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    told = problem(answer)
+    assert (told["code"], told["where"]) == ("too_large", "gateway.requests.body")
+
+
+def test_a_body_that_turns_out_too_large_is_refused_and_the_connection_lives_on(quick):
+    body = b" " * 70_000
+    with dial(quick) as large:
+        large.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        large.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+        assert large.recv(65536).startswith(b"HTTP/1.1 413 ")
+        large.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert large.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert held(quick) == 0
+
+
+def test_the_rest_of_a_refused_body_is_not_waited_for_for_ever(quick):
+    with dial(quick) as endless:
+        endless.sendall(HEAD + b"Content-Length: 999999999\r\n\r\n")
+        assert endless.recv(65536).startswith(b"HTTP/1.1 413 ")
+        try:
+            while True:
+                endless.sendall(b" " * 1024)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+
+def test_headers_without_measure_are_431(quick):
+    with dial(quick) as rude:
+        rude.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 400_000)
+        answer = rest(rude)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert problem(answer)["code"] == "header"
+
+
+def test_what_is_no_http_is_400(quick):
+    with dial(quick) as rude:
+        rude.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        answer = rest(rude)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert problem(answer)["code"] == "input"
+
+
+def test_beyond_the_limit_of_connections_there_is_503_and_room_again_afterwards(serving):
+    served = serving(gateway="requests: {connections: 2}")
+    with dial(served) as first, dial(served) as second:
+        ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for connection in (first, second):
+            connection.sendall(ask)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        refused = served.http.get("/healthz")
+        assert refused.status_code == 503
+        assert refused.json()["code"] == "busy"
+        assert refused.headers["retry-after"] == "1"
+        first.sendall(ask)
+        assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
+    while served.http.get("/healthz").status_code != 200:
+        pass
+
+
+def test_who_does_not_read_the_answers_is_let_go(quick):
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with dial(quick) as deaf:
+        sent = 0
+        try:
+            while sent < 100_000:
+                deaf.sendall(ask * 10)
+                sent += 10
+                quick.http.get("/healthz")
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert sent < 100_000
+    assert quick.send("requests", quick.request("a")).status_code == 202
+
+
+def test_requests_that_do_not_wait_for_answers_are_answered_in_order_up_to_a_limit(quick):
+    ask = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with dial(quick) as hasty:
+        hasty.sendall(b"".join(ask % name for name in (b"healthz", b"nothing") * 10))
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < 20 or not answers.endswith(b"}"):
+            answers += hasty.recv(65536)
+    assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404"] * 10
+    with dial(quick) as greedy:
+        greedy.sendall((ask % b"healthz") * 5000)
+        assert rest(greedy).count(b"HTTP/1.1 ") < 5000
+
+
+def test_a_connection_is_used_for_many_requests_and_says_nothing_of_its_server(quick):
+    with dial(quick) as connection:
+        for number in range(10):
+            body = json.dumps(quick.request(f"e{number}")).encode()
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            answer = connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 202 ")
+            assert b"\r\nserver:" not in answer.lower()
