@@ -26,6 +26,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "windows", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
         "verify", "recover", "bench",
+        "serve", "up",
     ]  # fmt: skip
     assert BEHIND == ["token create", "token list", "token revoke"]
     shown = cli("--help").out

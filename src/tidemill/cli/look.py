@@ -15,9 +15,13 @@ from tidemill.model.slices import SliceStatus
 
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
 def status(session: Session) -> int:
-    """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows."""
+    """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
+    the gateway gathers events, and which ones run."""
+    from tidemill.gateway.standing import running
+
     with session.mill() as mill:
-        session.out.status(mill.clock(), mill.status())
+        project = mill.project
+        session.out.status(mill.clock(), mill.status(), project.gateway, running(project.warehouse))
     return OK
 
 

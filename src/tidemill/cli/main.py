@@ -16,6 +16,7 @@ from tidemill.cli import (  # noqa: F401 - they declare the commands
     look,
     prove,
     results,
+    serve,
     start,
     tokens,
     windows,

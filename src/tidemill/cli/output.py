@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 from tidemill.cli.output_access import AccessOutput, JsonAccess, TextAccess
 from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
+from tidemill.cli.output_serving import JsonServing, ServingOutput, TextServing
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
 from tidemill.model.errors import TidemillError
+from tidemill.model.gateway import GatewayStatus
 from tidemill.model.slices import SliceEntry
 from tidemill.model.windows import Member, Window
+from tidemill.plain import gateway as plain_gateway
 from tidemill.plain import shapes as plain
 from tidemill.plain import ticks as plain_ticks
 from tidemill.plain import windows as plain_windows
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from tidemill.audit import Audit
     from tidemill.cli.sample import SampleFile
+    from tidemill.config.gateway import Gateway
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.plain.ticks import Remaking
@@ -68,6 +72,11 @@ class Output(Protocol):
         """The same for what is said of tokens."""
         ...
 
+    @property
+    def serving(self) -> ServingOutput:
+        """The same for what is said of servers."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -90,7 +99,12 @@ class Output(Protocol):
         ...
 
     def tick(self, report: TickReport) -> None: ...
-    def status(self, now: int, streams: Sequence[StreamStatus]) -> None: ...
+    def status(
+        self, now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
+    ) -> None:
+        """Where the streams stand; how events are gathered, and who does so now."""
+        ...
+
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None: ...
     def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None: ...
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None: ...
@@ -112,6 +126,7 @@ class JsonOutput:
         self.results: ResultsOutput = JsonResults(self._print)
         self.asked: AskOutput = JsonAsk(self._print)
         self.access: AccessOutput = JsonAccess(self._print)
+        self.serving: ServingOutput = JsonServing(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -153,8 +168,12 @@ class JsonOutput:
     def tick(self, report: TickReport) -> None:
         self._print(plain_ticks.tick(report, details=self._details))
 
-    def status(self, now: int, streams: Sequence[StreamStatus]) -> None:
-        self._print(plain.status(now, streams))
+    def status(
+        self, now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
+    ) -> None:
+        gateways = [plain_gateway.status(one) for one in running]
+        settings = plain_gateway.settings(gateway)
+        self._print({**plain.status(now, streams), "gateway": settings, "gateways": gateways})
 
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None:
         self._print({"slices": [plain.entry(entry) for entry in entries], "more": more})
@@ -198,6 +217,7 @@ class TextOutput:
         self.results: ResultsOutput = TextResults(voice)
         self.asked: AskOutput = TextAsk(voice)
         self.access: AccessOutput = TextAccess(voice)
+        self.serving: ServingOutput = TextServing(voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
@@ -288,11 +308,15 @@ class TextOutput:
         for line in tick_lines(report, details=self._verbose > 0):
             self._line(*line)
 
-    def status(self, now: int, streams: Sequence[StreamStatus]) -> None:
+    def status(
+        self, now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
+    ) -> None:
+        from tidemill.cli.tables_serving import gateways_table
         from tidemill.cli.tables_status import status_table
 
         for stream in streams:
             self._print(status_table(now, stream))
+        self._print(gateways_table(gateway, running))
 
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None:
         from tidemill.cli.tables import ledger_table

@@ -1,0 +1,130 @@
+"""The commands that serve: serve, up."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import Interval as Wait
+from tidemill.cli.settings import pause_of
+from tidemill.model.time import SECOND
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+    from tidemill.plain.results import Flushed
+    from tidemill.reports import TickReport
+    from tidemill.serving import Started
+
+Host = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Where to listen; by default gateway.host, which is 127.0.0.1."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, metavar="N", help="By default gateway.port, which is 8470; 0 is any free one."
+    ),
+]
+
+
+@command(
+    "serve",
+    Panel.SERVE,
+    "tidemill serve",
+    "tidemill serve --host 0.0.0.0 --port 8470",
+    "tidemill serve --port 0 --output json",
+)
+def serve(session: Session, host: Host = None, port: Port = None) -> int:
+    """Take events over HTTP and answer queries, until Ctrl-C or SIGTERM.
+
+    Events are durable when they are acknowledged, and become slices within seconds. `tidemill run` beside
+    it, in another process, decides about them and builds. Without a token, only this machine is served.
+    """
+    from tidemill.cli.stopping import until_stopped
+    from tidemill.serving import serve as run
+
+    def work(stop: threading.Event) -> None:
+        with session.mill() as mill:
+            run(mill, stop, host=host, port=port, told=lambda what: _told(session, mill, what, None))
+            session.out.note("stopped")
+
+    until_stopped(work)
+    return OK
+
+
+@command(
+    "up",
+    Panel.SERVE,
+    "tidemill up",
+    "tidemill up --port 0 --output json",
+    "tidemill up --interval 250ms",
+)
+def up(session: Session, host: Host = None, port: Port = None, interval: Wait = "1s") -> int:
+    """All of Tidemill in one process: `serve` and `run`. What is sent is decided and built at once.
+
+    In a folder without a tidemill.yaml it makes one, with streams for events, logs and traces. A stop
+    takes no more requests, lands what is in open windows and works it off.
+    """
+    from tidemill.cli.stopping import until_stopped
+    from tidemill.serving import up as run
+
+    wait = pause_of(interval)
+    made = _declared(session)
+    with session.working() as progress:
+
+        def work(stop: threading.Event) -> None:
+            def ticked(report: TickReport) -> None:
+                if not report.idle:
+                    session.out.tick(report)
+
+            def flushed(done: Flushed) -> None:
+                if any(not one.idle for of in done.values() for one in of):
+                    session.out.results.flushed(done)
+
+            with session.mill(progress) as mill:
+                run(
+                    mill,
+                    stop,
+                    host=host,
+                    port=port,
+                    interval=wait / SECOND,
+                    told=lambda what: _told(session, mill, what, made),
+                    on_tick=ticked,
+                    on_flush=flushed,
+                )
+                session.out.note("stopped")
+
+        until_stopped(work)
+    return OK
+
+
+def _declared(session: Session) -> Path | None:
+    """Where there is no project, make one; the file that was made."""
+    from tidemill.config import FILE_NAME
+
+    folder = session.settings.project
+    file = folder / FILE_NAME
+    if not folder.is_dir() or file.exists():
+        return None
+
+    import yaml
+
+    from tidemill.config.events_template import EVENTS_TEMPLATE
+
+    with file.open("x", encoding="utf-8") as made:  # never over one that somebody else makes meanwhile
+        made.write(EVENTS_TEMPLATE)
+    session.out.serving.declared(file, list(yaml.safe_load(EVENTS_TEMPLATE)["streams"]))
+    return file
+
+
+def _told(session: Session, mill: Mill, what: Started, made: Path | None) -> None:
+    from tidemill.cli.trying import curl_line
+
+    first = next(iter(mill.project.streams.values()), None)
+    line = None if first is None else curl_line(what.url, first, mill.clock(), token=what.tokens > 0)
+    session.out.serving.started(what, made, line)

@@ -1,0 +1,113 @@
+"""Servers and gateways as tables for people.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.shown import shown
+from tidemill.cli.tables import many, pairs_table, size
+from tidemill.config.gateway import AdaptiveWindow, Gateway, SessionWindow, SlidingWindow
+from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
+from tidemill.model.time import format_duration, format_instant
+
+if TYPE_CHECKING:
+    from tidemill.serving import Started
+
+STYLES = {Pressure.LOW: "green", Pressure.MEDIUM: "", Pressure.HIGH: "yellow", Pressure.EMERGENCY: "red"}
+
+
+def started_table(of: Started) -> Table:
+    settings, what = of.settings, "gateway, API and pipeline" if of.pipeline else "gateway and API"
+    pairs = [
+        ("address", Text(f"{of.url}  ({what}; {shown(of.gateway)})")),
+        ("streams", Text(", ".join(map(shown, of.streams)) or "none")),
+        ("warehouse", Text(shown(str(of.warehouse)))),
+        *settings_pairs(settings),
+        ("access", Text(_access(of.tokens))),
+    ]
+    otlp = [
+        f"{signal} to {shown(stream)}"
+        for signal, stream in (("logs", settings.otlp.logs), ("traces", settings.otlp.traces))
+        if stream in of.streams
+    ]
+    if otlp:
+        pairs.append(("OTLP", Text(f"{of.url}/v1/otlp  ({', '.join(otlp)})")))
+    for one in of.taken_up:
+        told = f"{many(one.events, 'event')} that gateway {shown(one.gateway)} had acknowledged when it died"
+        pairs.append(("taken up", Text(told, style="yellow")))
+    return pairs_table("serving", pairs)
+
+
+def _access(tokens: int) -> str:
+    if tokens:
+        return f"{many(tokens, 'token')}: every request shows one"
+    return "this machine only, without a token; `tidemill token create` changes that"
+
+
+def settings_pairs(settings: Gateway) -> Iterator[tuple[str, Text]]:
+    memory, triggers = settings.memory, settings.triggers
+    yield "window", Text(_window(settings))
+    early = [
+        *([many(triggers.count, "event")] if triggers.count is not None else []),
+        *([size(triggers.bytes)] if triggers.bytes is not None else []),
+        *([f"rate changed by {triggers.rate_change:.0%}"] if triggers.rate_change is not None else []),
+        *([f"{triggers.memory:.0%} of memory"] if triggers.memory is not None else []),
+        *map(shown, triggers.custom),
+    ]
+    yield "closed early by", Text(", ".join(early) or "nothing")
+    marks = f"slower from {memory.high_water:.0%}, refused from {memory.emergency:.0%}"
+    yield "memory", Text(f"{size(memory.max)} at most; {marks}")
+
+
+def _window(settings: Gateway) -> str:
+    window = settings.window
+    if isinstance(window, AdaptiveWindow):
+        bounds = f"{format_duration(window.min)} to {format_duration(window.max)}"
+        return f"adaptive, {bounds}, for {many(window.target, 'event')}"
+    if isinstance(window, SlidingWindow):
+        return f"sliding, {format_duration(window.size)} every {format_duration(window.step)}"
+    if isinstance(window, SessionWindow):
+        return f"session, {format_duration(window.gap)} of silence, {format_duration(window.max)} at most"
+    return f"{window.kind}, {format_duration(window.size)}"
+
+
+def gateways_table(settings: Gateway, running: Sequence[GatewayStatus]) -> Table:
+    pairs = list(settings_pairs(settings))
+    pairs.append(("running", Text(", ".join(shown(one.gateway) for one in running) or "none")))
+    for one in running:
+        pairs += _gateway(one)
+    return pairs_table("gateway", pairs)
+
+
+def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:
+    used, allowed = of.memory.get("total", (0, 0))
+    yield (
+        shown(of.gateway),
+        Text.assemble(
+            f"{shown(of.address or 'starting')}, process {of.pid}, {size(used)} of {size(allowed)} in use, ",
+            (f"pressure {of.pressure.value}", STYLES[of.pressure]),
+            f"  (as of {format_instant(of.at)})",
+        ),
+    )
+    refused = f", {many(of.refused, 'request')} refused" if of.refused else ""
+    yield "", Text(f"{many(of.acknowledged, 'event')} acknowledged, {of.landed:,} landed{refused}")
+    closed = ", ".join(f"{shown(name)} {count:,}" for name, count in sorted(of.windows.items()))
+    yield (
+        "",
+        Text(f"log {size(of.wal_bytes)} in {many(of.wal_segments, 'segment')}; closed by {closed or 'none'}"),
+    )
+    for buffer in of.buffers:
+        yield "", Text(_buffer(buffer))
+
+
+def _buffer(of: BufferState) -> str:
+    held = f"{many(of.events, 'event')}, {size(of.bytes)}" if of.events else "empty"
+    lasts = f"{of.kind} of {format_duration(of.duration)} at {of.rate:,.1f} events/s"
+    return f"{shown(of.stream)} from {shown(of.source)}: {held}; {lasts}"

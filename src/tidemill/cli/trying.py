@@ -1,0 +1,65 @@
+"""A first event for a stream, and the command that sends it: made from the declaration, so that it passes.
+
+It is for a person to try; nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidemill.model.time import MILLISECOND, SECOND, format_instant
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+
+_VALUES: Final[Mapping[str, object]] = {
+    "string": "hello",
+    "integer": 1,
+    "decimal": 1,
+    "float": 1.5,
+    "boolean": True,
+    "object": {},
+    "array": [],
+    "any": "hello",
+}
+_TIMES: Final[Mapping[str, Callable[[int], object]]] = {
+    "iso8601": lambda now: format_instant(now),
+    "unixtimestamp_s": lambda now: now // SECOND,
+    "unixtimestamp_ms": lambda now: now // MILLISECOND,
+    "unixtimestamp_us": lambda now: now,
+    "unixtimestamp_ns": lambda now: now * 1000,
+}
+
+
+def first_event(stream: Stream, now: int) -> dict[str, object] | None:
+    """An event of now that is accepted; None where the declaration does not say how one looks."""
+    spelled = _TIMES.get(stream.event_time.type or "") if stream.time_column is not None else None
+    if stream.messages is not None or (stream.time_column is not None and spelled is None):
+        return None
+    event: dict[str, object] = {}
+    for name in stream.identity:
+        event[name] = "first" if stream.fields[name].type == "string" else _VALUES[stream.fields[name].type]
+    if stream.time_column is not None and spelled is not None:
+        event[stream.time_column] = spelled(now)
+    if stream.event_type is not None:
+        event[stream.event_type.column] = stream.event_type.allowed[0]
+    if stream.tenant.column is not None:
+        event[stream.tenant.column] = "acme"
+    for name, field in stream.fields.items():
+        if field.required and name not in event:
+            event[name] = _VALUES[field.type]
+    return event
+
+
+def curl_line(url: str, stream: Stream, now: int, *, token: bool) -> str | None:
+    """Sends a first event and waits for what becomes of it."""
+    event = first_event(stream, now)
+    if event is None:
+        return None
+    headers = ["content-type: application/json", *(["authorization: Bearer tm_…"] if token else [])]
+    given = " ".join(f"-H {shlex.quote(header)}" for header in headers)
+    body = shlex.quote(json.dumps(event, ensure_ascii=False))
+    return f"curl {given} -d {body} {shlex.quote(f'{url}/v1/streams/{stream.name}/events?wait=1')}"
