@@ -406,3 +406,64 @@ def test_a_large_slice_is_named_as_far_as_is_cheap(plant: Plant, monkeypatch: py
     named = [one.event_id for one in found.outcomes]
     assert named[0] == named[1] == "e-000001"
     assert named[-1] is None
+
+
+# -- whose it is that was not accepted
+
+
+def test_a_refused_record_is_of_the_tenant_that_it_names(plant: Plant) -> None:
+    """Whatever else is wrong with it; one that can be read in two ways names nobody."""
+    with plant.open() as mill:
+        land(
+            mill,
+            request(1, tenant="acme", event_type="x"),
+            request(2, tenant="globex", event_id=None),
+            request(3, tenant="acme"),
+            request(3, tenant="acme", api="/other"),
+            request(4, tenant=None),
+            request(5, tenant=7),
+            b'{"tenant": "acme", "cut',
+            b'{"tenant": "acme", "tenant": "globex"}',
+        )
+        mill.tick()
+        told = [(row["reason"], row["tenant"]) for row in plant.quarantine()]
+    assert told == [
+        ("unknown_type", "acme"),
+        ("missing_id", "globex"),
+        ("conflict", "acme"),
+        ("missing_field", None),
+        ("missing_field", None),
+        ("malformed", None),
+        ("malformed", None),
+    ]
+
+
+def test_all_that_is_refused_of_a_stream_of_one_tenant_is_its_own(new_plant: NewPlant) -> None:
+    plant = new_plant(CONFIG.replace("tenant: {column: tenant}", "tenant: {value: acme}"))
+    with plant.open() as mill:
+        land(mill, request(1, tenant="globex", event_type="x"), b"no JSON")
+        mill.tick()
+        assert [row["tenant"] for row in plant.quarantine()] == ["acme", "acme"]
+
+
+def test_a_tenant_is_shown_what_it_sent_and_what_names_it(plant: Plant) -> None:
+    """By the row itself, else by whose token brought it, as the window recorded it; else it is nobody's."""
+    unnamed = json.dumps({"window": {"id": "w", "unnamed": [[2, "acme"], [3, "globex"]]}})
+    with plant.open() as mill:
+        land(
+            mill,
+            request(1, tenant="acme", event_type="x"),
+            b"acme's",
+            b"globex's",
+            b"nobody's",
+            request(2, tenant="globex", event_type="x"),
+            metadata=unnamed,
+        )
+        mill.tick()
+        lines = {
+            tenant: mill.quarantine("requests", tenant=tenant).column("line").to_pylist()
+            for tenant in ("acme", "globex", "initech", None)
+        }
+        some = mill.quarantine("requests", tenant="acme", reason="malformed", limit=1)
+    assert lines == {"acme": [1, 2], "globex": [3, 5], "initech": [], None: [1, 2, 3, 4, 5]}
+    assert some.column("payload").to_pylist() == [b"acme's"]

@@ -332,6 +332,7 @@ def _refusals(chunk: WriteChunk, data: np.ndarray) -> Iterator[dict[str, object]
             "outcome": Outcome.REJECTED.value,
             "reason": row["reason"],
             "detail": row["detail"],
+            "tenant": row["tenant"],
             "payload": data[row["start"] : row["end"]].tobytes(),
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
@@ -110,6 +110,7 @@ class Refused:
 
     reason: Reject
     detail: str
+    tenant: str | None = None  # whose it says it is, whatever else is wrong with it
 
 
 class RuleError(Exception):
@@ -244,6 +245,13 @@ def _tenant(value: object, plan: ReadPlan) -> str:
     return found
 
 
+def _claimed(value: object, plan: ReadPlan) -> str | None:
+    try:
+        return _tenant(value, plan)
+    except RuleError:
+        return None
+
+
 def _event_type(value: object, plan: ReadPlan) -> str | None:
     if plan.type_column is None:
         return None
@@ -364,6 +372,7 @@ def _measure(found: object, rule: ColumnRule) -> int | None:
 
 def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
     """One record against the rules, in their order."""
+    value: object = None
     try:
         if len(record) > plan.record_bytes:
             raise RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
@@ -376,7 +385,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         _skew(instant, plan, arrival)
         _sealed(instant, plan)
     except RuleError as broken:
-        return broken.refused
+        return replace(broken.refused, tenant=_claimed(value, plan))
     return Judged(
         tenant=tenant,
         event_id=event_id,

@@ -1,6 +1,6 @@
-"""What one record says of itself, without judging it: its id, and the tenant that it names.
+"""Which record it is that people are told of: the id that it has, if it has one.
 
-Never for the gate: `judge` decides whether a record passes, this only tells people which one was meant.
+Never for the gate: `judge` decides whether a record passes, this judges nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from tidemill.records.judge import RuleError, at, id_text, identity, parse
-from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES
+from tidemill.records.plan import MAX_ID_BYTES
 
 _DEEP: Final = 1000  # of a record that may be deeper than the gate lets it be
 
@@ -37,15 +37,3 @@ def _exact_id(record: bytes, columns: Sequence[str]) -> str | None:
         return identity(parse(record, _DEEP), columns)
     except RuleError:
         return None
-
-
-def tenant_named(record: bytes, column: str) -> str | None:
-    """The tenant that stands in the column; None when nothing usable does, or the record can be read in two
-    ways."""
-    try:
-        found = at(parse(record, _DEEP), column)
-    except RuleError:
-        return None
-    if not isinstance(found, str) or not 0 < len(found.encode()) <= MAX_TENANT_BYTES:
-        return None
-    return found

@@ -58,6 +58,7 @@ REJECTS = pa.schema(
         ("row", pa.int32()),
         ("reason", pa.string()),
         ("detail", pa.string()),
+        ("tenant", pa.string()),  # null where it can not be told
         ("start", pa.int64()),
         ("end", pa.int64()),
     ]
@@ -80,7 +81,7 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         return ReadChunk(fast, REJECTS.empty_table())
     judged: list[Judged] = []
     judged_rows: list[int] = []
-    refused: list[tuple[int, str, str, int, int]] = []
+    refused: list[tuple[int, str, str, str | None, int, int]] = []
     for row in rows.tolist():
         start, end = int(chunk.starts[row]), int(chunk.ends[row])
         # An over-long record is told by its length alone; its bytes need not be copied.
@@ -88,7 +89,8 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
         verdict = judge(record, plan, arrival)
         if isinstance(verdict, Refused):
-            refused.append((row, verdict.reason.value, verdict.detail, start + chunk.base, end + chunk.base))
+            place = start + chunk.base, end + chunk.base
+            refused.append((row, verdict.reason.value, verdict.detail, verdict.tenant, *place))
         else:
             judged.append(verdict)
             judged_rows.append(row)
