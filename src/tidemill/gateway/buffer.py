@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from tidemill.config import Stream
 from tidemill.config.gateway import Gateway as Settings
@@ -23,6 +24,8 @@ from tidemill.gateway.sliding import Panes
 from tidemill.gateway.triggers import Circumstances, Custom, OpenWindow, custom_triggers, trigger_of
 from tidemill.model.gateway import BufferState, Entry, Trigger, WindowOutput, WindowStats
 from tidemill.model.slices import Format
+
+FEEDS: Final = 8  # sliding ones that can know as many keys as memory.windows allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Buffer:
         self._kind = settings.window
         self._triggers = settings.triggers
         self._custom = custom_triggers(settings.triggers.custom) if custom is None else tuple(custom)
-        self._panes = Panes(self._kind) if isinstance(self._kind, SlidingWindow) else None
+        most = settings.memory.windows // FEEDS
+        self._panes = Panes(self._kind, most) if isinstance(self._kind, SlidingWindow) else None
         self._gap = self._kind.gap if isinstance(self._kind, SessionWindow) else None
         self._set_aside: deque[Taken] = deque()
         self._entries: list[Entry] = []
@@ -116,6 +120,12 @@ class Buffer:
     def is_empty(self) -> bool:
         """Whether there is nothing to let out, neither open nor set aside."""
         return not self._entries and not self._set_aside
+
+    def is_idle(self, now: int) -> bool:
+        """Whether a new buffer would do as well: nothing is in it, nothing came lately, and no window that
+        slides reaches back to anything."""
+        seen = self._panes is None or self._panes.is_over(now)
+        return self.is_empty and seen and self.monitor.rate(now) == 0.0
 
     @property
     def held(self) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 from tidemill.model.time import MILLISECOND, SECOND
 
 SAMPLES: Final = 256  # of arrivals in a span
-TICKS: Final = 10  # rates that are remembered of each span
+TICKS: Final = 5  # rates that are remembered of each span; with more, a step is told as many small ones
 RECENT: Final = 5
 BEFORE: Final = 10
 LEAST: Final = 10  # rates, before a change is told at all
@@ -24,7 +24,7 @@ class RateMonitor:
     The rate is what came in the last `span` over the time since the first of it. A single sample tells
     nothing about time, so it counts as all that comes in a span.
 
-    Changes are told by rates that are taken every tenth of a span from the first arrival on, whether
+    Changes are told by rates that are taken every fifth of a span from the first arrival on, whether
     something comes or not: a thousand requests in a millisecond are not ten rates.
     """
 
@@ -99,7 +99,7 @@ class RateMonitor:
         """The change was acted upon: it is not told again.
 
         What is remembered is forgotten, and nothing is remembered for a span: by then, no rate is made of
-        arrivals before this instant. So the next change is told two spans from here, at the earliest.
+        arrivals before this instant. So the next change is told three spans from here, at the earliest.
         """
         self._history.clear()
         if self._tick is not None:

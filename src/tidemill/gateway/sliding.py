@@ -1,7 +1,8 @@
 """The statistics of a sliding window: over the last `size`, told at every `step`.
 
 Keeps numbers of what came, never the events. Each pane is as long as divides both, so every edge that a
-window can have lies between two of them and the numbers are exact.
+window can have lies between two of them and the numbers are exact. Only keys are limited: beyond what
+memory they may take the oldest ones are forgotten, and then there are at least as many as told.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidemill.model.gateway import WindowStats
 PANE_BYTES: Final = 400  # of a pane besides its keys
 
 Hashes = npt.NDArray[np.int64]
+_NO_KEYS: Final[Hashes] = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -36,7 +38,8 @@ class _Pane:
 class Panes:
     """Of one feed, in the order of arrival. Not safe to use from several threads."""
 
-    def __init__(self, window: SlidingWindow) -> None:
+    def __init__(self, window: SlidingWindow, most: int) -> None:
+        self._most = most  # bytes of keys
         self._size = window.size
         self._length = math.gcd(window.size, window.step)
         self._panes: deque[_Pane] = deque()
@@ -54,15 +57,28 @@ class Panes:
         """What came from `first` to `last`: both in one pane, and not before what was added."""
         number = self.number_of(first)
         assert number == self.number_of(last), (first, last)
-        hashes = np.fromiter(keys, dtype=np.int64, count=len(keys))
+        hashes = np.unique(np.fromiter(keys, dtype=np.int64, count=len(keys)))
         if self._panes and self._panes[-1].number == number:
             pane = self._panes[-1]
             pane.last = last
             pane.events += events
             pane.bytes += size
             pane.keys = np.union1d(pane.keys, hashes)
-            return
-        self._panes.append(_Pane(number, first, last, events, size, np.unique(hashes)))
+        else:
+            self._panes.append(_Pane(number, first, last, events, size, hashes))
+        self._limit_keys()
+
+    def is_over(self, now: int) -> bool:
+        """Whether no window that closes after `now` reaches back to anything in it."""
+        return not self._panes or self._panes[-1].last < now - self._size
+
+    def _limit_keys(self) -> None:
+        taken = sum(pane.keys.nbytes for pane in self._panes)
+        for pane in self._panes:
+            if taken <= self._most:
+                return
+            taken -= pane.keys.nbytes
+            pane.keys = _NO_KEYS
 
     def stats(self, until: int) -> WindowStats:
         """Of all that came in the `size` before `until`; what is older is forgotten."""
