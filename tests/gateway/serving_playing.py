@@ -1,0 +1,168 @@
+"""A server as a process of its own, and clients that are processes of their own, for tests that kill it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+PROJECT = """
+version: 1
+{settings}
+streams:
+  requests:
+    schema:
+      event_id: {{type: string, required: true}}
+      ts: {{type: integer, required: true}}
+      tenant: {{type: string, required: true}}
+      amount: {{type: decimal, scale: 2}}
+      text: string
+    event_time: {{column: ts, type: unixtimestamp_ms}}
+    identity: event_id
+    tenant: {{column: tenant}}
+    metrics:
+      requests: {{kind: counter, measures: [amount]}}
+"""
+START = 1_700_000_000_000
+PATIENCE = 60.0
+
+# Posts its events until each was acknowledged, and writes the id of each that was to its own file.
+CLIENT = textwrap.dedent(
+    """
+    import http.client, json, random, sys, time
+    port, number, events, size, path, deadline, text = json.loads(sys.argv[1])
+    source = random.Random(number)
+    start = 1700000000000
+    made = [
+        {"event_id": f"{number}-{n}", "ts": start + n, "tenant": f"t{number % 2}", "amount": n % 100 + 0.25,
+         "text": "x" * text}
+        for n in range(events)
+    ]
+    told = open(path, "w")
+    until = time.time() + deadline
+    tries = slowed = 0
+    link = None
+    while made and time.time() < until:
+        batch = made[: source.randint(1, size)]
+        body = "".join(json.dumps(event) + "\\n" for event in batch)
+        tries += 1
+        try:
+            if link is None:
+                link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            link.request("POST", "/v1/streams/requests/events", body, {"Content-Type": "application/x-ndjson"})
+            answer = link.getresponse()
+            answer.read()
+        except OSError:
+            link = None
+            time.sleep(0.02)
+            continue
+        except http.client.HTTPException:
+            link = None
+            continue
+        if answer.status in (429, 503):
+            slowed += 1
+            time.sleep(0.02)
+            continue
+        assert answer.status == 202, answer.status
+        told.writelines(event["event_id"] + "\\n" for event in batch)
+        told.flush()
+        del made[: len(batch)]
+    print(json.dumps({"left": len(made), "tries": tries, "slowed": slowed}))
+    """
+)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Server:
+    """`tidemill serve` on a folder. It may be killed, and started again at the same port."""
+
+    def __init__(self, folder: Path, settings: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tidemill.yaml").write_text(PROJECT.format(settings=settings))
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tidemill.cli.main", "serve", "--port", str(self.port)]
+        log = (self.folder / "server.log").open("ab")
+        self.process = subprocess.Popen(
+            [*command, "-p", str(self.folder)],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, (self.folder / "server.log").read_text()[-3000:]
+                assert time.monotonic() < until, "the server does not answer"
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+    def resident(self) -> int:
+        """Bytes of memory that the process has now."""
+        assert self.process is not None
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("the process is gone")
+
+
+class Clients:
+    def __init__(
+        self, server: Server, count: int, events: int, batch: int, *, deadline: float = 120.0, text: int = 40
+    ) -> None:
+        self.files = [server.folder / f"told-{number}" for number in range(count)]
+        self._running = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    CLIENT,
+                    json.dumps([server.port, number, events, batch, str(self.files[number]), deadline, text]),
+                ],
+                stdout=subprocess.PIPE,
+            )
+            for number in range(count)
+        ]
+
+    @property
+    def busy(self) -> bool:
+        return any(one.poll() is None for one in self._running)
+
+    def done(self) -> Sequence[dict[str, int]]:
+        """What each says of itself, once all have ended."""
+        found = []
+        for one in self._running:
+            out, _ = one.communicate(timeout=300)
+            assert one.returncode == 0
+            found.append(json.loads(out))
+        return found
+
+    def acknowledged(self) -> list[str]:
+        return [line for file in self.files for line in file.read_text().splitlines()]

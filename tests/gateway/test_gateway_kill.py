@@ -1,0 +1,57 @@
+"""kill -9 under load: what was acknowledged is stored, each event once, and every metric is exact."""
+
+from __future__ import annotations
+
+import random
+import time
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from tests.gateway.serving_playing import Clients, Server
+
+from tidemill.mill import Mill
+
+
+def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int) -> None:
+    server = Server(folder)
+    chance = random.Random(seed)
+    server.start()
+    clients = Clients(server, 4, events, 40, deadline=60.0 + 10 * kills)
+    for _ in range(kills):
+        time.sleep(chance.uniform(0.05, 1.0))  # a moment that nobody chose
+        server.kill()
+        server.start()
+    said = clients.done()
+    assert all(one["left"] == 0 for one in said), said
+    server.kill()  # once more, with whatever is in the log
+    acknowledged = clients.acknowledged()
+    assert len(acknowledged) == 4 * events
+    with Mill.open(folder, spark=spark) as mill:
+        mill.run_until_idle()  # takes up what the last one left
+        found = mill.query("SELECT count, sum(amount) FROM requests.requests").to_pylist()
+        stored = mill.existing("raw", "requests").snapshot()
+        import pyarrow.parquet as pq
+
+        ids = [
+            id_
+            for path in stored.paths(stored.parts)
+            for id_ in pq.read_table(path, columns=["event_id"], partitioning=None)["event_id"].to_pylist()
+        ]
+        assert not mill.quarantine("requests").num_rows
+        assert mill.verify().ok
+    assert sorted(ids) == sorted(acknowledged)
+    total = 4 * sum((Decimal(n % 100) + Decimal("0.25") for n in range(events)), Decimal(0))
+    assert sum(row["count"] for row in found) == 4 * events
+    assert sum(row["sum(amount)"] for row in found) == total
+    assert not list((folder / "warehouse" / "wal").iterdir())
+
+
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, spark) -> None:
+    killed_at_random(tmp_path / "p", spark, kills=3, events=3_000, seed=11)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_acknowledged_is_lost_or_doubled_at_length(tmp_path: Path, spark, seed: int) -> None:
+    killed_at_random(tmp_path / "p", spark, kills=20, events=30_000, seed=seed)
