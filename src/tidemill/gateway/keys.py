@@ -56,7 +56,7 @@ def _key(line: bytes, stream: Stream) -> int | None:
     if len(parts) == 1:  # alone, the number 1 and the text "1" are the same id
         return key_hash(owner, parts[0] if isinstance(parts[0], str) else str(_whole(parts[0])))
     joined = [part if isinstance(part, str) else _whole(part) for part in parts]
-    return key_hash(owner, orjson.dumps(joined).decode())
+    return key_hash(owner, repr(joined))  # not as JSON: orjson has no numbers beyond 64 bits
 
 
 def _at(value: object, path: Sequence[str]) -> object:

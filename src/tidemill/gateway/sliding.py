@@ -21,8 +21,8 @@ from tidemill.model.gateway import WindowStats
 
 PANE_BYTES: Final = 400  # of a pane besides its keys
 
-Hashes = npt.NDArray[np.int64]
-_NO_KEYS: Final[Hashes] = np.empty(0, dtype=np.int64)
+Hashes = npt.NDArray[np.uint64]
+_NO_KEYS: Final[Hashes] = np.empty(0, dtype=np.uint64)
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Panes:
         """What came from `first` to `last`: both in one pane, and not before what was added."""
         number = self.number_of(first)
         assert number == self.number_of(last), (first, last)
-        hashes = np.unique(np.fromiter(keys, dtype=np.int64, count=len(keys)))
+        hashes = np.unique(np.fromiter(keys, dtype=np.uint64, count=len(keys)))
         if self._panes and self._panes[-1].number == number:
             pane = self._panes[-1]
             pane.last = last
