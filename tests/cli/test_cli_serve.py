@@ -66,7 +66,7 @@ def requests(count: int) -> list[dict[str, object]]:
     return [
         {
             "event_id": f"e{n}",
-            "ts": now,
+            "ts": NOW,
             "event_type": "request",
             "tenant": "acme",
             "api": "/a",
