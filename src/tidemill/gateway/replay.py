@@ -2,9 +2,9 @@
 
 It never believes damage: what a crash tore off is dropped, anything else is an error that says where.
 
-Memory: the first pass reads one frame at a time and keeps 13 bytes for each entry (its place, its feed, and
-whether a window has it). Windows and entries are then read anew when they are asked for, one at a time. So
-it takes about one segment at the most (to look behind a torn tail), and the window that is at hand.
+Memory: the first pass reads one frame at a time and keeps 21 bytes for each entry (its place, its feed, its
+lsn, whether a window has it). Windows and entries are then read anew, one at a time, when they are asked
+for. So it takes about one segment at the most (to look behind a torn tail), and the window that is at hand.
 """
 
 from __future__ import annotations
@@ -76,14 +76,13 @@ class Replay:
     @property
     def rest(self) -> Iterator[Entry]:
         """Entries that no closed window has: those of one stream and source after another, by lsn."""
-        for _, feed in sorted(self._feeds.items()):
-            lsns = (
-                segment.head.first + place
-                for segment in self._segments
-                for place, number in enumerate(segment.feeds)
-                if number == feed and not segment.settled[place]
-            )
-            yield from self._read(lsns)
+        lsns: dict[int, array[int]] = {number: array("Q") for _, number in sorted(self._feeds.items())}
+        for segment in self._segments:
+            for place, number in enumerate(segment.feeds):
+                if not segment.settled[place]:
+                    lsns[number].append(segment.head.first + place)
+        for found in lsns.values():
+            yield from self._read(found)
 
     # -- the first pass
 
@@ -134,22 +133,22 @@ class Replay:
                     yield close_of(_again(file, segment, at)[1])
 
     def _settle(self, runs: Iterable[tuple[int, int]]) -> None:
-        for first, count in runs:
-            for segment in self._segments:
-                start = max(first - segment.head.first, 0)
-                end = min(first + count - segment.head.first, len(segment.settled))
-                if start < end:
-                    segment.settled[start:end] = b"\1" * (end - start)
+        for run in runs:
+            for segment, start, end in self._spans(*run):
+                segment.settled[start:end] = b"\1" * (end - start)
 
     def _has(self, first: int, count: int) -> bool:
-        return all(self._holder(lsn) is not None for lsn in range(first, first + count))
+        return sum(end - start for _, start, end in self._spans(first, count)) == count
 
-    def _holder(self, lsn: int) -> _Segment | None:
-        place = bisect_right(self._firsts, lsn) - 1
-        if place < 0:
-            return None
-        segment = self._segments[place]
-        return segment if lsn - segment.head.first < len(segment.entries) else None
+    def _spans(self, first: int, count: int) -> Iterator[tuple[_Segment, int, int]]:
+        """The places, in each segment that has some of it, of a run of entries."""
+        for segment in self._segments[max(bisect_right(self._firsts, first) - 1, 0) :]:
+            start = max(first - segment.head.first, 0)
+            end = min(first + count - segment.head.first, len(segment.entries))
+            if end <= 0:
+                return
+            if start < end:
+                yield segment, start, end
 
     def _read(self, lsns: Iterable[int]) -> Iterator[Entry]:
         """Entries that are there, by ascending lsn."""
@@ -157,8 +156,7 @@ class Replay:
         path: Path | None = None
         try:
             for lsn in lsns:
-                segment = self._holder(lsn)
-                assert segment is not None, lsn
+                segment = self._segments[bisect_right(self._firsts, lsn) - 1]
                 with storage_errors("read the log", segment.path):
                     if file is None or path != segment.path:
                         if file is not None:
