@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 
-from tidemill.serve import health, objects, problems, writing
+from tidemill.serve import health, objects, otlp, problems, writing
 from tidemill.serve.acknowledging import Acknowledging
 from tidemill.serve.described import describe
 
@@ -33,6 +33,7 @@ def create_app(service: Service) -> FastAPI:
     problems.handle(app)
     acknowledging = Acknowledging(service.gateway)
     app.include_router(writing.router(service, acknowledging))
+    app.include_router(otlp.router(service, acknowledging))
     app.include_router(objects.router())
     app.include_router(health.router())
     describe(app)

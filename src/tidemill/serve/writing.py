@@ -16,7 +16,7 @@ from starlette.responses import Response
 from tidemill.access.grants import Principal, Scope
 from tidemill.bodies.decompress import decompressed
 from tidemill.bodies.reading import media_type, read_body
-from tidemill.model.errors import NotFoundError
+from tidemill.model.errors import MediaTypeError, NotFoundError
 from tidemill.model.gateway import Entry, Receipt
 from tidemill.outcomes import Decided, EventOutcome, Status, decided
 from tidemill.serve import shapes
@@ -93,7 +93,7 @@ class _Desk:
         given = parameters(request)
         wait = waiting_time(request, given, service.project.gateway.requests.wait)
         source = source_name(given.get("source"))
-        media = media_type(request.headers.get("content-type"))
+        media = _media(request)
         service.gateway.admit()
         with Held(service.gateway.memory) as held:
             submission = await _read(service, request, held, stream, media, who, source)
@@ -120,6 +120,18 @@ class _Desk:
         ingestion = request.path_params["ingestion"]
         content = await run_in_threadpool(_ingestion, service, who, ingestion, each)
         return Response(orjson.dumps(content), media_type=JSON)
+
+
+def _media(request: Request) -> str:
+    headers = request.headers
+    media = media_type(headers.get("content-type"))
+    if "ce-specversion" in headers and not media.startswith("application/cloudevents"):
+        raise MediaTypeError(  # its id and its time would be lost
+            "CloudEvents in binary mode, with their attributes in headers, are not read",
+            where="ce-specversion",
+            hint="send them in structured mode (application/cloudevents+json), or batched",
+        )
+    return media
 
 
 async def _read(
