@@ -93,10 +93,12 @@ def test_bench_needs_a_clone(cli, project, monkeypatch):
     assert "clone the repository" in done.err
 
 
-def test_records_are_not_replayed_by_slice(cli, landed):
-    done = cli("quarantine", "requests", "--slice", "ab", "--replay")
-    assert done.code == 2
-    assert "--reason" in done.err
+def test_records_are_not_replayed_by_slice_or_tenant(cli, landed):
+    for option in ("slice", "tenant"):
+        done = cli("quarantine", "requests", f"--{option}", "ab", "--replay")
+        assert done.code == 2
+        assert f"not replayed by {option}" in done.err
+        assert "--reason" in done.err
 
 
 def test_an_interval_that_would_spin_is_refused(cli, project):

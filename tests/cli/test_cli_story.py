@@ -133,6 +133,11 @@ def test_quarantine_by_reason_and_by_slice(cli, milled):
     first = cli("ledger", "--output", "json").json["slices"][1]["id"]
     assert cli("quarantine", "requests", "--slice", first[:8], "--output", "json").json["records"] == []
     assert "nothing in quarantine" in cli("quarantine", "requests", "--slice", first[:8]).out
+    named = {record["tenant"] for record in whole["records"]} - {None}
+    for tenant in sorted(named):
+        theirs = cli("quarantine", "requests", "--tenant", tenant, "--output", "json").json["records"]
+        assert theirs == [record for record in whole["records"] if record["tenant"] == tenant]
+    assert len(named) > 1
     limited = cli("quarantine", "requests", "--limit", "2", "--output", "json").json
     assert (len(limited["records"]), limited["more"]) == (2, True)
     wrong = cli("quarantine", "requests", "--reason", "ugly")

@@ -67,6 +67,9 @@ def quarantine(
     slice_: Annotated[
         str | None, typer.Option("--slice", metavar="ID", help="Only those of this slice.")
     ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="T", help="Only those that this tenant sent, or that name it.")
+    ] = None,
     limit: Limit = 50,
     replay: Annotated[
         bool, typer.Option("--replay", metavar="", help="Land them as a new slice, to be judged again.")
@@ -78,13 +81,15 @@ def quarantine(
     """
     with session.mill() as mill:
         if replay:
-            if slice_ is not None:
+            if slice_ is not None or tenant is not None:
+                by = "slice" if slice_ is not None else "tenant"
                 raise InputError(
-                    "records are not replayed by slice", hint="use --reason, or replay all of them"
+                    f"records are not replayed by {by}", hint="use --reason, or replay all of them"
                 )
             session.out.replayed(stream, mill.replay(stream, reason=reason))
             return OK
-        found = mill.quarantine(stream, reason=reason, slice=slice_, limit=limit + 1 if limit else None)
+        most = limit + 1 if limit else None
+        found = mill.quarantine(stream, reason=reason, slice=slice_, limit=most, tenant=tenant)
     rows = found.slice(0, limit) if limit else found
     session.out.quarantine(stream, rows, more=found.num_rows > rows.num_rows)
     return OK
