@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tidemill.config.gateway import Triggers
 from tidemill.gateway.triggers import (
     NONE_IS,
-    Circumstances,
     OpenWindow,
     custom_triggers,
     has_bytes,
@@ -32,7 +31,7 @@ WINDOW = OpenWindow(
     stream="clicks", source="http", since=1000, last=1500, now=2000, events=10, bytes=500, rate=100.0,
     pressure=0.3, held=6500,
 )  # fmt: skip
-YOUNG = Circumstances(closes_at=2001)
+YOUNG = 2001  # when its time will be over
 OFF = Triggers(count=None, bytes=None, rate_change=None, memory=None)
 
 
@@ -45,7 +44,7 @@ def test_each_rule_holds_from_its_limit_on() -> None:
 
 
 def test_a_window_that_no_rule_is_about_stays_open() -> None:
-    assert trigger_of(WINDOW, Triggers(), YOUNG) is None
+    assert trigger_of(WINDOW, Triggers(), closes_at=YOUNG) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_why_it_is_closed_and_of_several_reasons_which(
     settings: dict[str, float | None], around: dict[str, int], expected: str | None
 ) -> None:
     triggers = OFF.model_copy(update=settings)
-    assert trigger_of(WINDOW, triggers, replace(YOUNG, **around)) == expected
+    assert trigger_of(WINDOW, triggers, **{"closes_at": YOUNG, **around}) == expected
 
 
 # -- memory
@@ -136,20 +135,20 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_package_brings_triggers_by_entry_point() -> None:
     assert set(known()) >= {"absent", "broken", "many", "moon", "odd"}
     custom = custom_triggers(("odd", "many"))
-    assert trigger_of(WINDOW, OFF, YOUNG, custom) == "custom:many"
+    assert trigger_of(WINDOW, OFF, custom, closes_at=YOUNG) == "custom:many"
     assert (
-        trigger_of(replace(WINDOW, events=7), OFF, YOUNG, custom) == "custom:odd"
+        trigger_of(replace(WINDOW, events=7), OFF, custom, closes_at=YOUNG) == "custom:odd"
     )  # in the order of the file
-    assert trigger_of(replace(WINDOW, events=4), OFF, YOUNG, custom) is None
-    assert trigger_of(WINDOW, OFF, replace(YOUNG, closes_at=0), custom) == "time"
+    assert trigger_of(replace(WINDOW, events=4), OFF, custom, closes_at=YOUNG) is None
+    assert trigger_of(WINDOW, OFF, custom, closes_at=0) == "time"
 
 
 @pytest.mark.usefixtures("plugin")
 def test_one_that_fails_is_logged_once_and_closes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     custom = custom_triggers(("broken", "many"))
     with caplog.at_level(logging.ERROR):
-        assert trigger_of(WINDOW, OFF, YOUNG, custom) == "custom:many"
-        assert trigger_of(WINDOW, OFF, YOUNG, custom[:1]) is None
+        assert trigger_of(WINDOW, OFF, custom, closes_at=YOUNG) == "custom:many"
+        assert trigger_of(WINDOW, OFF, custom[:1], closes_at=YOUNG) is None
     assert [record.getMessage() for record in caplog.records] == [
         "trigger broken failed; it closes nothing when it does"
     ]

@@ -21,7 +21,7 @@ from tidemill.gateway.landing import ClosedWindow
 from tidemill.gateway.memory import ENTRY_BYTES
 from tidemill.gateway.rates import RateMonitor
 from tidemill.gateway.sliding import Panes
-from tidemill.gateway.triggers import Circumstances, Custom, OpenWindow, custom_triggers, trigger_of
+from tidemill.gateway.triggers import Custom, OpenWindow, custom_triggers, trigger_of
 from tidemill.model.gateway import BufferState, Entry, Trigger, WindowOutput, WindowStats
 from tidemill.model.slices import Format
 
@@ -60,7 +60,7 @@ class Buffer:
         self._custom = custom_triggers(settings.triggers.custom) if custom is None else tuple(custom)
         most = settings.memory.windows // FEEDS
         self._panes = Panes(self._kind, most) if isinstance(self._kind, SlidingWindow) else None
-        self._gap = self._kind.gap if isinstance(self._kind, SessionWindow) else None
+        self._session = self._kind if isinstance(self._kind, SessionWindow) else None
         self._set_aside: deque[Taken] = deque()
         self._entries: list[Entry] = []
         self._events = 0
@@ -89,8 +89,8 @@ class Buffer:
         self._events += submission.records
         self._bytes += len(submission.content)
         self._last = arrival
-        if self._gap is not None:
-            self._until = closes_at(self._kind, self._since, arrival, 0.0)
+        if self._session is not None:  # each arrival puts its end off
+            self._until = min(arrival + self._session.gap, self._since + self._session.max)
 
     def hurry(self) -> None:
         """Somebody waits for what is in the open window: it is due once it lasted the least of its kind."""
@@ -188,13 +188,15 @@ class Buffer:
             pressure=share,
             held=self.held,
         )
-        around = Circumstances(
+        return trigger_of(
+            window,
+            self._triggers,
+            self._custom,
             closes_at=closes_at(self._kind, self._since, self._last, rate),
             wanted_at=self._wanted_at(),
             rate_changed=self._rate_changed(),
             large_from=large_from,
         )
-        return trigger_of(window, self._triggers, around, self._custom)
 
     def _wanted_at(self) -> int | None:
         return self._since + least_of(self._kind) if self._is_wanted else None
@@ -262,8 +264,5 @@ class Buffer:
 
     def _keys(self, entries: Sequence[Entry]) -> set[int]:
         """Of lines; what is inside a file is not looked at here."""
-        found: set[int] = set()
-        for entry in entries:
-            if entry.submission.format is Format.NDJSON:
-                found |= keys_of(entry.submission.content, self.stream)
-        return found
+        lines = [e.submission.content for e in entries if e.submission.format is Format.NDJSON]
+        return keys_of(b"".join(lines), self.stream)

@@ -19,6 +19,7 @@ ENTRY_BYTES: Final = 600  # what an entry takes besides its content: objects, pl
 MEDIUM: Final = 0.5
 _FILLED: Final = ("buffer", "requests", TOTAL)
 _ORDER: Final = tuple(Pressure)
+_RANK: Final = {pressure: rank for rank, pressure in enumerate(_ORDER)}
 
 
 def level(used: int, allowed: int, high_water: float, emergency: float) -> Pressure:
@@ -90,9 +91,11 @@ class MemoryTracker:
             return {name: (self._used[name], allowed) for name, allowed in self._allowed.items()}
 
     def _pressure(self) -> Pressure:
-        marks = self._high_water, self._emergency
-        found = (level(self._used[name], self._allowed[name], *marks) for name in _FILLED)
-        return max(found, key=_ORDER.index)
+        worst = 0
+        for name in _FILLED:
+            found = level(self._used[name], self._allowed[name], self._high_water, self._emergency)
+            worst = max(worst, _RANK[found])
+        return _ORDER[worst]
 
     def _refusal(self, name: str, used: int, allowed: int, size: int) -> OverloadedError:
         setting = "gateway.memory.max" if name == TOTAL else f"gateway.memory.{name}"

@@ -42,6 +42,7 @@ class RateMonitor:
         self._every = max(1, span // TICKS)
         self._tick: int | None = None  # when the next rate is remembered; None before the first arrival
         self._history: deque[float] = deque(maxlen=RECENT + BEFORE)
+        self._means: tuple[float, float] | None = None  # of the history as it is
 
     @property
     def size(self) -> int:
@@ -78,21 +79,16 @@ class RateMonitor:
 
     def means(self) -> tuple[float, float] | None:
         """Of the last five rates and of the ten before; None while there are fewer than ten in all."""
-        if len(self._history) < LEAST:
-            return None
-        rates = list(self._history)
-        recent, before = rates[-RECENT:], rates[:-RECENT]
-        return sum(recent) / len(recent), sum(before) / len(before)
+        return self._means
 
     def changed(self, threshold: float) -> bool:
         """Whether the last five rates differ from those before by more than `threshold` of them.
 
         As of the last instant that `record` or `rate` heard of. Below one a second, of one a second.
         """
-        means = self.means()
-        if means is None:
+        if self._means is None:
             return False
-        recent, before = means
+        recent, before = self._means
         return abs(recent - before) / max(before, 1.0) > threshold
 
     def settle(self) -> None:
@@ -102,6 +98,7 @@ class RateMonitor:
         arrivals before this instant. So the next change is told three spans from here, at the earliest.
         """
         self._history.clear()
+        self._means = None
         if self._tick is not None:
             self._tick = self._last + self._span
 
@@ -130,3 +127,7 @@ class RateMonitor:
         while self._tick <= now:
             self._history.append(self._rate(self._tick))
             self._tick += self._every
+        if len(self._history) >= LEAST:
+            rates = list(self._history)
+            recent, before = rates[-RECENT:], rates[:-RECENT]
+            self._means = sum(recent) / len(recent), sum(before) / len(before)

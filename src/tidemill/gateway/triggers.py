@@ -64,31 +64,28 @@ class Custom:
             return False
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """What a window's own buffer knows besides."""
-
-    closes_at: int  # when its time is over
-    wanted_at: int | None = None  # when it is closed for one who waits; None: nobody does
-    rate_changed: bool = False
-    large_from: int = 1  # bytes held, from which memory pressure is its concern
-
-
 def trigger_of(
-    window: OpenWindow, settings: Triggers, around: Circumstances, custom: Sequence[Custom] = ()
+    window: OpenWindow,
+    settings: Triggers,
+    custom: Sequence[Custom] = (),
+    *,
+    closes_at: int,  # when its time is over
+    wanted_at: int | None = None,  # when it is closed for one who waits; None: nobody does
+    rate_changed: bool = False,
+    large_from: int = 1,  # bytes held, from which memory pressure is its concern
 ) -> str | None:
     """Why it is to be closed, None if it is not. Of several reasons, a limit comes before time."""
     if has_count(window, settings.count):
         return Trigger.COUNT.value
     if has_bytes(window, settings.bytes):
         return Trigger.BYTES.value
-    if has_pressure(window, settings.memory, around.large_from):
+    if has_pressure(window, settings.memory, large_from):
         return Trigger.MEMORY.value
-    if has_lasted(window, around.closes_at):
+    if has_lasted(window, closes_at):
         return Trigger.TIME.value
-    if settings.rate_change is not None and around.rate_changed:
+    if settings.rate_change is not None and rate_changed:
         return Trigger.RATE_CHANGE.value
-    if around.wanted_at is not None and has_lasted(window, around.wanted_at):
+    if wanted_at is not None and has_lasted(window, wanted_at):
         return Trigger.WAITING.value
     return next((one.trigger for one in custom if one.holds(window)), None)
 
