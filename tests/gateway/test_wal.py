@@ -51,7 +51,7 @@ def test_what_waits_is_one_group_in_the_order_it_came(tmp_path: Path) -> None:
 def test_a_group_is_bounded(tmp_path: Path) -> None:
     with played(tmp_path) as log:
         with log.as_one_group():
-            waiting = [log.later(submission(b"{}\n")) for _ in range(MOST_ENTRIES + 10)]
+            waiting = [log.later(submission(line(1))) for _ in range(MOST_ENTRIES + 10)]
         assert [future.result().lsn for future in waiting] == list(range(2, MOST_ENTRIES + 12))
         assert [len(group) for group in log.groups] == [1, MOST_ENTRIES, 10]
 

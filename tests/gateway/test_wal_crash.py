@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.gateway.wal_playing import line, played, submission, taken_up, window
+from tests.gateway.wal_playing import HELD, line, played, submission, taken_up, window
 from tests.pipeline.conftest import start_child
 
 from tidemill.gateway.segments import Segment
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_and_the_log_goes_on_when_there_is_room(tmp_path: Pa
     ]
     windows, rest = taken_up(tmp_path)
     assert [[entry.lsn for entry in entries] for _, entries in windows] == [[1, 3]]
-    assert {entry.lsn: entry.submission.content for entry in rest} == {2: line(0), 4: line(8, 60_000)}
+    assert {entry.lsn: entry.submission.content for entry in rest} == {2: HELD, 4: line(8, 60_000)}
 
 
 def test_nothing_is_written_behind_what_could_not_be_cut_off(
