@@ -28,7 +28,7 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 ARROW_FILE: Final = "application/vnd.apache.arrow.file"
 
 _MAGIC: Final = {PARQUET: b"PAR1", ARROW_STREAM: b"\xff\xff\xff\xff", ARROW_FILE: b"ARROW1"}
-_ROWS: Final = 256  # of a batch: little enough that one can not fill the memory by repeating a text
+_PIECES: Final = {PARQUET: 2_000, ARROW_STREAM: 10_000, ARROW_FILE: 10_000}  # about a second at most
 _TEXTS: Final = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _BYTES: Final = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
 _TEXTUAL: Final = ("STRING", "NONE", "JSON", "ENUM", "BSON")  # to Parquet
@@ -65,24 +65,44 @@ def columnar_rows(
 def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.RecordBatch]:
     source = pa.BufferReader(content)
     if media == PARQUET:
-        with pq.ParquetFile(source) as file:
-            _check_schema(file.schema_arrow, limits)
-            check_events(file.metadata.num_rows, limits)
-            groups = range(file.metadata.num_row_groups)
-            _check_size(sum(file.metadata.row_group(group).total_byte_size for group in groups), limits)
-            repeated = _kept_once(file.schema)
-        with pq.ParquetFile(source, read_dictionary=repeated) as file:
-            yield from file.iter_batches(batch_size=_ROWS)
+        yield from _row_groups(source, limits)
     elif media == ARROW_FILE:
         with ipc.open_file(source) as file:
             _check_schema(file.schema, limits)
-            for number in range(file.num_record_batches):
-                yield from _slices(file.get_batch(number))
+            _check_pieces(file.num_record_batches, len(file.schema), media)
+            yield from (file.get_batch(number) for number in range(file.num_record_batches))
     else:
         with ipc.open_stream(source) as stream:
             _check_schema(stream.schema, limits)
-            for batch in stream:
-                yield from _slices(batch)
+            for number, batch in enumerate(stream, start=1):
+                _check_pieces(number, len(stream.schema), media)
+                yield batch
+
+
+def _row_groups(source: pa.BufferReader, limits: Requests) -> Iterator[pa.RecordBatch]:
+    """What the file says of itself is checked before anything in it is unpacked."""
+    with pq.ParquetFile(source) as file:
+        told = file.metadata
+        _check_schema(file.schema_arrow, limits)
+        check_events(told.num_rows, limits)
+        _check_pieces(told.num_row_groups, told.num_columns, PARQUET)
+        groups = [told.row_group(number) for number in range(told.num_row_groups)]
+        values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+        _check_size(max(values, sum(group.total_byte_size for group in groups)), limits)
+        repeated = _kept_once(file.schema)
+    with pq.ParquetFile(source, read_dictionary=repeated) as file:
+        for number in range(len(groups)):  # each by itself: each has texts of its own
+            yield from file.iter_batches(batch_size=limits.events, row_groups=[number])
+
+
+def _check_pieces(pieces: int, columns: int, media: str) -> None:
+    """Each piece of each column takes its time, however little is in it."""
+    if pieces > 1 and pieces * columns > _PIECES[media]:
+        raise InputError(
+            f"the rows come in {pieces} pieces of {columns} columns or more",
+            where="body",
+            hint="write larger row groups or record batches: one is best",
+        )
 
 
 def _check_size(size: int, limits: Requests) -> None:
@@ -99,11 +119,6 @@ def _kept_once(schema: pq.ParquetSchema) -> list[str]:
     columns = (schema.column(place) for place in range(len(schema)))
     texts = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type in _TEXTUAL)
     return [column.path for column in texts]
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for start in range(0, batch.num_rows, _ROWS):
-        yield batch.slice(start, _ROWS)
 
 
 @contextmanager
