@@ -41,7 +41,7 @@ streams:
     event_time: {column: ts, type: iso8601, late_tolerance: 1m, idle_timeout: 5m}
     identity: event_id
     tenant: {column: tenant}
-    skew: {past: 400d, future: 1h}
+    skew: {future: 1h}
     metrics:
       events: {kind: counter, dimensions: [event_type, resource.service]}
     # What a search can name in WHERE; FILTER reads all of an event.
@@ -67,7 +67,7 @@ streams:
     event_time: {column: ts, type: iso8601, late_tolerance: 1m, idle_timeout: 5m}
     identity: event_id
     tenant: {column: tenant}
-    skew: {past: 400d, future: 1h}
+    skew: {future: 1h}
     metrics:
       logs: {kind: counter, dimensions: [resource.service, severity]}
     indexed: [event_type, resource.service, severity, trace_id]
@@ -93,9 +93,9 @@ streams:
     event_time: {column: ts, type: iso8601, late_tolerance: 1m, idle_timeout: 5m}
     identity: event_id
     tenant: {column: tenant}
-    skew: {past: 400d, future: 1h}
+    skew: {future: 1h}
     metrics:
-      spans: {kind: counter, dimensions: [resource.service, kind, outcome], measures: [duration_ns]}
+      traces: {kind: counter, dimensions: [resource.service, kind, outcome], measures: [duration_ns]}
       duration: {kind: histogram, value: duration_ns, dimensions: [resource.service], accuracy: 0.01}
     indexed: [name, resource.service, kind, outcome, trace_id, parent_span_id]
 """
