@@ -56,7 +56,8 @@ CLIENT = textwrap.dedent(
         try:
             if link is None:
                 link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-            link.request("POST", "/v1/streams/requests/events", body, {"Content-Type": "application/x-ndjson"})
+            kind = {"Content-Type": "application/x-ndjson"}
+            link.request("POST", "/v1/streams/requests/events", body, kind)
             answer = link.getresponse()
             answer.read()
         except OSError:
@@ -85,6 +86,15 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def ended(process: subprocess.Popen[bytes], within: float) -> bool:
+    """Whether it ends in the next moments, in seconds."""
+    try:
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 class Server:
     """`tidemill serve` on a folder. It may be killed, and started again at the same port."""
 
@@ -110,9 +120,8 @@ class Server:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
             except OSError:
-                assert self.process.poll() is None, (self.folder / "server.log").read_text()[-3000:]
+                assert not ended(self.process, 0.02), (self.folder / "server.log").read_text()[-3000:]
                 assert time.monotonic() < until, "the server does not answer"
-                time.sleep(0.02)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -151,9 +160,10 @@ class Clients:
             for number in range(count)
         ]
 
-    @property
-    def busy(self) -> bool:
-        return any(one.poll() is None for one in self._running)
+    def ended(self, within: float) -> bool:
+        """Whether all of them end in the next moments, in seconds."""
+        until = time.monotonic() + within
+        return all(ended(one, max(0.0, until - time.monotonic())) for one in self._running)
 
     def done(self) -> Sequence[dict[str, int]]:
         """What each says of itself, once all have ended."""

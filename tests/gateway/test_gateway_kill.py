@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,7 +18,7 @@ def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int)
     server.start()
     clients = Clients(server, 4, events, 40, deadline=60.0 + 10 * kills)
     for _ in range(kills):
-        time.sleep(chance.uniform(0.05, 1.0))  # a moment that nobody chose
+        clients.ended(chance.uniform(0.05, 1.0))  # a moment that nobody chose
         server.kill()
         server.start()
     said = clients.done()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.gateway.serving_playing import Clients, Server
 from tidemill.mill import Mill
 
 MIB = 1 << 20
-# What a budget does not count: compiled parts, threads, allocators that give back late. Fixed, whatever comes.
+# What a budget does not count: compiled parts, threads, allocators that give back late. Fixed.
 BASE = 64 * MIB
 TIGHT = """
 gateway:
@@ -33,9 +32,8 @@ def hammered(folder: Path, *, events: int, deadline: float) -> None:
     before = server.resident()
     clients = Clients(server, 6, events, 200, deadline=deadline, text=2_000)
     most = 0
-    while clients.busy:
+    while not clients.ended(0.01):
         most = max(most, server.resident())
-        time.sleep(0.01)
     said = clients.done()
     assert server.stop() == 0
     assert sum(one["slowed"] for one in said) > 0, "the load was too small to say anything"
