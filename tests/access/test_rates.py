@@ -33,20 +33,41 @@ def test_one_seconds_worth_passes_at_once_and_then_as_it_refills():
 
 def test_what_was_refused_costs_nothing():
     limits = RateLimits()
-    limits.admit(someone(10), 8, NOW)
+    limits.admit(someone(10), 10, NOW)
     for _ in range(100):
         with pytest.raises(RateLimitError):
-            limits.admit(someone(10), 3, NOW)
-    limits.admit(someone(10), 2, NOW)
+            limits.admit(someone(10), 1, NOW)
+    limits.admit(someone(10), 1, NOW + 100 * MILLISECOND)
 
 
-def test_more_than_the_burst_waits_for_a_full_bucket_and_is_paid_off_after():
+def test_more_than_is_left_is_taken_and_paid_off_before_the_next():
     limits = RateLimits()
     limits.admit(someone(100), 500, NOW)
     with pytest.raises(RateLimitError) as raised:
-        limits.admit(someone(100), 500, NOW)
-    assert raised.value.after == 5.0
-    limits.admit(someone(100), 500, NOW + 5 * SECOND)
+        limits.admit(someone(100), 1, NOW)
+    assert raised.value.after == 4.01
+    with pytest.raises(RateLimitError):
+        limits.admit(someone(100), 1, NOW + 4 * SECOND)
+    limits.admit(someone(100), 500, NOW + 4 * SECOND + 10 * MILLISECOND)
+
+
+@pytest.mark.parametrize("rate", [1, 2, 100, 1000])
+def test_a_request_is_admitted_for_its_first_event_and_then_for_the_rest(rate):
+    """What it took itself is not in its way, whatever the rate; what others took beyond the rate is."""
+    limits = RateLimits()
+    limits.admit(someone(rate), 1, NOW)
+    limits.admit_rest(someone(rate), 499, NOW)
+    assert limits._missing("a", NOW) == 500 * SECOND
+    if rate < 500:
+        with pytest.raises(RateLimitError):
+            limits.admit_rest(someone(rate), 1, NOW)
+
+
+def test_a_request_of_one_event_has_no_rest():
+    limits = RateLimits()
+    limits.admit(someone(1), 1, NOW)
+    limits.admit_rest(someone(1), 0, NOW)
+    limits.admit(someone(1), 1, NOW + SECOND)
 
 
 def test_a_bucket_is_full_after_a_second_and_holds_no_more():
@@ -92,7 +113,7 @@ def test_tokens_that_rest_are_forgotten():
     rate=st.integers(1, 1000),
     steps=st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(1, 3000)), max_size=40),
 )
-def test_nobody_gets_more_than_the_rate_and_one_request_ahead(rate, steps):
+def test_nobody_gets_more_than_the_rate_a_second_and_one_request_ahead(rate, steps):
     limits, now, taken, largest = RateLimits(), NOW, 0, 0
     for pause, cost in steps:
         now += pause
@@ -103,4 +124,4 @@ def test_nobody_gets_more_than_the_rate_and_one_request_ahead(rate, steps):
             limits.admit(someone(rate), cost, now)  # it is enough to wait as long as one was told
         taken += cost
         largest = max(largest, cost)
-        assert taken * SECOND <= rate * (now - NOW) + max(rate, largest) * SECOND
+        assert taken * SECOND < rate * (now - NOW) + (rate + largest) * SECOND

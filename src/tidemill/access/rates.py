@@ -25,14 +25,22 @@ class RateLimits:
     def admit(self, principal: Principal, cost: int, now: int) -> None:
         """Count `cost` events, or raise RateLimitError and count nothing.
 
-        A request of more than one second's worth is taken when the bucket is full, and paid off after.
+        It is taken while an event is left; what it costs beyond what is left is paid off before the next.
+        Otherwise a request of more than one second's worth would never be.
         """
+        self._take(principal, cost, now, left=1)
+
+    def admit_rest(self, principal: Principal, cost: int, now: int) -> None:
+        """The same for the further events of a request that was admitted for its first."""
+        self._take(principal, cost, now, left=0)
+
+    def _take(self, principal: Principal, cost: int, now: int, left: int) -> None:
         rate = principal.rate
         if rate is None or cost <= 0:
             return
         with self._lock:
             missing = self._missing(principal.id, now)
-            short = missing + min(cost, rate) * SECOND - rate * SECOND
+            short = missing + (left - rate) * SECOND
             if short > 0:
                 after = -(-short // rate) / SECOND
                 raise RateLimitError(

@@ -28,7 +28,7 @@ from tidemill.bodies.otlp import (
 from tidemill.model.errors import NotFoundError, TidemillError
 from tidemill.serve import shapes
 from tidemill.serve.callers import admitted
-from tidemill.serve.problems import refusal, responses
+from tidemill.serve.problems import refusal
 from tidemill.serve.receiving import Held, body, taken_apart
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
             description=f"They go to the stream that `gateway.otlp.{signal}` names.",
             operation_id=f"export_{signal}",
             response_class=Response,
-            responses={**shapes.otlp_told(_NAMES[signal]), **responses(415)},
+            responses=shapes.otlp_told(_NAMES[signal]),
             openapi_extra=shapes.otlp(_NAMES[signal]),
         )
     return routes
@@ -95,7 +95,7 @@ async def _export(
     with Held(service.gateway.memory) as held:
         read = await _read(service, request, held, stream, signal, media, who)
         if read.submission is not None:
-            service.rates.admit(who, read.submission.records - 1, service.clock())
+            service.rates.admit_rest(who, read.submission.records - 1, service.clock())
             await acknowledging.durable(read.submission)
     return Response(otlp_answer(signal, media, read.rejected, read.message), media_type=OTLP_TYPES[media])
 

@@ -97,7 +97,7 @@ class _Desk:
         service.gateway.admit()
         with Held(service.gateway.memory) as held:
             submission = await _read(service, request, held, stream, media, who, source)
-            service.rates.admit(who, submission.records - 1, service.clock())
+            service.rates.admit_rest(who, submission.records - 1, service.clock())
             entry = await self._acknowledging.durable(submission)
         if wait is None:
             return _acknowledged(entry, "durable")
