@@ -44,12 +44,15 @@ class StreamFacts:
     windows: Sequence[str] = field(default=())
 
 
-def catalog(mill: Mill, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
+def catalog(
+    mill: Mill, stream: str | None = None, tenant: str | None = None, *, values: bool = True
+) -> list[StreamFacts]:
+    """Of all streams or one; without `values` the index is not looked into."""
     names = [mill.project.stream(stream).name] if stream is not None else list(mill.project.streams)
-    return [_facts(mill, mill.project.stream(name), tenant) for name in names]
+    return [_facts(mill, mill.project.stream(name), tenant, values=values) for name in names]
 
 
-def _facts(mill: Mill, stream: Stream, tenant: str | None) -> StreamFacts:
+def _facts(mill: Mill, stream: Stream, tenant: str | None, *, values: bool) -> StreamFacts:
     return StreamFacts(
         stream=stream.name,
         description=stream.description,
@@ -61,7 +64,7 @@ def _facts(mill: Mill, stream: Stream, tenant: str | None) -> StreamFacts:
             _ratio(stream, name, metric) if isinstance(metric, Ratio) else _metric(name, metric)
             for name, metric in stream.metrics.items()
         ],
-        attributes=_attributes(mill, stream, tenant),
+        attributes=_attributes(mill, stream, tenant) if values else None,
         windows=tuple(stream.windows),
     )
 

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidemill.config import Stream
 from tidemill.model.errors import MachineError
+from tidemill.model.gateway import GatewayStatus, Pressure
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Phase
 from tidemill.reports import idle_sources, standings, watermark_of
@@ -66,6 +67,8 @@ class Meter:
             registry=self.registry,
         )
         self.registry.register(_Standing(streams, state, clock))
+        self._gateway = _Gateway()
+        self.registry.register(self._gateway)
 
     def tick(self, report: TickReport) -> None:
         """Count what a round did."""
@@ -108,6 +111,10 @@ class Meter:
         """Count what came out of a streaming window."""
         self._results.labels(stream, window).inc(results)
         self._taken_back.labels(stream, window).inc(withdrawn)
+
+    def watch(self, gateway: Callable[[], GatewayStatus]) -> None:
+        """From now on, also tell of this gateway, in place of any before."""
+        self._gateway.status = gateway
 
     def text(self) -> str:
         """All of it in the text format of Prometheus."""
@@ -210,3 +217,76 @@ def _event_time(streams: Mapping[str, Stream], state: State, now: int) -> list[G
             families["max_timestamp_seen"].add_metric(labels, source.max_seen / SECOND)
             families["source_idle"].add_metric(labels, int(source.idle))
     return list(families.values())
+
+
+class _Gateway(Collector):
+    """A gateway of this process, as it is when asked; nothing where there is none."""
+
+    def __init__(self) -> None:
+        self.status: Callable[[], GatewayStatus] | None = None
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        if self.status is None:
+            return []
+        now = self.status()
+        return [*_gateway_counters(now), *_gateway_buffers(now), *_gateway_memory(now)]
+
+
+def _gateway_counters(now: GatewayStatus) -> list[CounterMetricFamily | GaugeMetricFamily]:
+    def counter(name: str, text: str, value: int) -> CounterMetricFamily:
+        return CounterMetricFamily(f"tidemill_gateway_{name}", text, value=value)
+
+    def gauge(name: str, text: str, value: int) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"tidemill_gateway_{name}", text, value=value)
+
+    windows = CounterMetricFamily(
+        "tidemill_gateway_windows_closed", "Windows closed, by what closed them", labels=["trigger"]
+    )
+    for trigger, count in sorted(now.windows.items()):
+        windows.add_metric([trigger], count)
+    return [
+        counter("events_acknowledged", "Events made durable and acknowledged", now.acknowledged),
+        counter("events_landed", "Events whose slice is in the ledger", now.landed),
+        counter("requests_refused", "Requests refused for want of memory", now.refused),
+        windows,
+        gauge("wal_bytes", "Bytes of the log that are not in a slice yet", now.wal_bytes),
+        gauge("wal_segments", "Files of the log", now.wal_segments),
+    ]
+
+
+_OF_BUFFERS: Final = {
+    "duration_seconds": "How long the open window may last as things are",
+    "rate": "Events per second",
+    "events": "Events in the open window",
+    "bytes": "Bytes in the open window",
+}
+
+
+def _gateway_buffers(now: GatewayStatus) -> list[GaugeMetricFamily]:
+    families = {
+        name: GaugeMetricFamily(f"tidemill_gateway_buffer_{name}", text, labels=["stream", "source"])
+        for name, text in _OF_BUFFERS.items()
+    }
+    for one in now.buffers:
+        found = (one.duration / SECOND, one.rate, one.events, one.bytes)
+        for family, value in zip(families.values(), found, strict=True):
+            family.add_metric([one.stream, one.source], value)
+    return list(families.values())
+
+
+def _gateway_memory(now: GatewayStatus) -> list[GaugeMetricFamily]:
+    used = GaugeMetricFamily(
+        "tidemill_gateway_memory_bytes", "Memory in use, by component", labels=["component"]
+    )
+    allowed = GaugeMetricFamily(
+        "tidemill_gateway_memory_allowed_bytes", "Memory that may be used, by component", labels=["component"]
+    )
+    for component, (taken, most) in now.memory.items():
+        used.add_metric([component], taken)
+        allowed.add_metric([component], most)
+    pressure = GaugeMetricFamily(
+        "tidemill_gateway_memory_pressure", "1 for the level that memory is at", labels=["level"]
+    )
+    for level in Pressure:
+        pressure.add_metric([level.value], int(level is now.pressure))
+    return [used, allowed, pressure]

@@ -15,8 +15,7 @@ from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Interval as Wait
 from tidemill.cli.settings import Limit, pause_of
-from tidemill.model.errors import InputError
-from tidemill.model.time import SECOND, parse_duration, parse_instant
+from tidemill.model.time import SECOND, since_when
 
 if TYPE_CHECKING:
     pass
@@ -75,7 +74,7 @@ def tail(
                 follow=not no_follow,
                 stop=stop,
                 wait=lambda: stop.wait(wait),
-                since=_since(since, mill.clock()),
+                since=since_when(since, mill.clock()) if since is not None else None,
                 limit=limit or None,
                 tenant=tenant,
             )
@@ -114,7 +113,8 @@ def late(
     from tidemill.following import late_rows, late_totals
 
     with session.mill() as mill:
-        feed, start = mill.feed(stream), _since(since, mill.clock())
+        feed = mill.feed(stream)
+        start = since_when(since, mill.clock()) if since is not None else None
         found = late_rows(feed, since=start, limit=limit + 1 if limit else None, tenant=tenant)
         totals = late_totals(feed, since=start, tenant=tenant)
     rows = found.slice(0, limit) if limit else found
@@ -133,20 +133,3 @@ def explain(session: Session, stream: StreamName) -> int:
         found = explain_stream(declared, mill.state, now, mill.expiries.seal(stream))
         session.out.time.explained(found, now)
     return OK
-
-
-def _since(given: str | None, now: int) -> int | None:
-    """An instant, or how long before now it is."""
-    if given is None:
-        return None
-    try:
-        return now - parse_duration(given)
-    except InputError:
-        pass
-    try:
-        return parse_instant(given)
-    except InputError:
-        raise InputError(
-            f"{given!r} is neither an instant nor a duration",
-            hint="use RFC 3339 such as 2024-01-15T14:23:45Z, or 10m, 2h30m, 1d for so long ago",
-        ) from None

@@ -150,6 +150,21 @@ def format_instant(us: int) -> str:
     return f"{text}.{micros:06d}Z"
 
 
+def since_when(text: str, now: int) -> int:
+    """An instant, or how long before `now` it is."""
+    try:
+        return now - parse_duration(text)
+    except InputError:
+        pass
+    try:
+        return parse_instant(text)
+    except InputError:
+        raise InputError(
+            f"{text[:100]!r} is neither an instant nor a duration",
+            hint="use RFC 3339 such as 2024-01-15T14:23:45Z, or 10m, 2h30m, 1d for so long ago",
+        ) from None
+
+
 def from_datetime(moment: datetime) -> int:
     """Microseconds of an aware datetime; a naive one is a bug and is refused."""
     if moment.tzinfo is None:

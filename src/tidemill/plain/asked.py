@@ -23,9 +23,9 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]")
 _FAR: Final = 30  # digits before or after the point that are still written out
 
 
-def found(stream: str, tenant: str | None, of: Found) -> Plain:
+def found(name: str, tenant: str | None, of: Found) -> Plain:
     return {
-        "stream": stream,
+        "stream": name,
         "tenant": tenant,
         "rows": [{**row, "payload": payload(row["payload"])} for row in of.rows.to_pylist()],
         "total": of.total,
@@ -51,15 +51,15 @@ def _refused(word: str) -> object:
     raise ValueError(word)
 
 
-def plan(stream: str, tenant: str | None, of: SearchPlan) -> Plain:
-    return {"stream": stream, "tenant": tenant, **asdict(of), "span": interval(of.span)}
+def plan(name: str, tenant: str | None, of: SearchPlan) -> Plain:
+    return {"stream": name, "tenant": tenant, **asdict(of), "span": interval(of.span)}
 
 
 def catalog(streams: Sequence[StreamFacts]) -> Plain:
-    return {"streams": [_stream(of) for of in streams]}
+    return {"streams": [stream(of) for of in streams]}
 
 
-def _stream(of: StreamFacts) -> Plain:
+def stream(of: StreamFacts) -> Plain:
     return {
         "stream": of.stream,
         "description": of.description,

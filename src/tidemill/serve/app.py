@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 
-from tidemill.serve import health, objects, otlp, problems, writing
+from tidemill.serve import health, objects, otlp, problems, reading, writing
 from tidemill.serve.acknowledging import Acknowledging
 from tidemill.serve.described import describe
 
@@ -35,6 +35,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(writing.router(service, acknowledging))
     app.include_router(otlp.router(service, acknowledging))
     app.include_router(objects.router())
+    app.include_router(reading.router(service))
     app.include_router(health.router())
     describe(app)
     return app

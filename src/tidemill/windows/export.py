@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Final
 
@@ -92,10 +93,10 @@ def _schema_of(files: Sequence[Path]) -> pa.Schema:
 
 
 @contextmanager
-def _parquet(path: Path, schema: pa.Schema) -> Iterator[Write]:
+def parquet_file(target: Path | RawIOBase, schema: pa.Schema) -> Iterator[Write]:
     held: list[pa.RecordBatch] = []
 
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
 
         def flush() -> None:
             if held:
@@ -112,9 +113,10 @@ def _parquet(path: Path, schema: pa.Schema) -> Iterator[Write]:
 
 
 @contextmanager
-def _arrow(path: Path, schema: pa.Schema) -> Iterator[Write]:
+def arrow_file(target: Path | RawIOBase, schema: pa.Schema) -> Iterator[Write]:
     options = ipc.IpcWriteOptions(compression=COMPRESSION)
-    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, schema, options=options) as writer:
+    where = str(target) if isinstance(target, Path) else target
+    with ipc.new_file(where, schema, options=options) as writer:
         yield writer.write_batch
 
 
@@ -136,5 +138,5 @@ def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
         yield write
 
 
-_WRITERS: Final = {"parquet": _parquet, "arrow": _arrow, "csv": _csv}
+_WRITERS: Final = {"parquet": parquet_file, "arrow": arrow_file, "csv": _csv}
 FORMATS: Final = tuple(_WRITERS)

@@ -1,0 +1,316 @@
+"""Questions over HTTP: queries of rollups, searches of events. Text or JSON document, for one tenant or all.
+
+What comes from outside stays a value: it is parsed by `language`, and never becomes SQL or a path here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidemill.language.document import query_from, search_from
+from tidemill.language.parse import parse, parse_search
+from tidemill.model.errors import InputError, MediaTypeError
+from tidemill.plain import asked as plain
+from tidemill.plain import shapes
+from tidemill.query import Explanation
+from tidemill.search.searching import MOST_LIMIT, SearchPlan
+from tidemill.serve import tenancy
+from tidemill.serve.problems import responses
+from tidemill.serve.readers import Reader, Readers
+from tidemill.serve.reading_shapes import CURSOR, END, SLICE, START, shown, taken
+from tidemill.serve.receiving import Held, body
+
+if TYPE_CHECKING:
+    from tidemill.access.grants import Principal
+    from tidemill.config import Stream
+    from tidemill.plain.shapes import Plain
+
+MOST_BYTES: Final = 1 << 20  # of a question
+_DIGITS: Final = 400  # of a number in one; what is longer no field can hold
+
+Text = Annotated[str, Query(max_length=100_000, description="the text, or a JSON document")]
+Tenant = Annotated[str | None, Query(max_length=256, description="an operator may name one; else all")]
+Size = Annotated[int | None, Query(ge=1, le=MOST_LIMIT, description="events of a page; before LIMIT")]
+Page = Annotated[str | None, Query(max_length=2_000, description="of the page before")]
+
+_TEXT: Final = "SELECT count, avg(latency_ms) FROM requests SINCE 1h GROUP BY api"
+_SEARCH: Final = 'WHERE api = "/cart" SINCE 2h LIMIT 20'
+_ANSWER: Final[Mapping[str, object]] = {
+    "columns": ["api", "count"],
+    "rows": [{"api": "/cart", "count": 2}],
+    "stream": "requests",
+    "metric": "hits",
+    "level": "5s",
+    "interval": "1h",
+    "span": {"start": START, "end": END},
+    "completeness": {"complete": True, "up_to": END, "watermark": END, "data": {"start": START, "end": END}},
+    "freshness": {"as_of": END, "stale_tiles": 0},
+    "engine": "duckdb",
+}
+_FOUND: Final[Mapping[str, object]] = {
+    "stream": "requests",
+    "tenant": "acme",
+    "rows": [
+        {
+            "event_time": START,
+            "tenant": "acme",
+            "event_id": "7f0c1a",
+            "event_type": None,
+            "arrival": END,
+            "slice": SLICE,
+            "line": 1,
+            "payload": {"event_id": "7f0c1a", "api": "/cart"},
+        }
+    ],
+    "total": 1,
+    "cursor": CURSOR,
+    "span": {"start": START, "end": END},
+}
+_MAYBE: Final = {"type": ["string", "null"]}
+_ASKED: Final = {"type": ["string", "object"], "description": "the text, or a JSON document"}
+
+
+def router(readers: Readers) -> APIRouter:
+    routes = APIRouter(tags=["reading"])
+    desk = _Desk(readers)
+    answered: dict[int | str, dict[str, Any]] = {
+        200: shown(
+            "The answer; with EXPLAIN how it would be made",
+            _ANSWER,
+            maybe=[key for key in _ANSWER if key not in ("stream", "engine")],
+        ),
+        **responses(404),
+    }
+    found: dict[int | str, dict[str, Any]] = {
+        200: shown(
+            "A page; with EXPLAIN what would be read",
+            _FOUND,
+            maybe=[key for key in _FOUND if key != "stream"],
+        ),
+        **responses(404),
+    }
+    posted = responses(408, 413, 415)
+    routes.add_api_route(
+        "/v1/query",
+        desk.get_query,
+        summary="Ask the rollups",
+        operation_id="get_query",
+        response_class=Response,
+        responses=answered,
+    )
+    routes.add_api_route(
+        "/v1/query",
+        desk.post_query,
+        methods=["POST"],
+        summary="Ask the rollups",
+        operation_id="post_query",
+        response_class=Response,
+        responses={**answered, **posted},
+        openapi_extra=taken({"query": _TEXT}, "query", query=_ASKED, tenant=_MAYBE),
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/search",
+        desk.get_search,
+        summary="Find accepted events by what they hold",
+        operation_id="get_search",
+        response_class=Response,
+        responses=found,
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/search",
+        desk.post_search,
+        methods=["POST"],
+        summary="Find accepted events by what they hold",
+        operation_id="post_search",
+        response_class=Response,
+        responses={**found, **posted},
+        openapi_extra=taken(
+            {"search": _SEARCH, "total": True},
+            search=_ASKED,
+            cursor=_MAYBE,
+            limit={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_LIMIT},
+            total={"type": "boolean"},
+            tenant=_MAYBE,
+        ),
+    )
+    return routes
+
+
+class _Desk:
+    """The routes, and what they share."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._mill = readers.mill
+
+    # -- queries
+
+    async def get_query(self, who: Reader, q: Text, tenant: Tenant = None) -> Response:
+        return await self._query(who, q, tenant)
+
+    async def post_query(self, request: Request, who: Reader) -> Response:
+        said = await self._said(request, "query", "tenant")
+        return await self._query(who, _asked(said, "query"), _text(said, "tenant"))
+
+    async def _query(self, who: Principal, asked: str | Plain, tenant: str | None) -> Response:
+        whose = tenancy.tenant_for(who, tenant)
+        return await self._readers.answer(lambda: self._answer(who, asked, whose))
+
+    def _answer(self, who: Principal, asked: str | Plain, tenant: str | None) -> Plain:
+        declared = self._readers.stream(_stream_of(asked), who)
+        found = self._mill.ask(asked, tenant=tenant)
+        if isinstance(found, Explanation):
+            explained = shapes.explanation(found)
+            return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
+        return tenancy.without(shapes.answer(found), tenancy.NOT_OF_ANSWER, declared, who)
+
+    # -- searches
+
+    async def get_search(
+        self,
+        who: Reader,
+        stream: str,
+        q: Text = "",
+        cursor: Page = None,
+        limit: Size = None,
+        total: Annotated[bool, Query(description="count the events on all pages as well")] = False,
+        tenant: Tenant = None,
+    ) -> Response:
+        return await self._search(who, stream, q, cursor, limit, total=total, tenant=tenant)
+
+    async def post_search(self, request: Request, who: Reader, stream: str) -> Response:
+        said = await self._said(request, "search", "cursor", "limit", "total", "tenant")
+        limit, total = said.get("limit"), said.get("total", False)
+        if not isinstance(total, bool):
+            raise _wrong("total", "true or false")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise _wrong("limit", "a whole number")
+        asked = _asked(said, "search", default="")
+        cursor, tenant = _text(said, "cursor"), _text(said, "tenant")
+        return await self._search(who, stream, asked, cursor, limit, total=total, tenant=tenant)
+
+    async def _search(
+        self,
+        who: Principal,
+        stream: str,
+        asked: str | Plain,
+        cursor: str | None,
+        limit: int | None,
+        *,
+        total: bool,
+        tenant: str | None,
+    ) -> Response:
+        declared, whose = self._readers.stream(stream, who), tenancy.tenant_for(who, tenant)
+
+        def look() -> Plain:
+            if self._mill.snapshot("raw", declared.name) is None:
+                return self._nothing(declared, asked, whose, total=total)
+            found = self._mill.search(
+                declared.name, asked, tenant=whose, cursor=cursor, limit=limit, total=total
+            )
+            if isinstance(found, SearchPlan):
+                plan = plain.plan(declared.name, whose, found)
+                return tenancy.only(plan, tenancy.OF_PLAN, declared, who)
+            said = plain.found(declared.name, whose, found)
+            rows = said["rows"]
+            assert isinstance(rows, list)
+            told = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, who) for row in rows]
+            return tenancy.without({**said, "rows": told}, tenancy.NOT_OF_PAGE, declared, who)
+
+        return await self._readers.answer(look)
+
+    def _nothing(self, declared: Stream, asked: str | Plain, tenant: str | None, *, total: bool) -> Plain:
+        """Nothing was accepted yet: a page with nothing on it, if the search can be understood."""
+        if isinstance(asked, str) and not asked.lstrip().startswith("{"):
+            parse_search(asked)
+        else:
+            search_from(asked)
+        return {
+            "stream": declared.name,
+            "tenant": tenant,
+            "rows": [],
+            "total": 0 if total else None,
+            "cursor": None,
+            "span": None,
+        }
+
+    # -- what is sent
+
+    async def _said(self, request: Request, *known: str) -> Plain:
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
+            raise MediaTypeError(
+                f"a question of type {media[:60] or 'none'!r} is not read",
+                hint="send application/json, as it is: without Content-Encoding",
+            )
+        gateway = self._readers.service.gateway
+        requests = self._readers.service.project.gateway.requests
+        with Held(gateway.memory) as held:
+            content = await body(request, held, min(MOST_BYTES, requests.body), requests.timeout)
+        said = _loaded(content)
+        unknown = sorted(set(said) - set(known))
+        if unknown:
+            raise InputError(
+                f"there is no {unknown[0][:40]!r} here", where=unknown[0][:40], hint=f"use {', '.join(known)}"
+            )
+        return said
+
+
+def _stream_of(asked: str | Plain) -> str:
+    """The stream that a query names."""
+    written = isinstance(asked, str) and not asked.lstrip().startswith("{")
+    said = parse(asked) if written and isinstance(asked, str) else query_from(asked)
+    return said.source.text.partition(".")[0]
+
+
+def _asked(said: Plain, name: str, default: str | None = None) -> str | Plain:
+    found = said.get(name, default)
+    if isinstance(found, str | Mapping):
+        return found
+    raise _wrong(name, "a text or a JSON object")
+
+
+def _text(said: Plain, name: str) -> str | None:
+    found = said.get(name)
+    if found is None or isinstance(found, str):
+        return found
+    raise _wrong(name, "a text")
+
+
+def _wrong(name: str, what: str) -> InputError:
+    return InputError(f"{name} is not {what}", where=name, hint=f"give {what}, or leave it out")
+
+
+def _loaded(content: bytes) -> Plain:
+    """One JSON object with exact numbers, each key once."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key is given twice in one object")
+        return found
+
+    def number(text: str) -> int | Decimal:
+        if len(text) > _DIGITS:
+            raise ValueError("a number is too long")
+        return int(text) if text.lstrip("-").isdigit() else Decimal(text)
+
+    def constant(word: str) -> object:
+        raise ValueError(f"{word} is not a JSON value")
+
+    try:
+        said = json.loads(
+            content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
+        )
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}", hint="send one JSON object") from None
+    if not isinstance(said, dict):
+        raise InputError("the body is no JSON object", hint='send one such as {"query": "SELECT …"}')
+    return said

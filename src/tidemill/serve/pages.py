@@ -1,0 +1,47 @@
+"""Lists that grow, a page at a time: how many rows, and a cursor that says where the next page begins.
+
+A cursor is a place and no secret; one that was changed, or belongs to another list, is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Annotated, Final
+
+from fastapi import Query
+
+from tidemill.model.errors import InputError
+
+MOST: Final = 1_000
+_LONGEST: Final = 1_000  # characters of a cursor
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="rows of a page")]
+Cursor = Annotated[
+    str | None, Query(max_length=_LONGEST, description="of the page before; leave it out for the first")
+]
+
+
+def cursor_of(of: str, *place: int | str) -> str:
+    """The cursor behind a place of the list `of`."""
+    return base64.urlsafe_b64encode(json.dumps([of, *place], separators=(",", ":")).encode()).decode()
+
+
+def place_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
+    """The place that a cursor of the list `of` says, of values of these kinds."""
+    try:
+        said = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
+    except (ValueError, RecursionError, binascii.Error):
+        said = None
+    if (
+        not isinstance(said, list)
+        or len(said) != len(kinds) + 1
+        or said[0] != of
+        or any(type(value) is not kind for value, kind in zip(said[1:], kinds, strict=True))
+        or any(isinstance(value, int) and abs(value) >= 1 << 63 for value in said)
+    ):
+        raise InputError(
+            "this is no cursor of this list", where="cursor", hint="leave it out to begin with the first page"
+        )
+    return tuple(said[1:])
