@@ -323,8 +323,7 @@ def test_every_command_has_a_section_and_no_other_has() -> None:
 def test_every_option_is_explained() -> None:
     common = section(DOCS / "cli.md", "The command line")
     for name, command in cli_commands().items():
-        behind = getattr(command, "commands", {}).values()  # of a group
-        for parameter in [*command.params, *(one for each in behind for one in each.params)]:
+        for parameter in [p for c in (command, *getattr(command, "commands", {}).values()) for p in c.params]:
             for option in [one for one in parameter.opts if one.startswith("--")]:
                 if option != "--help":
                     assert f"`{option}" in common or option in cli_sections()[name], (name, option)
