@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -17,12 +17,12 @@ from tidemill.config.gateway import Gateway as Settings
 from tidemill.config.gateway import SessionWindow, SlidingWindow
 from tidemill.gateway.keys import keys_of
 from tidemill.gateway.kinds import closes_at, duration_of, is_moved, least_of
-from tidemill.gateway.landing import ClosedWindow
+from tidemill.gateway.landing import ClosedWindow, closed
 from tidemill.gateway.memory import ENTRY_BYTES
 from tidemill.gateway.rates import RateMonitor
 from tidemill.gateway.sliding import Panes
 from tidemill.gateway.triggers import Custom, OpenWindow, custom_triggers, trigger_of
-from tidemill.model.gateway import BufferState, Entry, Trigger, WindowOutput, WindowStats
+from tidemill.model.gateway import BufferState, Entry, Trigger, WindowStats
 from tidemill.model.slices import Format
 
 FEEDS: Final = 8  # sliding ones that can know as many keys as memory.windows allows
@@ -226,17 +226,10 @@ class Buffer:
         """With its statistics. Reads every line, so it is done without the lock that `add` waits for: it
         touches nothing that others do, if windows are finished one by one in the order they were taken."""
         entries = taken.entries
-        first, last = entries[0], entries[-1]
-        output = WindowOutput(
-            id=f"{first.gateway}-{self.stream.name}-{first.lsn:x}",
-            stream=self.stream.name,
-            source=self.source,
-            start=first.arrival,
-            end=last.arrival,
-            trigger=taken.trigger,
-            stats=self._stats(entries) if self._panes is None else self._slid(self._panes, entries),
-        )
-        return ClosedWindow(output, entries)
+        if self._panes is None:
+            return closed(entries, taken.trigger, len(self._keys(entries)))
+        window = closed(entries, taken.trigger, keys=0)
+        return replace(window, output=replace(window.output, stats=self._slid(self._panes, entries)))
 
     def _take(self, trigger: str | None) -> list[Taken]:
         taken = list(self._set_aside)
@@ -244,14 +237,6 @@ class Buffer:
         if trigger is not None and self._entries:
             taken.append(self._emptied(trigger))
         return taken
-
-    def _stats(self, entries: Sequence[Entry]) -> WindowStats:
-        return WindowStats(
-            events=sum(entry.submission.records for entry in entries),
-            keys=len(self._keys(entries)),
-            bytes=sum(len(entry.submission.content) for entry in entries),
-            duration=entries[-1].arrival - entries[0].arrival,
-        )
 
     def _slid(self, panes: Panes, entries: Sequence[Entry]) -> WindowStats:
         for _, found in groupby(entries, key=lambda entry: panes.number_of(entry.arrival)):

@@ -17,10 +17,10 @@ from typing import Final, Self
 from tidemill.config import Stream
 from tidemill.config.gateway import Gateway as Settings
 from tidemill.gateway.buffer import Buffer, Taken
-from tidemill.gateway.landing import ClosedWindow, land_window
+from tidemill.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.gateway.memory import MemoryTracker, cost_of
 from tidemill.gateway.standing import write_status
-from tidemill.gateway.triggers import large_from
+from tidemill.gateway.triggers import custom_triggers, large_from
 from tidemill.gateway.wal import Done, Wal
 from tidemill.ingest.landing import Landing
 from tidemill.model.errors import OverloadedError, TidemillError
@@ -59,6 +59,7 @@ class Gateway:
         on_landed: Callable[[Sequence[WindowOutput]], None] = _NOBODY,
     ) -> None:
         self.settings = settings
+        self._custom = custom_triggers(settings.triggers.custom)
         self.memory = MemoryTracker(settings.memory)
         self.address: str | None = None
         self._warehouse = warehouse
@@ -138,7 +139,7 @@ class Gateway:
         """Have a window for it, so that there is memory for one, and keep it until it is there."""
         with self._guard:
             if key not in self._buffers:
-                buffer = Buffer(self._streams[key[0]], key[1], self.settings)
+                buffer = Buffer(self._streams[key[0]], key[1], self.settings, custom=self._custom)
                 self.memory.allocate("rates", buffer.monitor.size)
                 self._buffers[key] = buffer
             self._expected[key] += 1
@@ -219,8 +220,8 @@ class Gateway:
                 found = buffer.take_due(now, share, large) if trigger is None else buffer.take(trigger.value)
                 taken += ((buffer, one) for one in found)
                 self._next = min(self._next, self._due_at(buffer, now, share))
-        # Counting what is in a window reads every line of it: senders do not wait for that.
-        self._unlanded.extend(buffer.finish(one) for buffer, one in taken)
+        for buffer, one in taken:  # counting reads every line: senders do not wait for that
+            self._unlanded.append(_finished(buffer, one))
         if trigger is not None or now >= self._retry_at:
             self._land_all()
 
@@ -285,7 +286,7 @@ class Gateway:
         """Feeds that nothing comes from: what is known of their rates says nothing any more."""
         with self._guard:
             for key, buffer in list(self._buffers.items()):
-                if buffer.is_empty and not self._expected[key] and not buffer.monitor.rate(now):
+                if buffer.is_idle(now) and not self._expected[key]:
                     self.memory.release("rates", buffer.monitor.size)
                     del self._buffers[key], self._expected[key]
 
@@ -348,3 +349,12 @@ class Gateway:
             self._look()
         self._flusher.join()
         self._wal.close()
+
+
+def _finished(buffer: Buffer, taken: Taken) -> ClosedWindow:
+    """With all that is told of it; if that fails, without its keys: what is in it matters more."""
+    try:
+        return buffer.finish(taken)
+    except Exception:
+        log.exception("the keys of a window of %s could not be counted", buffer.stream.name)
+        return closed(taken.entries, taken.trigger, keys=0)

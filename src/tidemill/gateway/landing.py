@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemill.ingest.landing import Landed, Landing
-from tidemill.model.gateway import Entry, Receipt, WindowOutput
+from tidemill.model.gateway import Entry, Receipt, WindowOutput, WindowStats
 from tidemill.model.slices import Format
 
 
@@ -33,6 +33,26 @@ class ClosedWindow:
     @property
     def bytes(self) -> int:
         return sum(len(entry.submission.content) for entry in self.entries)
+
+
+def closed(entries: Sequence[Entry], trigger: str, keys: int) -> ClosedWindow:
+    """The window of entries of one feed; its name is that of its first entry."""
+    first, last = entries[0], entries[-1]
+    output = WindowOutput(
+        id=f"{first.gateway}-{first.submission.stream}-{first.lsn:x}",
+        stream=first.submission.stream,
+        source=first.submission.source,
+        start=first.arrival,
+        end=last.arrival,
+        trigger=trigger,
+        stats=WindowStats(
+            events=sum(entry.submission.records for entry in entries),
+            keys=keys,
+            bytes=sum(len(entry.submission.content) for entry in entries),
+            duration=last.arrival - first.arrival,
+        ),
+    )
+    return ClosedWindow(output, tuple(entries))
 
 
 def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Receipt]]:

@@ -15,12 +15,12 @@ from typing import Final
 
 from tidemill.config import Stream
 from tidemill.gateway.keys import keys_of
-from tidemill.gateway.landing import ClosedWindow, land_window
+from tidemill.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.gateway.orphans import Orphan, orphans
 from tidemill.ingest.landing import Landing
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.gateway import Entry, Receipt, Trigger, WindowOutput, WindowStats
+from tidemill.model.gateway import Entry, Receipt, Trigger
 from tidemill.model.slices import Format
 from tidemill.state.protocol import State
 
@@ -103,20 +103,6 @@ def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator
 
 
 def _made(entries: Sequence[Entry], stream: Stream | None) -> ClosedWindow:
-    first, last = entries[0], entries[-1]
     lines = [entry.submission.content for entry in entries if entry.submission.format is Format.NDJSON]
-    output = WindowOutput(
-        id=f"{first.gateway}-{first.submission.stream}-{first.lsn:x}",
-        stream=first.submission.stream,
-        source=first.submission.source,
-        start=first.arrival,
-        end=last.arrival,
-        trigger=Trigger.RECOVERY.value,
-        stats=WindowStats(
-            events=sum(entry.submission.records for entry in entries),
-            keys=len(set().union(*(keys_of(content, stream) for content in lines))) if stream else 0,
-            bytes=sum(len(entry.submission.content) for entry in entries),
-            duration=last.arrival - first.arrival,
-        ),
-    )
-    return ClosedWindow(output, tuple(entries))
+    keys = len(set().union(*(keys_of(content, stream) for content in lines))) if stream else 0
+    return closed(entries, Trigger.RECOVERY.value, keys)
