@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 from decimal import Decimal
+from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.bodies import read_body
+from tidemill.bodies.unpacked import arrow_size, parquet_size, parquet_told
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.model.errors import ForbiddenError, InputError, TidemillError, TooLargeError
@@ -176,6 +179,46 @@ def test_many_values_that_take_no_bytes_are_counted() -> None:
     assert len(body) < 100_000
     with pytest.raises(TooLargeError, match="unpacked"):
         read(body, PARQUET, limits=Requests(body=MIB))
+
+
+@pytest.mark.parametrize("media", MEDIA)
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_a_bomb_is_seen_before_it_is_unpacked(media: str, compression: str, as_dictionary: bool) -> None:
+    zeros = pa.array([bytes(8 * MIB) for _ in range(8)])
+    table = pa.table({"a": zeros.dictionary_encode() if as_dictionary else zeros})
+    body = written(table, media, compression)
+    assert len(body) < MIB
+    sized = (
+        parquet_size(body, parquet_told(body)) if media == PARQUET else arrow_size(body, media == ARROW_FILE)
+    )
+    assert sized >= 8 * MIB  # Parquet, too, keeps an equal value once
+    with pytest.raises(TooLargeError, match="unpacked"):
+        read(body, media, limits=Requests(body=4 * MIB))
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "brotli"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_pages_unpack_to_what_their_headers_say(compression: str, version: str, dictionary: bool) -> None:
+    sink = io.BytesIO()
+    pq.write_table(
+        of_many_types(3000), sink, compression=compression, data_page_version=version, row_group_size=700,
+        use_dictionary=dictionary, data_page_size=500, write_batch_size=64, write_page_index=True,
+        write_page_checksum=True,
+    )  # fmt: skip
+    metadata = pq.read_metadata(sink)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    told = sum(group.total_byte_size for group in groups)
+    measured = parquet_size(sink.getvalue(), parquet_told(sink.getvalue()))
+    assert 0.2 * told < measured < 2 * told  # headers are in one of them, values without bytes in the other
+    assert read(sink.getvalue(), PARQUET).records == 3000
+
+
+def test_files_of_other_writers_are_read(tmp_path: Path) -> None:
+    path = (tmp_path / "d.parquet").as_posix()
+    duckdb.sql(f"COPY (SELECT range::VARCHAR AS id, 'acme' AS tenant FROM range(5000)) TO '{path}'")
+    assert read(Path(path).read_bytes(), PARQUET, tenant="acme").records == 5000
 
 
 def test_columns_that_no_record_can_be_made_of_are_refused() -> None:

@@ -6,6 +6,7 @@ more than is allowed is stopped on the way.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,6 +20,7 @@ import pyarrow.types as kinds
 
 from tidemill.bodies.limits import TOO_DEEP, TOO_LONG, beyond, check_events
 from tidemill.bodies.tenancy import other_tenant
+from tidemill.bodies.unpacked import arrow_size, parquet_size, parquet_told
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.model.errors import InputError, TooLargeError
@@ -63,10 +65,12 @@ def columnar_rows(
 
 
 def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.RecordBatch]:
-    source = pa.BufferReader(content)
     if media == PARQUET:
-        yield from _row_groups(source, limits)
-    elif media == ARROW_FILE:
+        yield from _row_groups(content, limits)
+        return
+    _check_size(arrow_size(content, media == ARROW_FILE), limits)
+    source = pa.BufferReader(content)
+    if media == ARROW_FILE:
         with ipc.open_file(source) as file:
             _check_schema(file.schema, limits)
             _check_pieces(file.num_record_batches, len(file.schema), media)
@@ -79,19 +83,18 @@ def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.Record
                 yield batch
 
 
-def _row_groups(source: pa.BufferReader, limits: Requests) -> Iterator[pa.RecordBatch]:
-    """What the file says of itself is checked before anything in it is unpacked."""
+def _row_groups(content: bytes, limits: Requests) -> Iterator[pa.RecordBatch]:
+    """What can be told without it is checked before anything is unpacked."""
+    told = parquet_told(content)
+    check_events(told.rows, limits)
+    _check_pieces(len(told.groups), told.columns // max(1, len(told.groups)), PARQUET)
+    _check_size(parquet_size(content, told), limits)
+    source = pa.BufferReader(content)
     with pq.ParquetFile(source) as file:
-        told = file.metadata
         _check_schema(file.schema_arrow, limits)
-        check_events(told.num_rows, limits)
-        _check_pieces(told.num_row_groups, told.num_columns, PARQUET)
-        groups = [told.row_group(number) for number in range(told.num_row_groups)]
-        values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-        _check_size(max(values, sum(group.total_byte_size for group in groups)), limits)
         repeated = _kept_once(file.schema)
     with pq.ParquetFile(source, read_dictionary=repeated) as file:
-        for number in range(len(groups)):  # each by itself: each has texts of its own
+        for number in told.groups:  # each by itself: each has texts of its own
             yield from file.iter_batches(batch_size=limits.events, row_groups=[number])
 
 
@@ -125,7 +128,15 @@ def _kept_once(schema: pq.ParquetSchema) -> list[str]:
 def _readable(media: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RecursionError,
+        struct.error,
+    ) as error:
         told = str(error).splitlines()
         raise InputError(
             f"the body is not a whole {media}: {told[0] if told else type(error).__name__}",

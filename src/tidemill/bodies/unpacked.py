@@ -1,0 +1,278 @@
+"""How much a columnar file unpacks to, by what stands in front of each compressed piece: what a reader asks
+memory for. Nothing is unpacked to know it.
+
+A file says it elsewhere, too, where a sender can say what they like; that is not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import unpack_from
+from typing import Final
+
+from tidemill.model.errors import InputError
+
+_MOST: Final = 50_000  # pieces that are looked at: fewer fit into a body unless they are there to be many
+_FOOTER: Final = 1 << 20  # it is read byte by byte
+_CONTINUED: Final = 0xFFFFFFFF
+_LEGACY: Final = b"ARROW:experimental_compression"  # how files said it before there was a field for it
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetTold:
+    """What the footer of a Parquet file says, read without pyarrow: of a damaged one, pyarrow's own objects
+    end the process when they are asked."""
+
+    rows: int
+    columns: int  # of all row groups, each counted in each
+    groups: tuple[int, ...]  # numbers of the row groups that hold something
+    chunks: tuple[tuple[int, int], ...]  # from where to where their columns stand
+
+
+def parquet_told(content: bytes) -> ParquetTold:
+    (length,) = unpack_from("<I", content, len(content) - 8)
+    start = len(content) - 8 - length
+    if start < 4 or not content.endswith(b"PAR1"):
+        raise ValueError("it has no footer")
+    if length > _FOOTER:
+        raise InputError(
+            f"the footer of the file is longer than {_FOOTER} bytes",
+            where="body",
+            hint="write fewer columns, and larger row groups",
+        )
+    footer, _ = _thrift_struct(content, start)
+    told = [group for group in _list(footer, 4) if isinstance(group, dict)]
+    columns = sum(len(_list(group, 1)) for group in told)
+    groups = [number for number, group in enumerate(told) if _int(group, 3)]
+    chunks = [_chunk(column) for number in groups for column in _list(told[number], 1)]
+    return ParquetTold(_int(footer, 3), columns, tuple(groups), tuple(chunks))
+
+
+def _chunk(column: Thrift) -> tuple[int, int]:
+    told = column.get(3) if isinstance(column, dict) else None
+    if not isinstance(told, dict):
+        raise ValueError("a column is not told of")
+    start = _int(told, 9)
+    if 11 in told and 0 < _int(told, 11) < start:
+        start = _int(told, 11)
+    return start, start + _int(told, 7)
+
+
+def parquet_size(content: bytes, told: ParquetTold) -> int:
+    """Of all pages of all columns, by their headers; a value that takes no byte counts as one."""
+    size = pages = 0
+    for start, end in told.chunks:
+        while start < end:
+            header, at = _thrift_struct(content, start)
+            start = at + _int(header, 3)
+            size += max(_int(header, 2), _values(header, 5), _values(header, 8))
+            pages += 1
+            if pages > _MOST:
+                raise _too_many("pages")
+    return size
+
+
+Thrift = int | list["Thrift"] | dict[int, "Thrift"] | None
+
+
+def _list(header: dict[int, Thrift], field: int) -> list[Thrift]:
+    value = header.get(field)
+    if not isinstance(value, list):
+        raise ValueError("the footer is damaged")
+    return value
+
+
+def _values(header: dict[int, Thrift], kind: int) -> int:
+    inner = header.get(kind)
+    return _int(inner, 1) if isinstance(inner, dict) else 0
+
+
+def _int(header: dict[int, Thrift], field: int) -> int:
+    value = header.get(field)
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("the header of a page, or the footer, is damaged")
+    return value
+
+
+def _thrift_struct(content: bytes, at: int) -> tuple[dict[int, Thrift], int]:
+    """The fields of a struct in Thrift's compact protocol by their numbers, and the place behind it."""
+    fields: dict[int, Thrift] = {}
+    number = 0
+    while kind := content[at] & 0x0F:
+        step = content[at] >> 4
+        at += 1
+        if step:
+            number += step
+        else:
+            number, at = _varint(content, at)
+            number = (number >> 1) ^ -(number & 1)
+        fields[number], at = _thrift_value(content, at, kind)
+    return fields, at + 1
+
+
+def _thrift_value(content: bytes, at: int, kind: int) -> tuple[Thrift, int]:
+    if kind in (1, 2):
+        return 2 - kind, at
+    if kind == 3:
+        return content[at], at + 1
+    if kind in (4, 5, 6):
+        value, at = _varint(content, at)
+        return (value >> 1) ^ -(value & 1), at
+    if kind == 7:
+        return None, at + 8
+    if kind == 8:
+        length, at = _varint(content, at)
+        return None, at + length
+    if kind in (9, 10):
+        return _thrift_list(content, at)
+    if kind == 12:
+        return _thrift_struct(content, at)
+    raise ValueError("a header or the footer holds what it should not")
+
+
+def _thrift_list(content: bytes, at: int) -> tuple[Thrift, int]:
+    length, kind = content[at] >> 4, content[at] & 0x0F
+    at += 1
+    if length == 15:
+        length, at = _varint(content, at)
+    values: list[Thrift] = []
+    for _ in range(length):
+        if kind in (1, 2):  # in a list, a boolean has a byte of its own
+            value: Thrift = content[at]
+            at += 1
+        else:
+            value, at = _thrift_value(content, at, kind)
+        values.append(value)
+    return values, at
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a number in a header or the footer has no end")
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    metadata: bytes  # a flatbuffer
+    body: int  # where what it speaks of begins
+
+
+def arrow_size(content: bytes, in_file: bool) -> int:
+    """Of all compressed buffers, by the length in front of each. Those that are not are in the body as they
+    are, and take nothing."""
+    size = looked_at = 0
+    for number, message in enumerate(_in_file(content) if in_file else _in_stream(content)):
+        for start, length in _compressed(message):
+            if length >= 8:
+                (plain,) = unpack_from("<q", content, start)
+                size += max(plain, 0)  # -1: this one was not worth it
+            looked_at += 1
+            if looked_at > _MOST:
+                raise _too_many("buffers")
+        if number > _MOST:
+            raise _too_many("messages")
+    return size
+
+
+def _in_stream(content: bytes) -> Iterator[_Message]:
+    at = 0
+    while at + 4 <= len(content):
+        metadata, body = _metadata(content, at)
+        if not metadata:
+            return
+        yield _Message(metadata, body)
+        length = _Table.root(metadata).integer(3, "<q")
+        if length < 0:
+            raise ValueError("a message has a negative length")
+        at = body + length
+
+
+def _in_file(content: bytes) -> Iterator[_Message]:
+    (length,) = unpack_from("<i", content, len(content) - 10)
+    footer = _Table.root(content[len(content) - 10 - length : len(content) - 10])
+    for field in (2, 3):  # dictionaries, record batches
+        for at in footer.vector(field, 24):
+            start, size = unpack_from("<qi", footer.data, at)
+            metadata, _ = _metadata(content, start)
+            yield _Message(metadata, start + size)
+
+
+def _metadata(content: bytes, at: int) -> tuple[bytes, int]:
+    """The flatbuffer of a message, empty at the end, and the place behind it."""
+    (size,) = unpack_from("<I", content, at)
+    at += 4
+    if size == _CONTINUED:
+        (size,) = unpack_from("<I", content, at)
+        at += 4
+    return content[at : at + size], at + size
+
+
+def _compressed(message: _Message) -> Iterator[tuple[int, int]]:
+    """Where the buffers of a message stand, and how long they are, when they are compressed."""
+    root = _Table.root(message.metadata)
+    kind, batch = root.integer(1, "<B"), root.table(2)
+    if kind == _DICTIONARY_BATCH and batch is not None:
+        batch = batch.table(1)
+    elif kind != _RECORD_BATCH:
+        return
+    if batch is None or (batch.table(3) is None and _LEGACY not in message.metadata):
+        return
+    for at in batch.vector(2, 16):
+        start, length = unpack_from("<qq", batch.data, at)
+        yield message.body + start, length
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a flatbuffer: fields by their places in its schema."""
+
+    data: bytes
+    at: int
+
+    @classmethod
+    def root(cls, data: bytes) -> _Table:
+        return cls(data, unpack_from("<I", data, 0)[0])
+
+    def _field(self, place: int) -> int:
+        """Where it stands; 0 when it is left out."""
+        fields = self.at - unpack_from("<i", self.data, self.at)[0]
+        offset = 4 + 2 * place
+        if offset >= unpack_from("<H", self.data, fields)[0]:
+            return 0
+        found: int = unpack_from("<H", self.data, fields + offset)[0]
+        return self.at + found if found else 0
+
+    def _pointed(self, place: int) -> int:
+        at = self._field(place)
+        return at + int(unpack_from("<I", self.data, at)[0]) if at else 0
+
+    def integer(self, place: int, layout: str) -> int:
+        at = self._field(place)
+        return int(unpack_from(layout, self.data, at)[0]) if at else 0
+
+    def table(self, place: int) -> _Table | None:
+        at = self._pointed(place)
+        return _Table(self.data, at) if at else None
+
+    def vector(self, place: int, width: int) -> range:
+        """Places of its elements."""
+        at = self._pointed(place)
+        length = int(unpack_from("<I", self.data, at)[0]) if at else 0
+        return range(at + 4, at + 4 + length * width, width)
+
+
+def _too_many(what: str) -> InputError:
+    return InputError(
+        f"the file has more than {_MOST} {what}",
+        where="body",
+        hint="write larger row groups, pages or record batches",
+    )
