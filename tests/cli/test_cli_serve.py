@@ -25,6 +25,7 @@ from tidemill.eventtime import registered
 from tidemill.mill import Mill, wall_clock
 
 FILE = Path("tidemill.yaml")
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8").partition("\n## serve\n")[2]
 NOW = wall_clock() // 1000  # milliseconds
 
 
@@ -78,6 +79,7 @@ def requests(count: int) -> list[dict[str, object]]:
 
 def test_serve_takes_events_and_a_stop_lands_what_is_in_open_windows(cli, project):
     with serving(project, "serve") as server:
+        assert [key for key in server.said if f"`{key}`" not in PAGE] == []
         assert server.said["streams"] == ["requests"]
         assert server.said["window"] == {"kind": "adaptive", "min": "10ms", "max": "5s", "target": 100}
         assert (server.said["tokens"], server.said["pipeline"], server.said["made"]) == (0, False, None)
@@ -209,15 +211,15 @@ def test_a_first_event_has_what_the_stream_asks_for(type_, value):
 version: 1
 streams:
   s:
-    schema: {{id: integer, at: any, kind: string, who: string, n: {{type: integer, required: true}}}}
+    schema: {{id: integer, at: any, kind: string, who.id: string, n: {{type: integer, required: true}}}}
     identity: id
     event_time: {{column: at, type: {type_}}}
     event_type: {{column: kind, allowed: [seen, other]}}
-    tenant: who
+    tenant: who.id
 """
     stream = parse_project(text, FILE, registered(), {}).stream("s")
     event = first_event(stream, 1705320000 * 10**6)
-    assert event == {"id": 1, "at": value, "kind": "seen", "who": "acme", "n": 1}
+    assert event == {"id": 1, "at": value, "kind": "seen", "who": {"id": "acme"}, "n": 1}
 
 
 def test_the_line_to_try_shows_a_token_where_one_is_needed():

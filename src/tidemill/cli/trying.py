@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.time import MILLISECOND, SECOND, format_instant
@@ -39,19 +39,33 @@ def first_event(stream: Stream, now: int) -> dict[str, object] | None:
     spelled = _TIMES.get(stream.event_time.type or "") if stream.time_column is not None else None
     if stream.messages is not None or (stream.time_column is not None and spelled is None):
         return None
-    event: dict[str, object] = {}
+    columns: dict[str, object] = {}
     for name in stream.identity:
-        event[name] = "first" if stream.fields[name].type == "string" else _VALUES[stream.fields[name].type]
+        columns[name] = "first" if stream.fields[name].type == "string" else _VALUES[stream.fields[name].type]
     if stream.time_column is not None and spelled is not None:
-        event[stream.time_column] = spelled(now)
+        columns[stream.time_column] = spelled(now)
     if stream.event_type is not None:
-        event[stream.event_type.column] = stream.event_type.allowed[0]
+        columns[stream.event_type.column] = stream.event_type.allowed[0]
     if stream.tenant.column is not None:
-        event[stream.tenant.column] = "acme"
+        columns[stream.tenant.column] = "acme"
     for name, field in stream.fields.items():
-        if field.required and name not in event:
-            event[name] = _VALUES[field.type]
+        if field.required and name not in columns:
+            columns[name] = _VALUES[field.type]
+    event: dict[str, object] = {}
+    for name in sorted(columns, key=lambda name: name.count(".")):  # an object before what is in it
+        _put(event, name.split("."), columns[name])
     return event
+
+
+def _put(event: dict[str, object], path: Sequence[str], value: object) -> None:
+    name, *rest = path
+    if not rest:
+        event[name] = value
+        return
+    inner = event.get(name)
+    inside = dict(inner) if isinstance(inner, Mapping) else {}
+    _put(inside, rest, value)
+    event[name] = inside
 
 
 def curl_line(url: str, stream: Stream, now: int, *, token: bool) -> str | None:
