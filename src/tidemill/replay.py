@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from tidemill.accept.quarantine import REASONS, REPLAY, take_away, take_out
+from tidemill.accept.quarantine import REASONS, REPLAY, Replay, take_away, take_out
+from tidemill.accept.whose import recorded, senders
 from tidemill.ingest.landing import Landed, Landing
 from tidemill.lake.table import Table
 from tidemill.model.slices import Format, SliceStatus, slice_id
@@ -31,9 +32,18 @@ def replay(
         format=Format.NDJSON,
         source=REPLAY,
         name=f"replay of {found.records} records of {len(found.slices)} slices",
+        metadata=_senders(state, found),
     )
     take_away(table, found, reason, now)
     return landed
+
+
+def _senders(state: State, found: Replay) -> str | None:
+    """A record that names no tenant stays with whose token it came, wherever it goes."""
+    entries = {name: state.slice(name) for name in {name for name, _ in found.unnamed.values()}}
+    told = {name: senders(entry.slice.metadata) for name, entry in entries.items() if entry is not None}
+    sent = {at: told[name][line] for at, (name, line) in found.unnamed.items() if line in told.get(name, {})}
+    return recorded(sent) if sent else None
 
 
 def finish_replays(warehouse: Path, stream: str, state: State, now: int) -> None:

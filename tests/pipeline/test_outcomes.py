@@ -467,3 +467,21 @@ def test_a_tenant_is_shown_what_it_sent_and_what_names_it(plant: Plant) -> None:
         some = mill.quarantine("requests", tenant="acme", reason="malformed", limit=1)
     assert lines == {"acme": [1, 2], "globex": [3, 5], "initech": [], None: [1, 2, 3, 4, 5]}
     assert some.column("payload").to_pylist() == [b"acme's"]
+
+
+def test_what_is_replayed_stays_with_who_sent_it(plant: Plant) -> None:
+    unnamed = json.dumps({"window": {"id": "w", "unnamed": [[1, "acme"], [3, "globex"]]}})
+    with plant.open() as mill:
+        land(mill, b"acme's", request(1, tenant="acme", event_type="x"), b"globex's", metadata=unnamed)
+        land(mill, b"nobody's")
+        mill.tick()
+        for _ in range(2):
+            assert mill.replay("requests") is not None
+            mill.tick()
+            payloads = {
+                tenant: sorted(mill.quarantine("requests", tenant=tenant).column("payload").to_pylist())[:1]
+                for tenant in ("acme", "globex", "initech")
+            }
+            assert payloads == {"acme": [b"acme's"], "globex": [b"globex's"], "initech": []}
+            assert mill.quarantine("requests", tenant="acme").num_rows == 2
+            assert mill.quarantine("requests").num_rows == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ from tidemill.model.slices import Outcome, Reject, set_hash
 Place = tuple[int, str, int]  # arrival, slice, line
 
 REPLAY: Final = "replay"  # the source of slices that come out of quarantine
-_REPLAYED = ["slice", "line", "arrival", "reason", "payload"]
+_REPLAYED = ["slice", "line", "arrival", "reason", "tenant", "payload"]
 REASONS = (Outcome.CONFLICT.value, *(reject.value for reject in Reject))
 
 
@@ -92,6 +92,7 @@ class Replay:
     records: int
     slices: Sequence[str]
     parts: Sequence[Part]
+    unnamed: Mapping[int, tuple[str, int]]  # lines of it that name no tenant -> slice and line they came from
 
 
 def take_out(table: Table, reason: str | None) -> Replay | None:
@@ -111,12 +112,15 @@ def take_out(table: Table, reason: str | None) -> Replay | None:
     order = pc.sort_indices(
         whole, sort_keys=[("arrival", "ascending"), ("slice", "ascending"), ("line", "ascending")]
     )
-    payloads = [as_line(payload) for payload in whole.column("payload").take(order).to_pylist()]
+    whole = whole.take(order)
+    payloads = [as_line(payload) for payload in whole.column("payload").to_pylist()]
+    places = zip(*(whole.column(name).to_pylist() for name in ("tenant", "slice", "line")), strict=True)
     return Replay(
         content=b"".join(payload + b"\n" for payload in payloads),
         records=len(payloads),
         slices=sorted(set(whole.column("slice").to_pylist())),
         parts=parts,
+        unnamed={n: (of, line) for n, (tenant, of, line) in enumerate(places, 1) if tenant is None},
     )
 
 

@@ -6,7 +6,7 @@ Pure. What neither says is nobody's: only who may see all tenants sees it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import pyarrow as pa
@@ -42,16 +42,24 @@ def theirs(tenant: str, metadata: Metadata) -> Theirs:
 
 def unnamed_lines(metadata: str | None, tenant: str) -> frozenset[int]:
     """Lines of a slice that name no tenant and came with this one's token, as its window recorded it."""
+    return frozenset(line for line, sender in senders(metadata).items() if sender == tenant)
+
+
+def senders(metadata: str | None) -> Mapping[int, str]:
+    """By line of a slice that names no tenant, with whose token it came, as far as that is on record."""
     try:
         said = json.loads(metadata or "null")
     except (ValueError, RecursionError):
-        return frozenset()
+        return {}
     window = said.get("window") if isinstance(said, dict) else None
     pairs = window.get("unnamed") if isinstance(window, dict) else None
-    if not isinstance(pairs, list):
-        return frozenset()
-    return frozenset(
-        pair[0]
-        for pair in pairs
-        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int) and pair[1] == tenant
-    )
+    return {
+        pair[0]: pair[1]
+        for pair in (pairs if isinstance(pairs, list) else ())
+        if isinstance(pair, list) and list(map(type, pair)) == [int, str]
+    }
+
+
+def recorded(sent: Mapping[int, str]) -> str:
+    """Metadata of a slice that `senders` reads it from."""
+    return json.dumps({"window": {"unnamed": sorted(map(list, sent.items()))}}, ensure_ascii=False)
