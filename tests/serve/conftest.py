@@ -113,9 +113,8 @@ class Served:
         self, *scopes: str, tenant: str | None = None, rate: int | None = None, expires: int | None = None
     ) -> dict[str, str]:
         """The headers that show a new token."""
-        _, text = self.service.tokens.create(
-            scopes, tenant=tenant, now=wall_clock(), rate=rate, expires=expires
-        )
+        now = wall_clock() if expires is None else min(wall_clock(), expires - 1)
+        _, text = self.service.tokens.create(scopes, tenant=tenant, now=now, rate=rate, expires=expires)
         return {"Authorization": f"Bearer {text}"}
 
     def send(self, stream: str, events: object, **more: object) -> httpx.Response:
@@ -167,11 +166,16 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
             nonlocal made
             made += 1
             folder = tmp_path / f"project{made}"
-            folder.mkdir()
-            (folder / "tidemill.yaml").write_text(text % {"gateway": gateway})
-            return stack.enter_context(running(folder, host))
+            return stack.enter_context(running(write(folder, gateway, text), host))
 
         yield begin
+
+
+def write(folder: Path, gateway: str = "", text: str = PROJECT) -> Path:
+    """A project in a new folder."""
+    folder.mkdir()
+    (folder / "tidemill.yaml").write_text(text % {"gateway": gateway})
+    return folder
 
 
 @contextmanager
@@ -217,6 +221,16 @@ def running(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Se
                 stop.set()
                 server.join()
                 service.parsers.shutdown()
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for all tests of a module that change nothing: of refusals."""
+    folder = tmp_path_factory.mktemp("still")
+    (folder / "store").mkdir()
+    limits = "requests: {body: 8KiB, events: 10, depth: 4, field: 100, wait: 20ms}"
+    with running(write(folder / "project", f"{limits}\n  objects: [{folder / 'store'}]")) as served:
+        yield served
 
 
 @pytest.fixture

@@ -174,27 +174,27 @@ def test_each_source_has_its_own_slices(served):
 
 
 @pytest.mark.parametrize("source", ["", "-x", "a b", "x" * 101, "é", "../x"])
-def test_a_source_that_can_not_be_a_name_is_refused(served, source):
-    answer = served.send("requests", served.request("a"), params={"source": source})
+def test_a_source_that_can_not_be_a_name_is_refused(still, source):
+    answer = still.send("requests", still.request("a"), params={"source": source})
     assert answer.status_code == 400
     assert (answer.json()["code"], answer.json()["where"]) == ("input", "source")
 
 
-def test_wait_is_one_or_zero(served):
-    answer = served.send("requests", served.request("a"), params={"wait": "perhaps"})
+def test_wait_is_one_or_zero(still):
+    answer = still.send("requests", still.request("a"), params={"wait": "perhaps"})
     assert answer.status_code == 400
     assert answer.json()["hint"] == "use 1 or 0"
 
 
 @pytest.mark.parametrize("name", ["nothing", "0000deadbeef-1", "0000deadbeef-", "-", "%2e%2e"])
-def test_an_ingestion_nobody_knows_is_404(served, name):
-    answer = served.http.get(f"/v1/ingestions/{name}")
+def test_an_ingestion_nobody_knows_is_404(still, name):
+    answer = still.http.get(f"/v1/ingestions/{name}")
     assert answer.status_code == 404
     assert answer.json()["code"] == "not_found"
 
 
-def test_a_stream_that_is_not_declared_is_404_and_the_others_are_named(served):
-    answer = served.send("nothing", served.request("a"))
+def test_a_stream_that_is_not_declared_is_404_and_the_others_are_named(still):
+    answer = still.send("nothing", still.request("a"))
     assert answer.status_code == 404
     assert answer.json()["hint"] == "streams: requests, events, logs, traces"
 

@@ -11,10 +11,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tidemill.serve.problems import SCHEMA, responses
-from tidemill.serve.shapes import SCHEMAS
+from tidemill.serve.shapes import EXAMPLES, SCHEMAS
 
 _OPEN: Final = ("/healthz", "/readyz")
-_ALWAYS: Final = (400, 401, 403, 429, 500, 503)
+_ANYWHERE: Final = (400, 431, 500)
+_ALWAYS: Final = (*_ANYWHERE, 401, 403, 429, 503)
 _SCHEMES: Final = {
     "token": {
         "type": "http",
@@ -61,11 +62,20 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 def _complete(operation: dict[str, Any], *, open_: bool) -> None:
     told: dict[str, Any] = operation["responses"]
+    for response in told.values():
+        _show(response)
     if "HTTPValidationError" in str(told.get("422")):  # FastAPI's own: here such a request is a 400
         del told["422"]
-    if open_:
-        return
-    operation["security"] = [{"token": []}, {}]
-    for status, response in responses(*_ALWAYS).items():
+    if not open_:
+        operation["security"] = [{"token": []}, {}]
+    for status, response in responses(*(_ANYWHERE if open_ else _ALWAYS)).items():
         told.setdefault(str(status), response)
     operation["responses"] = dict(sorted(told.items()))
+
+
+def _show(response: dict[str, Any]) -> None:
+    """Examples once more: FastAPI leaves out of them what is null."""
+    for media in response.get("content", {}).values():
+        name = media.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        if name in EXAMPLES:
+            media["example"] = EXAMPLES[name]

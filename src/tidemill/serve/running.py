@@ -85,6 +85,7 @@ async def _run(
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",  # what clients do wrong is told to them
         access_log=False,
         server_header=False,
         proxy_headers=False,

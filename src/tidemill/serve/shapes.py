@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tidemill.serve.problems import responses
+
 _EVENT: Final = {
     "event_id": "7f0c1a",
     "ts": "2026-01-05T10:00:00Z",
@@ -277,6 +279,8 @@ def otlp_told(signal: str) -> dict[int | str, dict[str, Any]]:
     }
     for code in (400, 401, 403, 404, 408, 413, 429, 500, 503):
         found[code] = {"description": "Refused: a google.rpc.Status", "content": status}
+    other = responses(415)[415]  # of an encoding that is not read, or of a body in none that is known
+    found[415] = {**other, "content": {**status, **other["content"]}}
     return found
 
 

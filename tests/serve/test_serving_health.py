@@ -1,0 +1,89 @@
+"""Whether the server lives and can take events; and how it says that something went wrong."""
+
+from __future__ import annotations
+
+import json
+
+from tidemill.model.errors import StorageError
+
+
+def test_a_server_that_lives_and_is_ready(served):
+    assert served.http.get("/healthz").json() == {"status": "ok"}
+    ready = served.http.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json() == {"status": "ok", "warehouse": "ok", "state": "ok", "log": "ok", "memory": "ok"}
+    assert not list(served.mill.project.warehouse.glob(".ready-*"))
+
+
+def test_without_memory_it_is_not_ready_and_says_what_fails_only(served):
+    memory = served.gateway.memory
+    allowed = memory.usage()["requests"][1]
+    memory.allocate("requests", int(allowed * 0.94))
+    assert served.http.get("/readyz").status_code == 200
+    refused = served.send("requests", served.request("a"))
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert refused.headers["retry-after"] == "1"
+    memory.release("requests", int(allowed * 0.94))
+    assert served.send("requests", served.request("a")).status_code == 202
+
+
+def test_a_state_that_does_not_answer_is_told_without_its_place(served, monkeypatch):
+    def gone():
+        raise StorageError("can not read: No such file", where="/secret/place", hint="look")
+
+    monkeypatch.setattr(served.mill.state, "landings", gone)
+    answer = served.http.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["failing"] == ["state"]
+    assert "secret" not in answer.text
+    assert served.http.get("/healthz").status_code == 200
+
+
+def test_an_address_nobody_knows_is_404(served):
+    answer = served.http.get("/nothing")
+    assert answer.status_code == 404
+    assert answer.json() == {
+        "type": "urn:tidemill:problem:not_found",
+        "title": "There is no such thing",
+        "status": 404,
+        "detail": "Not Found",
+        "instance": "/nothing",
+        "code": "not_found",
+        "hint": "GET /openapi.json lists every address",
+        "where": "",
+        "retry": "never",
+    }
+    assert served.http.get("/docs").status_code == 404
+    assert served.http.get("/redoc").status_code == 404
+
+
+def test_a_method_that_is_none_of_its_address_is_405(served):
+    answer = served.http.put("/v1/streams/requests/events", json={})
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"
+    assert answer.json()["code"] == "method"
+
+
+def test_a_fault_of_the_server_is_500_and_says_nothing_of_it(served, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(served.gateway, "submit", broken)
+    answer = served.send("requests", served.request("a"))
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "internal"
+    assert "secret" not in answer.text
+    assert served.gateway.memory.usage()["requests"][0] == 0
+
+
+def test_a_disk_that_is_full_is_503_without_the_place(served, monkeypatch):
+    def full(submission, done):
+        done(StorageError("can not write: No space left on device", where="/secret", hint="free some space"))
+
+    monkeypatch.setattr(served.gateway, "submit", full)
+    answer = served.send("requests", served.request("a"))
+    assert answer.status_code == 503
+    assert (answer.json()["code"], answer.json()["hint"]) == ("storage", "free some space")
+    assert answer.headers["retry-after"] == "5"
+    assert "secret" not in json.dumps(answer.json())
