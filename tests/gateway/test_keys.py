@@ -56,3 +56,13 @@ def test_a_line_that_is_no_object_has_no_key() -> None:
         keys_of(b'[{"id":1}]\n"id"\n7\n{"id":\n{"no":1}\n{"id":null}\n{"id":true}\n{"id":""}\n', PLAIN)
         == set()
     )
+
+
+def test_a_key_that_has_to_be_parsed_is_the_key_of_a_plain_line() -> None:
+    names = [f"{tenant}-{number}" for tenant in "ab" for number in range(200)]
+    plain = b"".join(b'{"id":"%s","of":"%s"}\n' % (name.encode(), name[:1].encode()) for name in names)
+    escaped = b"".join(
+        b'{"i\\u0064":"%s","of":"%s"}\n' % (name.encode(), name[:1].encode()) for name in names
+    )
+    assert keys_of(plain + escaped, OWNED) == keys_of(plain, OWNED)
+    assert len(keys_of(escaped, OWNED)) == 400

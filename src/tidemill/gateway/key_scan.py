@@ -140,6 +140,6 @@ def key_hash(tenant: str | None, id_: str) -> int:
     found = _SEED
     if tenant is not None:
         text = np.frombuffer(tenant.encode(), np.uint8)
-        found = _hashed(text, 0, text.size, found)
+        found = np.uint64(_hashed(text, 0, text.size, found))  # from there it comes as a plain int
     text = np.frombuffer(id_.encode(), np.uint8)
     return int(_hashed(text, 0, text.size, found))
