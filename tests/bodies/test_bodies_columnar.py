@@ -254,6 +254,16 @@ def test_rows_that_name_no_tenant_are_told_by_their_places(media: str) -> None:
     assert read(without, media, tenant="acme").unnamed == (0, 1)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_a_tenant_is_read_from_texts_of_every_kind(kind: pa.DataType) -> None:
+    for media in (ARROW_STREAM, ARROW_FILE):
+        body = written(pa.table({"tenant": pa.array(["acme", None, "other"], kind)}), media)
+        with pytest.raises(ForbiddenError):
+            read(body, media, tenant="acme")
+        body = written(pa.table({"tenant": pa.array(["acme", None], kind)}), media)
+        assert read(body, media, tenant="acme").unnamed == (1,)
+
+
 def test_a_tenant_in_a_struct_is_found() -> None:
     table = pa.table({"resource": [{"tenant": "acme"}, None, {"tenant": None}, {"tenant": "acme"}]})
     assert read(written(table, PARQUET), PARQUET, NESTED, "acme").unnamed == (1, 2)
