@@ -93,11 +93,12 @@ def search(
     return Request("POST", path, headers=_JSON, content=content)
 
 
-def events(last: str | None) -> Request:
+def events(last: str | None, stream: str | None) -> Request:
     headers = {"accept": "text/event-stream", "cache-control": "no-store"}
     if last is not None:
         headers["last-event-id"] = last
-    return Request("GET", "/v1/events", headers=headers, waits=SILENCE)
+    params = {} if stream is None else {"stream": stream}
+    return Request("GET", "/v1/events", params, headers, waits=SILENCE)
 
 
 def status() -> Request:

@@ -154,15 +154,16 @@ class Client:
     def status(self) -> Document:
         return answers.document(self._ask(asking.status()).content)
 
-    def events(self, after: str | int | None = None) -> Iterator[DatasetEvent]:
-        """Datasets and results as they come out, from behind the event `after` on, without end.
+    def events(self, after: str | int | None = None, *, stream: str | None = None) -> Iterator[DatasetEvent]:
+        """Datasets and results as they come out, without end: those behind the event `after` (0: all there
+        ever were), or else those from now on.
 
         A connection that breaks is made again behind the last event that was handed out.
         """
         lines = EventLines(None if after is None else str(after))
         attempts = Attempts(self._rules)
         while True:
-            request = built(self._http, asking.events(lines.last), self._timeout)
+            request = built(self._http, asking.events(lines.last, stream), self._timeout)
             seen: Seen
             try:
                 seen = self._http.send(request, stream=True)
