@@ -175,7 +175,14 @@ def test_a_server_that_all_can_reach_and_whose_last_token_went_serves_nobody(ser
     served.service.address = "0.0.0.0"  # noqa: S104
     answer = served.send("requests", served.request("a"))
     assert answer.status_code == 401
-    assert "no token is active" in answer.json()["detail"]
+    assert answer.json()["detail"] == "a token is needed"
+
+
+def test_the_door_stays_shut_when_the_last_token_is_revoked(served):
+    token, _ = served.service.tokens.create(["admin"], tenant=None, now=served.service.clock())
+    served.service.tokens.revoke(token.id, served.service.clock())
+    answer = served.send("requests", served.request("a"))
+    assert (answer.status_code, answer.json()["detail"]) == (401, "a token is needed")
 
 
 def test_an_address_that_is_taken_is_told(served):

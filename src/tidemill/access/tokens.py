@@ -96,6 +96,11 @@ class Tokens:
                 replace_kept(self._path, [*kept.values()])
         return found
 
+    def any_made(self) -> bool:
+        """Whether there ever was one. From then on nobody is let in without: a token that ran out or was
+        revoked does not open the door for all."""
+        return bool(self._look())
+
     def any_active(self, now: int) -> bool:
         return any(token.active(now) for token in self._look().values())
 
