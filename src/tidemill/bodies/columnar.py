@@ -87,14 +87,14 @@ def _row_groups(content: bytes, limits: Requests) -> Iterator[pa.RecordBatch]:
     """What can be told without it is checked before anything is unpacked."""
     told = parquet_told(content)
     check_events(told.rows, limits)
-    _check_pieces(len(told.groups), told.columns // max(1, len(told.groups)), PARQUET)
+    _check_pieces(told.groups, told.columns // max(1, told.groups), PARQUET)
     _check_size(parquet_size(content, told), limits)
     source = pa.BufferReader(content)
     with pq.ParquetFile(source) as file:
         _check_schema(file.schema_arrow, limits)
         repeated = _kept_once(file.schema)
     with pq.ParquetFile(source, read_dictionary=repeated) as file:
-        for number in told.groups:  # each by itself: each has texts of its own
+        for number in range(file.num_row_groups):  # each by itself: each has texts of its own
             yield from file.iter_batches(batch_size=limits.events, row_groups=[number])
 
 

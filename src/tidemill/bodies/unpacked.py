@@ -27,8 +27,8 @@ class ParquetTold:
 
     rows: int
     columns: int  # of all row groups, each counted in each
-    groups: tuple[int, ...]  # numbers of the row groups that hold something
-    chunks: tuple[tuple[int, int], ...]  # from where to where their columns stand
+    groups: int
+    chunks: tuple[tuple[int, int], ...]  # from where to where the columns stand of groups that hold rows
 
 
 def parquet_told(content: bytes) -> ParquetTold:
@@ -45,9 +45,8 @@ def parquet_told(content: bytes) -> ParquetTold:
     footer, _ = _thrift_struct(content, start)
     told = [group for group in _list(footer, 4) if isinstance(group, dict)]
     columns = sum(len(_list(group, 1)) for group in told)
-    groups = [number for number, group in enumerate(told) if _int(group, 3)]
-    chunks = [_chunk(column) for number in groups for column in _list(told[number], 1)]
-    return ParquetTold(_int(footer, 3), columns, tuple(groups), tuple(chunks))
+    chunks = [_chunk(column) for group in told if _int(group, 3) for column in _list(group, 1)]
+    return ParquetTold(_int(footer, 3), columns, len(told), tuple(chunks))
 
 
 def _chunk(column: Thrift) -> tuple[int, int]:
@@ -108,6 +107,8 @@ def _thrift_struct(content: bytes, at: int) -> tuple[dict[int, Thrift], int]:
         else:
             number, at = _varint(content, at)
             number = (number >> 1) ^ -(number & 1)
+        if number in fields:  # readers differ on which of them counts
+            raise ValueError("something stands twice in a header or the footer")
         fields[number], at = _thrift_value(content, at, kind)
     return fields, at + 1
 
