@@ -5,7 +5,8 @@ Nothing of a request is read before it is known whose it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -16,6 +17,8 @@ from tidemill.model.errors import ForbiddenError
 
 if TYPE_CHECKING:
     from tidemill.serve.service import Service
+
+MAX_HOST: Final = 255
 
 
 def service_of(request: Request) -> Service:
@@ -54,13 +57,19 @@ def _principal(service: Service, request: Request, now: int) -> Principal:
     return LOCAL
 
 
+@lru_cache(maxsize=64)  # the same one in nearly every request
+def _is_here(host: str) -> bool:
+    """Whether a Host header names this machine, whatever the port."""
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name.lower())
+
+
 def _check_host(request: Request) -> None:
     """A page of another site can make a browser ask this server, but only under that site's name."""
     host = request.headers.get("host", "")
-    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(name.lower()):
+    if len(host) > MAX_HOST or not _is_here(host):
         raise ForbiddenError(
-            f"the request is addressed to {name!r}",
+            f"the request is addressed to {host[:MAX_HOST]!r}",
             hint="without tokens only 127.0.0.1, [::1] and localhost are served; `tidemill token create`",
         )
     if request.headers.get("origin") is not None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config.gateway import is_loopback
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tidemill.metrics import Meter
     from tidemill.mill import Mill
 
+_loopback: Final = lru_cache(maxsize=8)(is_loopback)  # asked with each request
 PARSERS: Final = 2  # large bodies that are taken apart at once: so many may be in memory twice
 
 
@@ -104,7 +106,7 @@ class Service:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        return is_loopback(self.address)
+        return _loopback(self.address)
 
     def stream(self, name: str, tenant: str | None) -> Stream:
         """A stream that this tenant (None: an operator) may know of."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tidemill.serve.service import Service
 
 JSON: Final = "application/json"
+EVENTS: Final = "/v1/streams/{stream}/events"
+INGESTIONS: Final = "/v1/ingestions/"
 _GOOD: Final = frozenset({"accepted", "duplicate"})
 _REFUSED: Final = {
     "conflict": (409, "all events are in conflict with accepted ones", "an id can be used once: give others"),
@@ -43,8 +45,11 @@ _REFUSED: Final = {
 def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     routes = APIRouter(tags=["events"])
     desk = _Desk(service, acknowledging)
+    # The first one answers, the second is the same to be described: what FastAPI does for each request of
+    # its own routes takes longer than all that is done here.
+    routes.add_route(EVENTS, desk.post_events, methods=["POST"], include_in_schema=False)
     routes.add_api_route(
-        "/v1/streams/{stream}/events",
+        EVENTS,
         desk.post_events,
         methods=["POST"],
         summary="Send events",
@@ -66,7 +71,7 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
         openapi_extra=shapes.POST_EVENTS,
     )
     routes.add_api_route(
-        "/v1/ingestions/{ingestion}",
+        INGESTIONS + "{ingestion}",
         desk.get_ingestion,
         summary="What became of events",
         description="For as long as `gateway.receipts` says.",
@@ -162,7 +167,7 @@ def _acknowledged(entry: Entry, status: str) -> Response:
 
 
 def _location(ingestion: str) -> dict[str, str]:
-    return {"Location": f"/v1/ingestions/{ingestion}"}
+    return {"Location": f"{INGESTIONS}{ingestion}"}
 
 
 def _told(receipt: Receipt, found: Decided, instance: str) -> Response:
