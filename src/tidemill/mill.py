@@ -98,7 +98,7 @@ class Mill:
         self.landing = Landing(project.warehouse, state)
         self.expiries = ExpiryLog(project.warehouse)
         self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
-        self._looks = Looks(project.warehouse)
+        self.looks = Looks(project.warehouse)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
 
@@ -441,7 +441,7 @@ class Mill:
 
     def snapshot(self, kind: str, stream: str) -> Snapshot | None:
         """What a table holds now, for any thread that looks; None before anybody wrote to it."""
-        return self._looks.snapshot(kind, stream)
+        return self.looks.snapshot(kind, stream)
 
     def ledger(
         self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None

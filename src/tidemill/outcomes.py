@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from tidemill.accept.decisions import KINDS, UNKNOWN, Decisions, read_decisions
-from tidemill.lake.snapshot import Snapshot
-from tidemill.lake.table import Table
 from tidemill.model.errors import StorageError
 from tidemill.model.gateway import Receipt
 from tidemill.model.slices import Outcome, Reject, SliceEntry, SliceStatus
@@ -83,8 +81,7 @@ class Outcomes:
         self._known: OrderedDict[_Key, Decisions] = OrderedDict()
         self._held = 0
         self._reading: dict[_Key, threading.Lock] = {}
-        self._table_guard = threading.Lock()
-        self._tables: dict[tuple[str, str], Table] = {}  # not the mill's: those are for its own thread
+        self._looks = mill.looks
 
     @property
     def held(self) -> int:
@@ -154,20 +151,11 @@ class Outcomes:
 
     def _read(self, entry: SliceEntry) -> Decisions:
         stream = self._project.stream(entry.slice.stream)
-        raw, quarantine = self._snapshot("raw", stream.name), self._snapshot("quarantine", stream.name)
+        raw, quarantine = (
+            self._looks.snapshot("raw", stream.name),
+            self._looks.snapshot("quarantine", stream.name),
+        )
         return read_decisions(self._project.warehouse, stream, entry, raw, quarantine)
-
-    def _snapshot(self, kind: str, stream: str) -> Snapshot | None:
-        with self._table_guard:
-            table = self._tables.get((kind, stream))
-            if table is not None:
-                table.refresh()
-                return table.snapshot()
-            table = Table.existing(self._project.warehouse / kind / stream)
-            if table is None:
-                return None
-            self._tables[kind, stream] = table
-            return table.snapshot()
 
     def _may_have_expired(self, entry: SliceEntry) -> bool:
         seal = self._expiries.seal(entry.slice.stream)
