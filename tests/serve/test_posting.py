@@ -142,6 +142,19 @@ def test_preferences_that_are_not_understood_are_passed_over(served):
     assert (answer.status_code, answer.json()["status"]) == (202, "durable")
 
 
+def test_a_server_that_stops_lets_nobody_wait(served):
+    answers = []
+    sender = threading.Thread(
+        target=lambda: answers.append(served.send("requests", served.request("a"), params=WAIT))
+    )
+    sender.start()
+    while served.gateway.status().acknowledged == 0:
+        served.http.get("/healthz")
+    served.service.stop()
+    sender.join()
+    assert (answers[0].status_code, answers[0].json()["status"]) == (202, "pending")
+
+
 def test_many_who_wait_are_all_told(served):
     answers = {}
 

@@ -87,3 +87,7 @@ def test_a_disk_that_is_full_is_503_without_the_place(served, monkeypatch):
     assert (answer.json()["code"], answer.json()["hint"]) == ("storage", "free some space")
     assert answer.headers["retry-after"] == "5"
     assert "secret" not in json.dumps(answer.json())
+    assert served.http.get("/readyz").json()["failing"] == ["log"]
+    monkeypatch.undo()
+    assert served.send("requests", served.request("a")).status_code == 202
+    assert served.http.get("/readyz").status_code == 200

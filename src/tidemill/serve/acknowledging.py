@@ -13,7 +13,7 @@ from tidemill.model.errors import StorageError, TidemillError
 from tidemill.model.gateway import Entry, Submission
 
 if TYPE_CHECKING:
-    from tidemill.gateway.gateway import Gateway
+    from tidemill.serve.service import Service
 
 Waiter = asyncio.Future[Entry]
 
@@ -21,8 +21,8 @@ Waiter = asyncio.Future[Entry]
 class Acknowledging:
     """The way a submission takes, for routes. Any number of event loops."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._guard = threading.Lock()
         self._told: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, Entry | BaseException]]] = {}
 
@@ -34,7 +34,7 @@ class Acknowledging:
         def done(outcome: Entry | BaseException) -> None:
             self._tell(loop, waiter, outcome)
 
-        self._gateway.submit(submission, done)
+        self._service.gateway.submit(submission, done)
         return await waiter
 
     def _tell(self, loop: asyncio.AbstractEventLoop, waiter: Waiter, outcome: Entry | BaseException) -> None:
@@ -53,6 +53,8 @@ class Acknowledging:
     def _resolve(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._guard:
             told = self._told.pop(loop, [])
+        last = told[-1][1] if told else None
+        self._service.unwritten_at = self._service.clock() if isinstance(last, BaseException) else None
         for waiter, outcome in told:
             if waiter.done():  # its client went away
                 continue

@@ -31,7 +31,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     problems.handle(app)
-    acknowledging = Acknowledging(service.gateway)
+    acknowledging = Acknowledging(service)
     app.include_router(writing.router(service, acknowledging))
     app.include_router(otlp.router(service, acknowledging))
     app.include_router(objects.router())

@@ -6,6 +6,7 @@ Open to everybody, so it says what fails and never why or where: that is in the 
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from starlette.responses import Response
 
 from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.gateway import Pressure
+from tidemill.model.time import SECOND
 from tidemill.serve.callers import service_of
 from tidemill.serve.problems import document, responses, told
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+AGAIN: Final = 10 * SECOND  # until somebody may find out that the log can be written again
 _OK: Final = b'{"status":"ok"}'
 
 
@@ -93,6 +96,8 @@ def _failing(service: Service) -> list[str]:
 def _warehouse(service: Service) -> None:
     with tempfile.NamedTemporaryFile(dir=service.project.warehouse, prefix=".ready-") as file:
         file.write(b"ready")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _state(service: Service) -> None:
@@ -105,7 +110,10 @@ def _memory(service: Service) -> None:
 
 
 def _log(service: Service) -> None:
-    service.gateway.status()
+    """Whether what came last became durable. After a while it is worth another try."""
+    failed = service.unwritten_at
+    if failed is not None and service.clock() < failed + AGAIN:
+        raise TidemillError("the log could not be written")
 
 
 _CHECKS: Final[Mapping[str, Callable[[Service], None]]] = {

@@ -91,6 +91,7 @@ class Service:
     woken: Bell = field(default_factory=Bell)
     stopping: threading.Event = field(default_factory=threading.Event)
     landed: Callable[[], None] = field(default=lambda: None)  # told of a slice that a route has landed
+    unwritten_at: int | None = None  # when the log could not be written last, and not since
     parsers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(PARSERS, thread_name_prefix="tidemill-bodies")
     )
