@@ -150,6 +150,17 @@ def test_listeners_are_let_go_when_the_server_stops(served):
         assert [line for line in lines if line] == []  # and the answer is over
 
 
+def test_a_listener_whose_token_is_revoked_hears_no_more(served):
+    now = served.mill.clock()
+    token, text = served.service.tokens.create(["read"], tenant=None, now=now)
+    with listening(served, headers={"Authorization": f"Bearer {text}"}) as events:
+        enter(served, 1)
+        assert next(events)[0] == "1"
+        served.service.tokens.revoke(token.id, now)
+        enter(served, 2)
+        assert list(events) == []  # and the answer is over
+
+
 def test_a_listener_that_goes_is_forgotten(served):
     with listening(served) as events:
         enter(served, 1)

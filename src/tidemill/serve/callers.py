@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from tidemill.access.tokens import LOCAL, Principal, Scope
 from tidemill.config.gateway import is_loopback
-from tidemill.model.errors import ForbiddenError
+from tidemill.model.errors import AuthError, ForbiddenError
 
 if TYPE_CHECKING:
     from tidemill.serve.service import Service
@@ -48,6 +48,15 @@ def admitted(request: Request, *scopes: Scope) -> Principal:
         )
     service.rates.admit(who, 1, now)
     return who
+
+
+def is_still(request: Request, who: Principal) -> bool:
+    """Whether who sent it would be let in again as the same: for answers that go on and on."""
+    service = service_of(request)
+    try:
+        return _principal(service, request, service.clock()) == who
+    except (AuthError, ForbiddenError):
+        return False
 
 
 def _principal(service: Service, request: Request, now: int) -> Principal:

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from tidemill.events.cloudevents import encoded
 from tidemill.model.errors import InputError, TidemillError
+from tidemill.serve.callers import is_still
 from tidemill.serve.problems import responses
 from tidemill.serve.readers import Reader, Readers
 from tidemill.serve.service import may_know
@@ -76,6 +78,7 @@ class _Desk:
 
     async def listen(
         self,
+        request: Request,
         who: Reader,
         after: Annotated[
             int | None, Query(ge=0, le=_LARGEST, description="the place behind which it goes on")
@@ -89,12 +92,16 @@ class _Desk:
         end = await self._outbox.end()
         begin = end if place is None else min(place, end)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        said = self._said(who, stream, begin)
+        said = self._said(request, who, stream, begin)
         return StreamingResponse(said, headers=headers, media_type="text/event-stream")
 
-    async def _said(self, who: Principal, stream: str | None, place: int) -> AsyncIterator[bytes]:
+    async def _said(
+        self, request: Request, who: Principal, stream: str | None, place: int
+    ) -> AsyncIterator[bytes]:
         with self._outbox.listening():
             async for piece in self._heard(who, stream, place):
+                if not is_still(request, who):  # the token was revoked, or is over
+                    return
                 yield piece
 
     async def _heard(self, who: Principal, stream: str | None, place: int) -> AsyncIterator[bytes]:
