@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tidemill.mill import wall_clock
@@ -191,3 +193,19 @@ def test_an_address_that_is_taken_is_told(served):
         serve(create_app(served.service), "127.0.0.1", port, served.service.stopping)
     assert f"127.0.0.1:{port}" in error.value.message
     assert "gateway.port" in error.value.hint
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1"])
+def test_other_names_of_this_machine_can_be_listened_on(serving, host):
+    if host == "::1" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("there is no IPv6")
+    served = serving(host=host)
+    assert served.url.startswith("http://127.0.0.1:" if host == "localhost" else "http://[::1]:")
+    assert served.send("requests", served.request("a")).status_code == 202
+
+
+def test_a_host_nobody_knows_is_told(served):
+    served.token("admin")
+    with pytest.raises(MachineError) as error:
+        serve(create_app(served.service), "no-such-host.invalid", 0, served.service.stopping)
+    assert error.value.where == "gateway.host"

@@ -91,6 +91,23 @@ def test_a_body_that_stalls_is_408_while_others_are_served(quick):
     assert held(quick) == 0
 
 
+def test_a_body_that_trickles_for_ever_is_408(serving):
+    served = serving(gateway="requests: {timeout: 50ms}")
+    with dial(served) as slow:
+        slow.sendall(HEAD + b"Content-Length: 100000\r\n\r\n")
+        slow.settimeout(0.02)
+        answer = b""
+        while not answer:
+            slow.sendall(b" ")
+            try:
+                answer = slow.recv(65536)
+            except TimeoutError:
+                continue
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert problem(answer)["detail"] == "the body took longer than 0.5 s"
+    assert held(served) == 0
+
+
 def test_a_body_in_many_pieces_is_read_as_long_as_they_keep_coming(quick):
     body = json.dumps(quick.request("a", api="x" * 2000)).encode()
     with dial(quick) as steady:

@@ -84,8 +84,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._heading = False
-        super().on_headers_complete()
-        if len(self.pipeline) > MAX_QUEUED:
+        if len(self.pipeline) < MAX_QUEUED:
+            super().on_headers_complete()
+        else:
             self.transport.abort()
 
     def on_response_complete(self) -> None:

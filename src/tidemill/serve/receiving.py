@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidemill.serve.service import Service
 
 COMPONENT: Final = "requests"  # of the memory
+LONGEST: Final = 10  # times the pause between two pieces that is allowed: for all of a body
 INLINE: Final = 256 * 1024  # bytes that are taken apart at once, in the event loop
 UNPACKED: Final = 32  # a compressed body may well be so much larger than it looks
 _Made = TypeVar("_Made")
@@ -52,10 +53,12 @@ class Held:
 
 
 async def body(request: Request, held: Held, limit: int, timeout: int) -> bytes:
-    """The body, of at most `limit` bytes, none of whose pieces comes later than `timeout` (microseconds)."""
+    """The body, of at most `limit` bytes, none of whose pieces comes later than `timeout` (microseconds)
+    after the one before, nor the last one later than `LONGEST` times that."""
     _check_length(request, limit)
     patience = timeout / SECOND
     clock = asyncio.get_running_loop().time
+    end = clock() + LONGEST * patience
     pieces: bytearray | None = None  # most bodies come in one piece
     size = 0
     try:
@@ -77,8 +80,10 @@ async def body(request: Request, held: Held, limit: int, timeout: int) -> bytes:
                 pieces += piece
                 if last:
                     return bytes(pieces)
-                waiting.reschedule(clock() + patience)
+                waiting.reschedule(min(clock() + patience, end))
     except TimeoutError:
+        if clock() >= end:
+            raise HTTPException(408, f"the body took longer than {LONGEST * patience:g} s") from None
         raise HTTPException(408, f"nothing of the body came for {patience:g} s") from None
 
 

@@ -116,24 +116,34 @@ async def _watch(
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens at the first address of `host` that it can; those of IPv4 come first."""
+    error: OSError | None = None
     try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, number)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
-            found.listen(BACKLOG)
-        except OSError:
-            found.close()
-            raise
-    except OSError as error:
-        raise MachineError(
-            f"can not listen on {host}:{port}: {error.strerror or error}",
-            where="gateway.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "gateway.host",
-            hint=_HINTS.get(error.errno or 0, "choose another gateway.host and gateway.port"),
-        ) from error
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+            try:
+                return _listening(family, address)
+            except OSError as failed:
+                error = error or failed
+    except OSError as failed:  # nobody knows the name
+        error = failed
+    assert error is not None
+    raise MachineError(
+        f"can not listen on {host}:{port}: {error.strerror or error}",
+        where="gateway.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "gateway.host",
+        hint=_HINTS.get(error.errno or 0, "choose another gateway.host and gateway.port"),
+    ) from error
+
+
+def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except OSError:
+        found.close()
+        raise
     return found
 
 
