@@ -14,6 +14,7 @@ from tidemill.accept.tables import INSTANT, QUARANTINE, QUARANTINE_STATS
 from tidemill.accept.whose import Theirs
 from tidemill.lake.parts import read_footer, write_part
 from tidemill.lake.snapshot import Part, Range, Snapshot
+from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Outcome, Reject, set_hash
@@ -46,7 +47,9 @@ def read_quarantine(
     for part in sorted(snapshot.select(ranges=ranges), key=_newest, reverse=True):
         if limit is not None and whole.num_rows >= limit > 0 and _newest(part) < _oldest(whole):
             break
-        rows = pq.read_table(snapshot.root / part.path, partitioning=None)
+        path = snapshot.root / part.path
+        with storage_errors("read quarantine", path):
+            rows = pq.read_table(path, partitioning=None)
         if reason is not None:
             rows = rows.filter(pc.equal(rows.column("reason"), reason))
         if slice_id is not None:
