@@ -270,8 +270,7 @@ class Mill:
         on_flush: Callable[[dict[str, list[Refreshed]]], None] = lambda _flushed: None,
         wake: threading.Event | None = None,
     ) -> None:
-        """The daemon: ticks until `stop` is set, without a pause while there is work; then it flushes. Who
-        lands slices in the same process sets `wake` after each, and `stop` and `wake` after the last."""
+        """The daemon: ticks until `stop` is set, then flushes. Who lands in this process sets `wake`, too."""
         rounds.run(self.tick, stop, interval, on_tick, wake)
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
