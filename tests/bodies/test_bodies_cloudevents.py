@@ -261,7 +261,7 @@ def test_an_event_of_another_tenant_is_forbidden() -> None:
 def test_an_operators_event_names_its_tenant_itself() -> None:
     found = record(plain(), tenant=None)
     assert isinstance(found, dict)
-    assert "tenant" not in found
+    assert found["tenant"] == "default"
 
 
 def test_limits_hold_for_cloud_events_too() -> None:
@@ -297,3 +297,27 @@ def test_any_object_is_a_record_or_an_error_of_ours(event: dict[str, object]) ->
     assert isinstance(found, dict)
     assert found["tenant"] in ("acme", "")  # an empty one is for the gate to see
     assert "event_id" in found
+
+
+def test_an_event_without_a_tenant_or_a_declared_type_is_whole_in_the_project_for_events():
+    from pathlib import Path
+
+    from tidemill.bodies import read_body
+    from tidemill.config.events_template import EVENTS_TEMPLATE
+    from tidemill.config.gateway import Requests
+    from tidemill.config.loading import parse_project
+    from tidemill.eventtime import registered
+
+    stream = parse_project(EVENTS_TEMPLATE, Path("tidemill.yaml"), registered(), {}).streams["events"]
+    event = {"specversion": "1.0", "id": "1", "source": "/a", "type": "t", "time": "2024-01-15T12:00:00Z"}
+
+    def read(more, tenant=None):
+        body = json.dumps(event | more).encode()
+        made = read_body(body, "application/cloudevents+json", stream, Requests(), tenant, "http")
+        record = json.loads(made.content)
+        return record["event_type"], record["tenant"], record["event_id"]
+
+    assert read({}) == ("t", "default", "/a#1")
+    assert read({"tenant": "acme"}) == ("t", "acme", "/a#1")
+    assert read({"data": {"tenant": "globex"}}) == ("t", "globex", "/a#1")
+    assert read({}, tenant="initech") == ("t", "initech", "/a#1")

@@ -15,7 +15,7 @@ import orjson
 
 from tidemill.bodies.json_bodies import scanned
 from tidemill.bodies.rendering import check_filled, line, put, spelled
-from tidemill.bodies.tenancy import at, other_tenant
+from tidemill.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.model.errors import InputError
@@ -80,12 +80,23 @@ def _record(event: dict[str, object], stream: Stream, tenant: str | None, place:
     _fill_identity(record, attributes, stream)
     if stream.time_column is not None and "time" in attributes:
         _fill_time(record, attributes, stream, stream.time_column)
-    if stream.event_type is not None and at(record, stream.event_type.column) is None:
-        put(record, stream.event_type.column, attributes.pop("type"))
-    if stream.tenant.column is not None and tenant is not None:
-        _fill_tenant(record, stream.tenant.column, tenant, place)
+    type = _type_column(stream)
+    if type is not None and at(record, type) is None:
+        put(record, type, attributes.pop("type"))
+    if stream.tenant.column is not None:
+        if tenant is None and at(record, stream.tenant.column) is None:
+            put(record, stream.tenant.column, str(attributes.pop("tenant", DEFAULT_TENANT)))
+        elif tenant is not None:
+            _fill_tenant(record, stream.tenant.column, tenant, place)
     record[ENVELOPE] = attributes
     return record
+
+
+def _type_column(stream: Stream) -> str | None:
+    """Where a stream has the type of an event: as declared, or in the column that has its usual name."""
+    if stream.event_type is not None:
+        return stream.event_type.column
+    return "event_type" if "event_type" in stream.fields else None
 
 
 def _attributes(event: dict[str, object]) -> dict[str, object]:

@@ -16,10 +16,9 @@ import orjson
 from tidemill.bodies.otlp_entries import Link, Log, Origin, Resource, Scope, Span, SpanEvent
 from tidemill.bodies.otlp_values import wrong
 from tidemill.bodies.rendering import line, put, spelled
-from tidemill.bodies.tenancy import at, other_tenant
+from tidemill.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
 from tidemill.config import Stream
 
-DEFAULT_TENANT: Final = "default"  # whose records are that name no tenant; as streams have it
 TENANT_ATTRIBUTES: Final = ("tenant.id", "tenant")  # of a resource
 KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
 OUTCOMES: Final = ("unset", "ok", "error")

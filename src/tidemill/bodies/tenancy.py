@@ -6,12 +6,14 @@ Whatever the gate could read as a tenant is read here too; where the two could d
 from __future__ import annotations
 
 import json
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import orjson
 
 from tidemill.config import Stream
 from tidemill.model.errors import ForbiddenError, InputError
+
+DEFAULT_TENANT: Final = "default"  # whose events of another shape are that name no tenant; as streams have it
 
 
 def check_stream(stream: Stream, tenant: str | None) -> None:
