@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import time
+from contextlib import ExitStack
 
 import pytest
+
+from tidemill.model.gateway import Pressure
 
 PATIENCE = 0.3
 QUICK = "requests: {timeout: 300ms, body: 64KiB}"
@@ -106,6 +109,44 @@ def test_a_body_that_trickles_for_ever_is_408(serving):
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert problem(answer)["detail"] == "the body took longer than 0.5 s"
     assert held(served) == 0
+
+
+def test_slow_bodies_give_up_their_memory_when_others_need_it(serving):
+    """Bodies that are nearly whole hold most of what all may use, and stall: nobody is refused for long."""
+    served = serving()
+    limit = served.mill.project.gateway.requests.body
+    with dial(served) as first, dial(served) as second, dial(served) as third:
+        for large in (first, second):
+            large.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % limit)
+            large.sendall(b" " * (limit - 1))
+        third.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % limit)
+        third.sendall(b" " * (limit // 16))
+        while served.gateway.memory.pressure() is not Pressure.HIGH:
+            served.http.get("/healthz")
+        began = time.monotonic()
+        statuses = set()
+        while (sent := served.send("requests", served.request("a"))).status_code != 202:
+            assert sent.headers["retry-after"] == "1"
+            statuses.add(sent.status_code)
+        assert statuses <= {429}
+        assert time.monotonic() - began < 5  # gateway.requests.timeout is 30 s
+        assert problem(first.recv(65536))["detail"] == "memory is short, and the body came too slowly"
+    while held(served):
+        served.http.get("/healthz")
+
+
+def test_many_half_open_and_stalled_connections_hold_up_nobody(serving):
+    served = serving(gateway="requests: {timeout: 10s}")
+    with ExitStack() as stack:
+        for number in range(100):
+            slow = stack.enter_context(dial(served))
+            slow.sendall(HEAD if number % 2 else HEAD + b"Content-Length: 5000\r\n\r\n{")
+        began = time.monotonic()
+        for number in range(50):
+            assert served.send("requests", served.request(f"e{number}")).status_code == 202
+        assert time.monotonic() - began < 5
+    served.settle()
+    assert sum(entry.counts.accepted for entry in served.mill.ledger("requests")) == 50
 
 
 def test_a_body_in_many_pieces_is_read_as_long_as_they_keep_coming(quick):

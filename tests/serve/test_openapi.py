@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 ENDLESS = "/v1/events"  # a stream of events: it does not end
-EXAMPLES = 6  # of each operation
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -91,7 +91,8 @@ def test_every_media_type_that_is_read_is_described(still, document):
     assert listed - others == set(content)
 
 
-def test_what_it_answers_is_what_it_says(still):
+@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.soak)])
+def test_what_it_answers_is_what_it_says(still, examples):
     """Requests that nobody thought of, over the real connection: none is a fault of the server, and each
     answer has a status, a media type, headers and a shape that are declared."""
     load_all_checks()
@@ -110,7 +111,7 @@ def test_what_it_answers_is_what_it_says(still):
         for result, mode in product(schema.get_all_operations(), GenerationMode):
             operation = result.ok()
             try:
-                _holds(operation, mode, real, statuses[operation.label])
+                _holds(operation, mode, examples, real, statuses[operation.label])
             except Unsatisfiable:  # nothing can be wrong with a request that takes nothing
                 continue
             except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all operations are told of
@@ -119,10 +120,10 @@ def test_what_it_answers_is_what_it_says(still):
     assert {200, 400, 404} <= set().union(*statuses.values())
 
 
-def _holds(operation, mode, real, statuses) -> None:
+def _holds(operation, mode, examples, real, statuses) -> None:
     @given(case=operation.as_strategy(generation_mode=mode), known=st.booleans(), data=st.data())
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,

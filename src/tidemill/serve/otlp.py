@@ -27,6 +27,7 @@ from tidemill.bodies.otlp import (
 )
 from tidemill.model.errors import NotFoundError, TidemillError
 from tidemill.serve import shapes
+from tidemill.serve.arriving import admit
 from tidemill.serve.callers import admitted
 from tidemill.serve.problems import refusal
 from tidemill.serve.receiving import Held, body, taken_apart
@@ -91,7 +92,7 @@ async def _export(
 ) -> Response:
     who = admitted(request, Scope.INGEST)
     stream = _stream(service, signal, who)
-    service.gateway.admit()
+    await admit(service)
     with Held(service.gateway.memory) as held:
         read = await _read(service, request, held, stream, signal, media, who)
         if read.submission is not None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from tidemill.model.errors import InputError, TooLargeError
+from tidemill.model.errors import InputError, OverloadedError, TooLargeError
 from tidemill.model.time import SECOND
+from tidemill.serve.arriving import Arriving, press
+from tidemill.serve.callers import service_of
 
 if TYPE_CHECKING:
     from tidemill.gateway.memory import MemoryTracker
@@ -57,34 +59,71 @@ async def body(request: Request, held: Held, limit: int, timeout: int) -> bytes:
     after the one before, nor the last one later than `LONGEST` times that."""
     _check_length(request, limit)
     patience = timeout / SECOND
-    clock = asyncio.get_running_loop().time
-    end = clock() + LONGEST * patience
-    pieces: bytearray | None = None  # most bodies come in one piece
-    size = 0
     try:
-        async with asyncio.timeout(patience) as waiting:
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                piece: bytes = message.get("body", b"")
-                if piece:
-                    size += len(piece)
-                    if size > limit:
-                        raise _too_large(limit)
-                    held.add(len(piece))
-                last = not message.get("more_body", False)
-                if last and pieces is None:
-                    return piece
-                pieces = bytearray() if pieces is None else pieces
-                pieces += piece
-                if last:
-                    return bytes(pieces)
-                waiting.reschedule(min(clock() + patience, end))
+        async with asyncio.timeout(patience):
+            piece, more = await _piece(request)
     except TimeoutError:
+        raise _stalled(patience) from None
+    held.add(_within(len(piece), limit))
+    return await _gathered(request, held, limit, piece, patience) if more else piece
+
+
+async def _gathered(request: Request, held: Held, limit: int, piece: bytes, patience: float) -> bytes:
+    """The whole of a body of several pieces; most come in one."""
+    service = service_of(request)
+    clock = asyncio.get_running_loop().time
+    now = clock()
+    end = now + LONGEST * patience
+    pieces = bytearray(piece)
+    waiting = asyncio.timeout(patience)
+    arriving = Arriving(waiting, now)
+    service.arriving.add(arriving)
+    try:
+        async with waiting:
+            more = True
+            while more:
+                piece, more = await _piece(request)
+                _within(len(pieces) + len(piece), limit)
+                _hold(service, held, len(piece))
+                pieces += piece
+                now = clock()
+                arriving.came(len(piece), now)
+                waiting.reschedule(min(now + patience, end))
+            return bytes(pieces)
+    except TimeoutError:
+        if arriving.pressed:
+            raise HTTPException(408, "memory is short, and the body came too slowly") from None
         if clock() >= end:
             raise HTTPException(408, f"the body took longer than {LONGEST * patience:g} s") from None
-        raise HTTPException(408, f"nothing of the body came for {patience:g} s") from None
+        raise _stalled(patience) from None
+    finally:
+        service.arriving.discard(arriving)
+
+
+def _hold(service: Service, held: Held, size: int) -> None:
+    try:
+        held.add(size)
+    except OverloadedError:
+        press(service)  # for whoever comes next
+        raise
+
+
+def _stalled(patience: float) -> HTTPException:
+    return HTTPException(408, f"nothing of the body came for {patience:g} s")
+
+
+async def _piece(request: Request) -> tuple[bytes, bool]:
+    """The next piece, and whether there are more."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _within(size: int, limit: int) -> int:
+    if size > limit:
+        raise _too_large(limit)
+    return size
 
 
 def _check_length(request: Request, limit: int) -> None:

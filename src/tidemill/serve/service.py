@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidemill.gateway.gateway import Gateway
     from tidemill.metrics import Meter
     from tidemill.mill import Mill
+    from tidemill.serve.arriving import Arriving
 
 _loopback: Final = lru_cache(maxsize=8)(is_loopback)  # asked with each request
 PARSERS: Final = 2  # large bodies that are taken apart at once: so many may be in memory twice
@@ -91,6 +92,7 @@ class Service:
     woken: Bell = field(default_factory=Bell)
     stopping: threading.Event = field(default_factory=threading.Event)
     landed: Callable[[], None] = field(default=lambda: None)  # told of a slice that a route has landed
+    arriving: set[Arriving] = field(default_factory=set)  # bodies that are being read, in the event loop
     unwritten_at: int | None = None  # when the log could not be written last, and not since
     parsers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(PARSERS, thread_name_prefix="tidemill-bodies")

@@ -20,6 +20,7 @@ from tidemill.model.errors import MediaTypeError, NotFoundError
 from tidemill.model.gateway import Entry, Receipt
 from tidemill.outcomes import Decided, EventOutcome, Status, decided
 from tidemill.serve import shapes
+from tidemill.serve.arriving import admit
 from tidemill.serve.asked import parameters, source_name, switch, waiting_time
 from tidemill.serve.callers import admitted, service_of
 from tidemill.serve.problems import document, responses, told
@@ -99,7 +100,7 @@ class _Desk:
         wait = waiting_time(request, given, service.project.gateway.requests.wait)
         source = source_name(given.get("source"))
         media = _media(request)
-        service.gateway.admit()
+        await admit(service)
         with Held(service.gateway.memory) as held:
             submission = await _read(service, request, held, stream, media, who, source)
             service.rates.admit_rest(who, submission.records - 1, service.clock())
