@@ -65,6 +65,7 @@ def test_json_keeps_every_digit():
     )
     assert dumps(Decimal("1E+3")) == "1000"
     assert json.loads(dumps(exact), parse_float=Decimal) == exact
+    assert dumps([float("inf"), float("-inf"), float("nan"), 0.5]) == '["Infinity","-Infinity","NaN",0.5]'
 
 
 def row(payload):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.model.names import column_name
-from tidemill.plain.shapes import Plain, instant
+from tidemill.plain.shapes import Plain, instant, unending
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,10 +49,7 @@ def group_columns(spec: WindowSpec) -> Mapping[str, str]:
 
 
 def _value(value: object) -> object:
-    """JSON has no numbers for what infinities lead to."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return unending(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> Plain:

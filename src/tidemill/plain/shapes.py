@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -52,7 +53,14 @@ def dumps(value: object) -> str:
         return json.dumps(value.decode("utf-8", "backslashreplace"))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ",".join(map(dumps, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(unending(value))
     return json.dumps(value)
+
+
+def unending(value: float) -> str:
+    """JSON has no numbers for what infinities lead to."""
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def instant(us: int | None) -> str | None:
