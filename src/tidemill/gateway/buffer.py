@@ -15,7 +15,7 @@ from typing import Final
 from tidemill.config import Stream
 from tidemill.config.gateway import Gateway as Settings
 from tidemill.config.gateway import SessionWindow, SlidingWindow
-from tidemill.gateway.keys import keys_of
+from tidemill.gateway.keys import count_keys, keys_of
 from tidemill.gateway.kinds import closes_at, duration_of, is_moved, least_of
 from tidemill.gateway.landing import ClosedWindow, closed
 from tidemill.gateway.memory import ENTRY_BYTES
@@ -227,7 +227,8 @@ class Buffer:
         touches nothing that others do, if windows are finished one by one in the order they were taken."""
         entries = taken.entries
         if self._panes is None:
-            return closed(entries, taken.trigger, len(self._keys(entries)))
+            contents = (one.submission.content for one in entries if one.submission.format is Format.NDJSON)
+            return closed(entries, taken.trigger, count_keys(contents, self.stream))
         window = closed(entries, taken.trigger, keys=0)
         return replace(window, output=replace(window.output, stats=self._slid(self._panes, entries)))
 

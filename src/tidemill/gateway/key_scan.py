@@ -1,7 +1,7 @@
 """The keys of NDJSON lines in one compiled pass that lets other threads run: which line holds which.
 
 It reads plain lines only, those whose columns are at the top and hold text without escapes or whole numbers;
-of any other it says so, and whoever asks reads it in another way.
+of any other it says so, and whoever asks reads it in another way. What stands behind a key is not looked at.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
                     else:
                         tenant_start, tenant_end = p + 1, close
                     seeing = 0
+                    if id_start >= 0 and (tenant_start >= 0 or not tenant.size):
+                        break
             p = close
         elif c == 0x7B or c == 0x5B:
             if seeing or (depth == 0 and c == 0x5B):
@@ -107,14 +109,14 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
                 return UNUSUAL, _SEED
             id_start, id_end = start, p
             seeing = 0
+            if tenant_start >= 0 or not tenant.size:
+                break
             continue
         elif seeing and c != 0x3A and c != 0x20 and c != 0x09 and c != 0x0D:
             return UNUSUAL, _SEED
         p += 1
-    if depth != 0:
-        return UNUSUAL, _SEED
     if id_start < 0 or (tenant.size and tenant_start < 0):
-        return NONE, _SEED
+        return (NONE if depth == 0 else UNUSUAL), _SEED
     found = _SEED
     if tenant.size:
         found = _hashed(b, tenant_start, tenant_end, found)

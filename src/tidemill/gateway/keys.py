@@ -5,7 +5,8 @@ For counting only: keys are 64-bit hashes, and nothing is decided by them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -13,27 +14,42 @@ import orjson
 from tidemill.config import Stream
 from tidemill.gateway.key_scan import FOUND, UNUSUAL, key_hash, scan_keys
 
+if TYPE_CHECKING:
+    from tidemill.gateway.key_scan import Words
+
 
 def keys_of(content: bytes, stream: Stream) -> set[int]:
-    """A hash of each key in NDJSON, as the gate reads it. A line that does not parse has none, nor has one
+    """A hash of each key in NDJSON, as the gate reads it. A line that is no object has none, nor has one
     without identity or tenant; a stream that declares no identity has no keys."""
+    return set(_hashes(content, stream).tolist())
+
+
+def count_keys(contents: Iterable[bytes], stream: Stream) -> int:
+    """How many different keys there are in all of them."""
+    found = [_hashes(content, stream) for content in contents]
+    return int(np.unique(np.concatenate(found)).size) if found else 0
+
+
+def _hashes(content: bytes, stream: Stream) -> Words:
+    """Of the keys of the lines, some of them perhaps more than once."""
     if not stream.identity:
-        return set()
+        return np.empty(0, np.uint64)
     tenant = stream.tenant.column
     if len(stream.identity) > 1 or "." in stream.identity[0] or (tenant is not None and "." in tenant):
-        return {key for line in content.split(b"\n") if (key := _key(line, stream)) is not None}
+        parsed = {key for line in content.split(b"\n") if (key := _key(line, stream)) is not None}
+        return np.fromiter(parsed, np.uint64, len(parsed))
     lines = content.count(b"\n") + 1
     what, hashes = np.empty(lines, np.uint8), np.empty(lines, np.uint64)
     names = (np.frombuffer(name.encode(), np.uint8) for name in (stream.identity[0], tenant or ""))
     count = scan_keys(np.frombuffer(content, np.uint8), *names, what, hashes)
     what, hashes = what[:count], hashes[:count]
-    found: set[int] = set(hashes[what == FOUND].tolist())
-    if (what == UNUSUAL).any():
-        written = [line for line in content.split(b"\n") if line]
-        for place in np.flatnonzero(what == UNUSUAL).tolist():
-            if (key := _key(written[place], stream)) is not None:
-                found.add(key)
-    return found
+    plain: Words = hashes if (what == FOUND).all() else hashes[what == FOUND]
+    unusual = np.flatnonzero(what == UNUSUAL).tolist()
+    if not unusual:
+        return plain
+    written = [line for line in content.split(b"\n") if line]
+    others = {key for place in unusual if (key := _key(written[place], stream)) is not None}
+    return np.concatenate([plain, np.fromiter(others, np.uint64, len(others))])
 
 
 def _key(line: bytes, stream: Stream) -> int | None:

@@ -7,12 +7,15 @@ replay after a crash relies on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO, Final, cast
 
 from tidemill.ingest.landing import Landed, Landing
 from tidemill.model.gateway import Entry, Receipt, WindowOutput, WindowStats
 from tidemill.model.slices import Format
+
+ENOUGH: Final = 128 * 1024  # bytes, to be written at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,9 @@ def closed(entries: Sequence[Entry], trigger: str, keys: int) -> ClosedWindow:
 def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Receipt]]:
     """Land it; it is in the ledger when this returns."""
     output = window.output
-    landed = landing.land_bytes(
+    landed = landing.land_stream(
         output.stream,
-        b"".join(entry.submission.content for entry in window.entries),
+        cast("BinaryIO", _Pieces(entry.submission.content for entry in window.entries)),
         arrival=output.end,
         format=window.format,
         source=output.source,
@@ -82,6 +85,24 @@ def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Re
         )
         for first, entry in _placed(window.entries)
     ]
+
+
+class _Pieces:
+    """The contents of entries one after the other, put together only as far as they are small."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+
+    def read(self, size: int) -> bytes:
+        """At least one piece while there is one, and no more when that is as much as `size`."""
+        gathered: list[bytes] = []
+        length = 0
+        for piece in self._pieces:
+            gathered.append(piece)
+            length += len(piece)
+            if length >= min(size, ENOUGH):
+                break
+        return gathered[0] if len(gathered) == 1 else b"".join(gathered)
 
 
 def described(window: ClosedWindow) -> str:

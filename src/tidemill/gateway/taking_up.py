@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
-from tidemill.gateway.keys import keys_of
+from tidemill.gateway.keys import count_keys
 from tidemill.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.gateway.orphans import Orphan, orphans
 from tidemill.ingest.landing import Landing
@@ -103,6 +103,6 @@ def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator
 
 
 def _made(entries: Sequence[Entry], stream: Stream | None) -> ClosedWindow:
-    lines = [entry.submission.content for entry in entries if entry.submission.format is Format.NDJSON]
-    keys = len(set().union(*(keys_of(content, stream) for content in lines))) if stream else 0
+    lines = (entry.submission.content for entry in entries if entry.submission.format is Format.NDJSON)
+    keys = count_keys(lines, stream) if stream is not None else 0
     return closed(entries, Trigger.RECOVERY.value, keys)
