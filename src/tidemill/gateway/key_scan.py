@@ -1,7 +1,8 @@
 """The keys of NDJSON lines in one compiled pass that lets other threads run: which line holds which.
 
 It reads plain lines only, those whose columns are at the top and hold text without escapes or whole numbers;
-of any other it says so, and whoever asks reads it in another way. What stands behind a key is not looked at.
+of any other it says so, and whoever asks reads it in another way. What stands behind
+a key is not looked at, except whether the line has an end.
 """
 
 from __future__ import annotations
@@ -117,6 +118,10 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
         p += 1
     if id_start < 0 or (tenant.size and tenant_start < 0):
         return (NONE if depth == 0 else UNUSUAL), _SEED
+    while end > p and b[end - 1] <= 0x20:
+        end -= 1
+    if b[end - 1] != 0x7D:  # it was cut off
+        return UNUSUAL, _SEED
     found = _SEED
     if tenant.size:
         found = _hashed(b, tenant_start, tenant_end, found)
