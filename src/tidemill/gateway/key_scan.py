@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = NDArray[np.uint8]
     Words: TypeAlias = NDArray[np.uint64]
     Flags: TypeAlias = NDArray[np.uint8]
+    Places: TypeAlias = NDArray[np.int64]
 
 NONE: Final = 0  # the line has no key
 FOUND: Final = 1
@@ -129,17 +130,42 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
 
 
 @njit(cache=True, nogil=True)
-def scan_keys(b: Bytes, id_: Bytes, tenant: Bytes, what: Flags, hashes: Words) -> int:
-    """Fill in what each line holds; how many lines there are. `tenant` is empty when it is no column."""
+def scan_keys(b: Bytes, ends: Places, id_: Bytes, tenant: Bytes, what: Flags, hashes: Words) -> int:
+    """Fill in what each line holds; how many lines there are. `ends` are where they end, in order; `tenant`
+    is empty when it is no column."""
     count = 0
     start = 0
-    for p in range(b.size + 1):
-        if p == b.size or b[p] == 0x0A:
-            if p > start:
-                what[count], hashes[count] = _line(b, start, p, id_, tenant)
-                count += 1
-            start = p + 1
+    for at in range(ends.size):
+        end = ends[at]
+        if end > start:
+            what[count], hashes[count] = _line(b, start, end, id_, tenant)
+            count += 1
+        start = end + 1
     return count
+
+
+@njit(cache=True, nogil=True)
+def distinct(hashes: Words) -> int:
+    """How many different ones there are."""
+    size = 16
+    while size < 2 * hashes.size:
+        size *= 2
+    table = np.zeros(size, np.uint64)
+    mask = np.uint64(size - 1)
+    count = 0
+    zero = False
+    for at in range(hashes.size):
+        one = hashes[at]
+        if one == 0:
+            zero = True
+            continue
+        place = (one ^ (one >> np.uint64(32))) & mask
+        while table[place] != 0 and table[place] != one:
+            place = (place + np.uint64(1)) & mask
+        if table[place] == 0:
+            table[place] = one
+            count += 1
+    return count + zero
 
 
 def key_hash(tenant: str | None, id_: str) -> int:

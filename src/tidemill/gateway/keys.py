@@ -6,16 +6,18 @@ For counting only: keys are 64-bit hashes, and nothing is decided by them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import orjson
 
 from tidemill.config import Stream
-from tidemill.gateway.key_scan import FOUND, UNUSUAL, key_hash, scan_keys
+from tidemill.gateway.key_scan import FOUND, UNUSUAL, distinct, key_hash, scan_keys
 
 if TYPE_CHECKING:
     from tidemill.gateway.key_scan import Words
+
+LINE_END: Final = 10
 
 
 def keys_of(content: bytes, stream: Stream) -> set[int]:
@@ -27,7 +29,7 @@ def keys_of(content: bytes, stream: Stream) -> set[int]:
 def count_keys(contents: Iterable[bytes], stream: Stream) -> int:
     """How many different keys there are in all of them."""
     found = [_hashes(content, stream) for content in contents]
-    return int(np.unique(np.concatenate(found)).size) if found else 0
+    return int(distinct(np.concatenate(found))) if found else 0
 
 
 def _hashes(content: bytes, stream: Stream) -> Words:
@@ -38,17 +40,18 @@ def _hashes(content: bytes, stream: Stream) -> Words:
     if len(stream.identity) > 1 or "." in stream.identity[0] or (tenant is not None and "." in tenant):
         parsed = {key for line in content.split(b"\n") if (key := _key(line, stream)) is not None}
         return np.fromiter(parsed, np.uint64, len(parsed))
-    lines = content.count(b"\n") + 1
-    what, hashes = np.empty(lines, np.uint8), np.empty(lines, np.uint64)
+    written = np.frombuffer(content, np.uint8)
+    ends = np.append(np.flatnonzero(written == LINE_END), written.size)
+    what, hashes = np.empty(ends.size, np.uint8), np.empty(ends.size, np.uint64)
     names = (np.frombuffer(name.encode(), np.uint8) for name in (stream.identity[0], tenant or ""))
-    count = scan_keys(np.frombuffer(content, np.uint8), *names, what, hashes)
+    count = scan_keys(written, ends, *names, what, hashes)
     what, hashes = what[:count], hashes[:count]
     plain: Words = hashes if (what == FOUND).all() else hashes[what == FOUND]
     unusual = np.flatnonzero(what == UNUSUAL).tolist()
     if not unusual:
         return plain
-    written = [line for line in content.split(b"\n") if line]
-    others = {key for place in unusual if (key := _key(written[place], stream)) is not None}
+    lines = [line for line in content.split(b"\n") if line]
+    others = {key for place in unusual if (key := _key(lines[place], stream)) is not None}
     return np.concatenate([plain, np.fromiter(others, np.uint64, len(others))])
 
 
