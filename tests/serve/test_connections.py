@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from contextlib import ExitStack
@@ -222,19 +223,31 @@ def test_what_is_no_http_is_400(quick):
 
 def test_beyond_the_limit_of_connections_there_is_503_and_room_again_afterwards(serving):
     served = serving(gateway="requests: {connections: 2}")
+    body = json.dumps(served.request("a")).encode()
     with dial(served) as first, dial(served) as second:
-        ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        for connection in (first, second):
-            connection.sendall(ask)
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        for busy in (first, second):
+            busy.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body[:-1]))
+        while held(served) < 2 * (len(body) - 1):
+            pass
         refused = served.http.get("/healthz")
         assert refused.status_code == 503
         assert refused.json()["code"] == "busy"
         assert refused.headers["retry-after"] == "1"
-        first.sendall(ask)
-        assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
+        first.sendall(body[-1:])
+        assert first.recv(65536).startswith(b"HTTP/1.1 202 ")
     while served.http.get("/healthz").status_code != 200:
         pass
+
+
+def test_connections_that_say_nothing_make_room_for_others(serving):
+    served = serving(gateway="requests: {connections: 2}")
+    with dial(served) as silent, dial(served) as half:
+        half.sendall(HEAD)
+        began = time.monotonic()
+        while served.http.get("/healthz").status_code != 200:
+            assert time.monotonic() - began < 20  # of the 30 that gateway.requests.timeout gives them
+        closed, _, _ = select.select([silent, half], [], [], 20)
+        assert [rest(one) for one in closed] == [b""]
 
 
 def test_who_does_not_read_the_answers_is_let_go(quick):

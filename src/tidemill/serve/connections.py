@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD: Final = 64 * 1024  # bytes of request line and headers that are not whole yet
 MAX_QUEUED: Final = 64  # requests of a connection that wait for the answer to the one before
+SILENT: Final = 1.0  # seconds; then a connection may have to make room for another
 _FULL: Final = orjson.dumps(
     document(
         503,
@@ -50,6 +51,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._patience = patience  # seconds
         self._most = most  # connections
+        self.since = self.loop.time()  # the last answer
         self._heading = False  # within a request line or headers
         self._head = 0  # bytes of them, beside those that came with what was before
         self._answering: RequestResponseCycle | None = None  # with requests queued, not the last one
@@ -62,9 +64,23 @@ class Connection(HttpToolsProtocol):
         if open_now > 2 * self._most:
             transport.abort()
             return
-        if open_now > self._most:
+        if open_now > self._most and not self._make_room():
             self.app = _full
         self._wait()
+
+    def _make_room(self) -> bool:
+        """End the connection that has been silent between requests, or within headers, for longest."""
+        now = self.loop.time()
+        silent = [one for one in self.connections if isinstance(one, Connection) and one.is_silent(now)]
+        if silent:
+            min(silent, key=lambda one: one.since).transport.abort()
+        return bool(silent)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it has had no request to answer for a while."""
+        cycle = self.cycle
+        answered = cycle is None or cycle.response_complete
+        return answered and now - self.since >= SILENT and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
@@ -90,6 +106,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def on_response_complete(self) -> None:
+        self.since = self.loop.time()
         super().on_response_complete()
         if self._waiting is None and self.transport.is_closing():
             self._wait()  # for the client to read the rest
