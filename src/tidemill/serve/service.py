@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -45,7 +46,7 @@ class Bell:
         for future, loop in waiting.items():
             loops.setdefault(loop, []).append(future)
         for loop, futures in loops.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # it was closed meanwhile: nobody waits in it
                 loop.call_soon_threadsafe(_wake, futures)
 
     async def heard(self, since: int, timeout: float) -> int:
