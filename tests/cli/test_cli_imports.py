@@ -68,8 +68,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "status": ("deltalake", "numpy", "pyarrow", "pydantic", "rich"),
 }
 HEAVY = (
-    "deltalake", "duckdb", "fastapi", "google.protobuf", "httpx", "lark", "numba", "numpy", "orjson", "pandas",
-    "prometheus_client", "pyarrow", "pydantic", "pyspark", "redis", "rich", "uvicorn",
+    "deltalake", "duckdb", "fastapi", "google.protobuf", "httpx", "lark", "numba", "numpy", "orjson",
+    "pandas", "prometheus_client", "pyarrow", "pydantic", "pyspark", "redis", "rich", "uvicorn",
 )  # fmt: skip
 IMPORTED = """
 import io, json, sys
