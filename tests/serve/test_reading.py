@@ -150,6 +150,15 @@ def test_decimals_are_told_digit_by_digit(served):
     assert json.loads(found)["rows"][0]["payload"]["status"] == BIG
 
 
+def test_an_answer_that_would_not_fit_is_refused_with_what_to_do(full):
+    week = "BETWEEN 2026-01-01T00:00:00Z AND 2026-01-08T00:00:00Z"
+    text = f"SELECT count FROM requests {week} INTERVAL 5s FILL zero"
+    answer = full.http.get("/v1/query", params={"q": text})
+    assert answer.status_code == 400
+    assert answer.json()["detail"] == "the answer has 120,960 rows, and here it can have 100,000"
+    assert len(full.http.get("/v1/query", params={"q": f"{text} LIMIT 10"}).json()["rows"]) == 10
+
+
 def test_a_mistake_in_a_query_is_told_with_its_place(full):
     answer = full.http.get("/v1/query", params={"q": "SELECT count FROM requests WHERE"})
     assert answer.status_code == 400
@@ -193,6 +202,15 @@ def test_searches_come_by_page_with_a_cursor(full):
     got = said(full, path, q='WHERE api = "/cart" LIMIT 1')
     assert [row["event_id"] for row in got["rows"]] == ["r4"]
     assert full.http.get(path, params={"cursor": "nonsense"}).status_code == 400
+    for wrong in (
+        {"limit": 10_001},
+        {"limit": 0},
+        {"q": "LIMIT 10001"},
+        {"q": '{"limit": 10001}'},
+        {"q": "!"},
+    ):
+        assert full.http.get(path, params=wrong).status_code == 400
+        assert full.http.get("/v1/streams/bare/search", params=wrong).status_code == 400
     assert said(full, "/v1/streams/bare/search")["rows"] == []  # nothing was accepted there yet
 
 

@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from tidemill.language.document import query_from, search_from
 from tidemill.language.parse import parse, parse_search
-from tidemill.model.errors import InputError, MediaTypeError
+from tidemill.model.errors import InputError, MediaTypeError, QueryError
 from tidemill.plain import asked as plain
 from tidemill.plain import shapes
 from tidemill.query import Explanation
-from tidemill.search.searching import MOST_LIMIT, SearchPlan
+from tidemill.search.searching import SearchPlan
 from tidemill.serve import tenancy
 from tidemill.serve.problems import responses
 from tidemill.serve.readers import Reader, Readers
@@ -29,15 +29,16 @@ from tidemill.serve.receiving import Held, body
 
 if TYPE_CHECKING:
     from tidemill.access.grants import Principal
-    from tidemill.config import Stream
     from tidemill.plain.shapes import Plain
 
 MOST_BYTES: Final = 1 << 20  # of a question
+MOST_ROWS: Final = 100_000  # of an answer: it is made in memory
+MOST_FOUND: Final = 10_000  # events of a page
 _DIGITS: Final = 400  # of a number in one; what is longer no field can hold
 
 Text = Annotated[str, Query(max_length=100_000, description="the text, or a JSON document")]
 Tenant = Annotated[str | None, Query(max_length=256, description="an operator may name one; else all")]
-Size = Annotated[int | None, Query(ge=1, le=MOST_LIMIT, description="events of a page; before LIMIT")]
+Size = Annotated[int | None, Query(ge=1, le=MOST_FOUND, description="events of a page; before LIMIT")]
 Page = Annotated[str | None, Query(max_length=2_000, description="of the page before")]
 
 _TEXT: Final = "SELECT count, avg(latency_ms) FROM requests SINCE 1h GROUP BY api"
@@ -135,7 +136,7 @@ def router(readers: Readers) -> APIRouter:
             {"search": _SEARCH, "total": True},
             search=_ASKED,
             cursor=_MAYBE,
-            limit={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_LIMIT},
+            limit={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_FOUND},
             total={"type": "boolean"},
             tenant=_MAYBE,
         ),
@@ -169,6 +170,11 @@ class _Desk:
         if isinstance(found, Explanation):
             explained = shapes.explanation(found)
             return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
+        if found.table.num_rows > MOST_ROWS:
+            raise QueryError(
+                f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
+                hint="use LIMIT, a longer INTERVAL, a shorter span or fewer groups",
+            )
         return tenancy.without(shapes.answer(found), tenancy.NOT_OF_ANSWER, declared, who)
 
     # -- searches
@@ -210,8 +216,9 @@ class _Desk:
         declared, whose = self._readers.stream(stream, who), tenancy.tenant_for(who, tenant)
 
         def look() -> Plain:
+            _check_page(asked, limit)
             if self._mill.snapshot("raw", declared.name) is None:
-                return self._nothing(declared, asked, whose, total=total)
+                return _nothing(declared.name, whose, total=total)
             found = self._mill.search(
                 declared.name, asked, tenant=whose, cursor=cursor, limit=limit, total=total
             )
@@ -225,21 +232,6 @@ class _Desk:
             return tenancy.without({**said, "rows": told}, tenancy.NOT_OF_PAGE, declared, who)
 
         return await self._readers.answer(look)
-
-    def _nothing(self, declared: Stream, asked: str | Plain, tenant: str | None, *, total: bool) -> Plain:
-        """Nothing was accepted yet: a page with nothing on it, if the search can be understood."""
-        if isinstance(asked, str) and not asked.lstrip().startswith("{"):
-            parse_search(asked)
-        else:
-            search_from(asked)
-        return {
-            "stream": declared.name,
-            "tenant": tenant,
-            "rows": [],
-            "total": 0 if total else None,
-            "cursor": None,
-            "span": None,
-        }
 
     # -- what is sent
 
@@ -261,6 +253,27 @@ class _Desk:
                 f"there is no {unknown[0][:40]!r} here", where=unknown[0][:40], hint=f"use {', '.join(known)}"
             )
         return said
+
+
+def _nothing(stream: str, tenant: str | None, *, total: bool) -> Plain:
+    """The page where nothing was accepted yet."""
+    return {
+        "stream": stream,
+        "tenant": tenant,
+        "rows": [],
+        "total": 0 if total else None,
+        "cursor": None,
+        "span": None,
+    }
+
+
+def _check_page(asked: str | Plain, limit: int | None) -> None:
+    """A search that can be understood, and a page that fits in memory."""
+    written = isinstance(asked, str) and not asked.lstrip().startswith("{")
+    said = parse_search(asked) if written and isinstance(asked, str) else search_from(asked)
+    size = limit if limit is not None else said.limit
+    if size is not None and not 1 <= size <= MOST_FOUND:
+        raise QueryError(f"a page of {size} events can not be had", hint=f"limit is 1 to {MOST_FOUND}")
 
 
 def _stream_of(asked: str | Plain) -> str:
