@@ -24,6 +24,11 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes by their length: what gzip writes holds the time, and every worker must see the same tests."""
+    return f"{len(val)}B" if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the session, and run it last: a pure failure shows before a JVM starts."""
     for item in items:
