@@ -17,6 +17,7 @@ from typing import Final, Self
 from tidemill.config import Stream
 from tidemill.config.gateway import Gateway as Settings
 from tidemill.gateway.buffer import Buffer, Taken
+from tidemill.gateway.keys import warm
 from tidemill.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.gateway.memory import MemoryTracker, cost_of
 from tidemill.gateway.standing import write_status
@@ -58,6 +59,7 @@ class Gateway:
         clock: Callable[[], int],
         on_landed: Callable[[Sequence[WindowOutput]], None] = _NOBODY,
     ) -> None:
+        warm()
         self.settings = settings
         self._custom = custom_triggers(settings.triggers.custom)
         self.memory = MemoryTracker(settings.memory)
