@@ -115,9 +115,7 @@ class _Desk:
         self,
         who: Reader,
         stream: str,
-        reason: Annotated[
-            str | None, Query(max_length=40, description="malformed, skew …")
-        ] = None,
+        reason: Annotated[str | None, Query(max_length=40, description="malformed, skew …")] = None,
         slice: Annotated[str | None, Query(max_length=64, description="only those of this slice")] = None,
         tenant: Tenant = None,
         limit: Limit = 50,
