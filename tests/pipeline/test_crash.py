@@ -34,7 +34,17 @@ from tidemill.model.slices import SliceStatus
 from tidemill.testing import REQUESTS, Oracle
 
 # With walks of their own.
-ELSEWHERE = ("wal.", "gateway.", "chronicle.", "windows.", "dataset.", "events.", "retract.", "expire.", "search.")
+ELSEWHERE = (
+    "wal.",
+    "gateway.",
+    "chronicle.",
+    "windows.",
+    "dataset.",
+    "events.",
+    "retract.",
+    "expire.",
+    "search.",
+)
 HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 LANDING = [point for point in HERE if point.startswith("landing.")]
 ON_SPARK = [point for point in HERE if point not in LANDING]

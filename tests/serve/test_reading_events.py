@@ -99,8 +99,9 @@ def test_a_place_that_is_none_is_refused(served, place):
 def test_silence_is_broken_by_comments(served, monkeypatch):
     monkeypatch.setattr(stream_events, "HEARTBEAT", 0.02)
     with served.http.stream("GET", "/v1/events", timeout=30) as answer:
-        lines = [line for line in islice(answer.iter_lines(), 8) if line]
-    assert lines[1:] == [": still here"] * 3
+        lines = [line for line in islice(answer.iter_lines(), 9) if line]
+    assert lines[:2] == ["retry: 1000", "id: 0"]  # who loses it before the first event goes on from there
+    assert lines[2:] == [": still here"] * 3
 
 
 def test_many_listeners_share_one_look_at_the_outbox(served, monkeypatch):
@@ -145,7 +146,8 @@ def _outbox(served) -> stream_events.Outbox:
 def test_listeners_are_let_go_when_the_server_stops(served):
     with served.http.stream("GET", "/v1/events", timeout=30) as answer:
         lines = answer.iter_lines()
-        next(lines)
+        assert next(lines).startswith("retry: ")
+        assert next(lines).startswith("id: ")
         served.service.stop()
         assert [line for line in lines if line] == []  # and the answer is over
 

@@ -20,7 +20,7 @@ POINTS: Final[dict[str, str]] = {
     "wal.after_close": "which entries a window has is durable, its slice has not landed",
     "wal.after_remove": "a segment of the log is gone, the folder is not yet synced",
     "gateway.after_receipts": "a window is in the ledger and has receipts, the log still holds it",
-    "gateway.after_replay": "all that a dead gateway had acknowledged is in the ledger, its log is still there",
+    "gateway.after_replay": "what a dead gateway had acknowledged is in the ledger, its log is still there",
     "landing.after_temp": "slice bytes are in a temporary file, not yet synced",
     "landing.after_rename": "slice file has its final name, the ledger does not know it",
     "landing.after_log": "the landing is in the log, the ledger does not know it",

@@ -57,7 +57,7 @@ def router(readers: Readers) -> APIRouter:
         description=(
             "Each is a CloudEvent with its place in the outbox as id. `Last-Event-ID`, or `after`, goes on "
             "behind one; 0 begins with the first there ever was; without either come those from now on. "
-            "A comment every 15 seconds says that the server is there."
+            "It begins with the id to go on from, and a comment every 15 seconds says that the server is there."
         ),
         operation_id="get_events",
         response_class=Response,
@@ -106,7 +106,7 @@ class _Desk:
 
     async def _heard(self, who: Principal, stream: str | None, place: int) -> AsyncIterator[bytes]:
         service = self._readers.service
-        yield b"retry: %d\n\n" % AGAIN
+        yield b"retry: %d\nid: %d\n\n" % (AGAIN, place)  # whoever loses it now misses none
         spoke = asyncio.get_running_loop().time()
         while not service.stopping.is_set():
             try:
