@@ -57,7 +57,7 @@ def router(readers: Readers) -> APIRouter:
         description=(
             "Each is a CloudEvent with its place in the outbox as id. `Last-Event-ID`, or `after`, goes on "
             "behind one; 0 begins with the first there ever was; without either come those from now on. "
-            "It begins with the id to go on from, and a comment every 15 seconds says that the server is there."
+            "It begins with the id to go on from; a comment every 15 seconds says that the server is there."
         ),
         operation_id="get_events",
         response_class=Response,
