@@ -5,6 +5,7 @@ Importing this file must not start a JVM, nor import Spark.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 
 from tidemill.config import Stream
+from tidemill.gateway.gathering import gathered
 from tidemill.gateway.key_scan import FOUND, UNUSUAL, distinct, key_hash, scan_keys
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def warm() -> None:
 
 def count_keys(contents: Iterable[bytes], stream: Stream) -> int:
     """How many different keys there are in all of them."""
-    found = [_hashes(content, stream) for content in contents]
+    found = [_hashes(piece, stream) for piece in gathered(contents)]
     return int(distinct(np.concatenate(found))) if found else 0
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, cast
 
+from tidemill.gateway.gathering import gathered
 from tidemill.ingest.landing import Landed, Landing
 from tidemill.model.gateway import Entry, Receipt, WindowOutput, WindowStats
 from tidemill.model.slices import Format
-
-ENOUGH: Final = 128 * 1024  # bytes, to be written at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +87,13 @@ def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Re
 
 
 class _Pieces:
-    """The contents of entries one after the other, put together only as far as they are small."""
+    """The contents of entries one after the other, as a file that is read."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
+    def __init__(self, contents: Iterable[bytes]) -> None:
+        self._pieces = gathered(contents)
 
-    def read(self, size: int) -> bytes:
-        """At least one piece while there is one, and no more when that is as much as `size`."""
-        gathered: list[bytes] = []
-        length = 0
-        for piece in self._pieces:
-            gathered.append(piece)
-            length += len(piece)
-            if length >= min(size, ENOUGH):
-                break
-        return gathered[0] if len(gathered) == 1 else b"".join(gathered)
+    def read(self, _size: int) -> bytes:
+        return next(self._pieces, b"")
 
 
 def described(window: ClosedWindow) -> str:
