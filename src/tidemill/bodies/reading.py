@@ -21,15 +21,15 @@ from tidemill.model.gateway import Submission
 from tidemill.model.slices import Format
 
 JSON: Final = "application/json"
-_PLAIN: Final[dict[str, Callable[[bytes, Requests], tuple[bytes, int]]]] = {
+PLAIN_TYPES: Final[dict[str, Callable[[bytes, Requests], tuple[bytes, int]]]] = {
     JSON: json_lines,
     "application/x-ndjson": ndjson_lines,
     "application/ndjson": ndjson_lines,
     "application/jsonl": ndjson_lines,
 }
-_CLOUD: Final = (STRUCTURED, BATCH)
+CLOUD_TYPES: Final = (STRUCTURED, BATCH)
 _COLUMNAR: Final = {PARQUET: Format.PARQUET, ARROW_STREAM: Format.ARROW, ARROW_FILE: Format.ARROW}
-MEDIA_TYPES: Final = (*_PLAIN, *_CLOUD, *_COLUMNAR)
+MEDIA_TYPES: Final = (*PLAIN_TYPES, *CLOUD_TYPES, *_COLUMNAR)
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
 
 
@@ -49,10 +49,10 @@ def read_body(
         records, unnamed = columnar_rows(content, media, stream, limits, tenant)
         _check_any(records)
         return Submission(stream.name, source, content, records, _COLUMNAR[media], tenant, unnamed)
-    if media in _CLOUD:
+    if media in CLOUD_TYPES:
         lines, records = cloud_event_lines(content, media, stream, limits, tenant)
     else:
-        lines, records = _PLAIN[media](content, limits)
+        lines, records = PLAIN_TYPES[media](content, limits)
     _check_any(records)
     unnamed = unnamed_lines(lines, stream, tenant)
     return Submission(stream.name, source, lines, records, tenant=tenant, unnamed=unnamed)

@@ -30,7 +30,7 @@ from tidemill.serve import shapes
 from tidemill.serve.arriving import admit
 from tidemill.serve.callers import admitted
 from tidemill.serve.problems import refusal
-from tidemill.serve.receiving import Held, body, taken_apart
+from tidemill.serve.receiving import MADE_ANEW, Held, body, taken_apart
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -132,7 +132,7 @@ async def _read(
             held.add(len(plain))
         return read_otlp(plain, media, signal, stream, limits, who.tenant, SOURCE)
 
-    return await taken_apart(service, content, encoding, work)
+    return await taken_apart(service, content, encoding, MADE_ANEW, work)
 
 
 def _said(error: TidemillError) -> str:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 COMPONENT: Final = "requests"  # of the memory
 LONGEST: Final = 10  # times the pause between two pieces that is allowed: for all of a body
-INLINE: Final = 256 * 1024  # bytes that are taken apart at once, in the event loop
+SCANNED: Final = 256 * 1024  # bytes that a compiled pass goes over at once, in the event loop
+MADE_ANEW: Final = 8 * 1024  # … and of those whose events are made into others, one by one
 UNPACKED: Final = 32  # a compressed body may well be so much larger than it looks
 _Made = TypeVar("_Made")
 
@@ -145,10 +146,11 @@ def _too_large(limit: int) -> TooLargeError:
 
 
 async def taken_apart(
-    service: Service, content: bytes, encoding: str | None, work: Callable[[], _Made]
+    service: Service, content: bytes, encoding: str | None, inline: int, work: Callable[[], _Made]
 ) -> _Made:
-    """What `work` makes of `content`: here when that is quick, else in one of the few threads for it."""
+    """What `work` makes of `content`: here when that is quick, as up to `inline` bytes are, else in one of
+    the few threads for it."""
     packed = encoding is not None and encoding != "identity"
-    if len(content) * (UNPACKED if packed else 1) <= INLINE:
+    if len(content) * (UNPACKED if packed else 1) <= inline:
         return work()
     return await asyncio.get_running_loop().run_in_executor(service.parsers, work)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from tidemill.access.grants import Principal, Scope
 from tidemill.bodies.decompress import decompressed
-from tidemill.bodies.reading import media_type, read_body
+from tidemill.bodies.reading import CLOUD_TYPES, PLAIN_TYPES, media_type, read_body
 from tidemill.model.errors import MediaTypeError, NotFoundError
 from tidemill.model.gateway import Entry, Receipt
 from tidemill.outcomes import Decided, EventOutcome, Status, decided
@@ -24,7 +24,7 @@ from tidemill.serve.arriving import admit
 from tidemill.serve.asked import parameters, source_name, switch, waiting_time
 from tidemill.serve.callers import admitted, service_of
 from tidemill.serve.problems import document, responses, told
-from tidemill.serve.receiving import Held, body, taken_apart
+from tidemill.serve.receiving import MADE_ANEW, SCANNED, Held, body, taken_apart
 from tidemill.serve.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 JSON: Final = "application/json"
 EVENTS: Final = "/v1/streams/{stream}/events"
 INGESTIONS: Final = "/v1/ingestions/"
+# Bytes of a body that are read in the event loop; of a file none are: a small one can be a lot of work.
+_INLINE: Final = {**dict.fromkeys(PLAIN_TYPES, SCANNED), **dict.fromkeys(CLOUD_TYPES, MADE_ANEW)}
 _GOOD: Final = frozenset({"accepted", "duplicate"})
 _REFUSED: Final = {
     "conflict": (409, "all events are in conflict with accepted ones", "an id can be used once: give others"),
@@ -153,7 +155,7 @@ async def _read(
             held.add(len(plain))
         return read_body(plain, media, stream, limits, who.tenant, source)
 
-    return await taken_apart(service, content, encoding, work)
+    return await taken_apart(service, content, encoding, _INLINE.get(media, 0), work)
 
 
 def _acknowledged(entry: Entry, status: str) -> Response:
