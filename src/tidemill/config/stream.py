@@ -15,6 +15,7 @@ from tidemill.config.late import LateSlices
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.names import SafeName
+from tidemill.config.packing import Pack
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
 from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.windowing import WindowDeclaration, spec_of
@@ -193,6 +194,7 @@ class Stream(pydantic.BaseModel):
     metrics: Mapping[SafeName, Metric] = {}
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
     retention: Retention = Retention()
+    pack: Pack = Pack()  # of small parts of raw into large ones
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
