@@ -1,7 +1,8 @@
 """What raw says of itself: the batches it holds, told by their parts, as the state would have recorded them.
 
 Serves a crash between the raw commit and the state, and `recover`, which has no state at all. A part without
-rows may stand for others that have expired: it says what they said.
+rows may stand for others that are gone, since they were packed or have expired: it says what they said. A
+packed part says nothing of batches: the one that stands for those it was made of does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tidemill.model.slices import Counts
 from tidemill.model.time import Interval
 from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
 
-EXPIRED: Final = "expired"  # in the footer of a part that stands for others: what those said
+# In the footer of a part that stands for others: what those said, by why they are gone.
+EXPIRED: Final = "expired"  # their rows are
+PACKED: Final = "packed"  # their rows are in other parts; also the kind of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +42,46 @@ class PartFacts:
 
 
 def part_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: reads three narrow columns of a raw part; StorageError when they can not be read."""
+    """A kernel: what a raw part says, for itself and for others; StorageError when it can not be read."""
+    footer = _footer(path)
+    if footer["kind"] == PACKED:
+        return
+    if _is_spokesman(footer):
+        yield from _told(path, footer, _said(footer))
+    else:
+        yield _read(path, footer)
+
+
+def held_facts(path: str) -> Iterator[PartFacts]:
+    """A kernel: what the rows of a raw part are, whoever speaks for them; of expired ones what they were."""
+    footer = _footer(path)
+    if _is_spokesman(footer):
+        yield from _told(path, footer, told_as(footer, EXPIRED))
+    else:
+        yield _read(path, footer)
+
+
+def _footer(path: str) -> dict[str, object]:
     try:
-        table = pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
+        return read_footer(path)
+    except StorageError:
+        _narrow(path)  # says more of what is wrong with it
+        raise
+
+
+def _narrow(path: str) -> pa.Table:
+    try:
+        return pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"the part can not be read: {str(error).splitlines()[0]}",
             where=path,
             hint="restore it from a copy of the warehouse; what is made of it can not be checked without it",
         ) from error
-    footer = read_footer(path)
-    if EXPIRED in footer:
-        yield from _told(path, footer)
-        return
+
+
+def _read(path: str, footer: Mapping[str, object]) -> PartFacts:
+    table = _narrow(path)
     slices = table.column("slice").combine_chunks().dictionary_encode()
     if isinstance(slices, pa.ChunkedArray):
         slices = slices.combine_chunks()
@@ -60,17 +90,19 @@ def part_facts(path: str) -> Iterator[PartFacts]:
     time = table.column("event_time").cast(pa.int64()).to_numpy()
     met = table.column("watermark").cast(pa.int64())
     late = time <= met.fill_null(np.iinfo(np.int64).min).to_numpy()
+    by_slice = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     tiles: dict[int, set[str]] = {}
     accepted, lates, bounds = {}, {}, {}
     for code, name in enumerate(names):
-        mine = codes == code
+        mine = by_slice[ends[code - 1] if code else 0 : ends[code]]
         times = time[mine]
         accepted[name] = int(times.size)
         lates[name] = int(np.count_nonzero(late[mine]))
         bounds[name] = (int(times.min()), int(times.max()))
         for tile in np.unique(times // BASE.tile).tolist():
             tiles.setdefault(tile * BASE.tile, set()).add(name)
-    yield PartFacts(
+    return PartFacts(
         path=path,
         rows=table.num_rows,
         footer=footer,
@@ -79,6 +111,9 @@ def part_facts(path: str) -> Iterator[PartFacts]:
         bounds=bounds,
         tiles={start: frozenset(found) for start, found in tiles.items()},
     )
+
+
+Told = dict[str, Any]  # as `as_told` makes it, with the path that the part had
 
 
 def as_told(facts: PartFacts) -> dict[str, object]:
@@ -96,11 +131,11 @@ def as_told(facts: PartFacts) -> dict[str, object]:
     }
 
 
-def _told(path: str, footer: Mapping[str, object]) -> Iterator[PartFacts]:
-    """The facts of the parts that one stands for. The progress of the stream is said with the first of them:
-    it is what the stream had come to when they expired."""
+def _told(path: str, footer: Mapping[str, object], parts: Sequence[Told]) -> Iterator[PartFacts]:
+    """The facts of parts that one stands for. The progress of the stream is said with the first of them:
+    it is what the stream had come to when they went."""
     progress = footer.get("progress")
-    for number, told in enumerate(_expired(footer)):
+    for number, told in enumerate(parts):
         tiles: dict[int, set[str]] = {}
         for name, starts in told["tiles"].items():
             for start in starts:
@@ -116,8 +151,19 @@ def _told(path: str, footer: Mapping[str, object]) -> Iterator[PartFacts]:
         )
 
 
-def _expired(footer: Mapping[str, object]) -> list[dict[str, dict[str, Any]]]:
-    told = footer[EXPIRED]
+def _is_spokesman(footer: Mapping[str, object]) -> bool:
+    return EXPIRED in footer or PACKED in footer
+
+
+def _said(footer: Mapping[str, object]) -> list[Told]:
+    """What parts said that are gone. Packed ones that have expired said nothing: only their rows are told."""
+    expired = [told for told in told_as(footer, EXPIRED) if told["footer"]["kind"] != PACKED]
+    return [*told_as(footer, PACKED), *expired]
+
+
+def told_as(footer: Mapping[str, object], why: str) -> list[Told]:
+    """What a part says of others that are gone for one reason (`EXPIRED`, `PACKED`)."""
+    told = footer.get(why, [])
     assert isinstance(told, list), footer
     return told
 
@@ -125,7 +171,9 @@ def _expired(footer: Mapping[str, object]) -> list[dict[str, dict[str, Any]]]:
 def footers(path: str | Path) -> list[Mapping[str, object]]:
     """What a raw part says of its batch; one that stands for others says what those said."""
     footer = read_footer(path)
-    return [told["footer"] for told in _expired(footer)] if EXPIRED in footer else [footer]
+    if footer["kind"] == PACKED:
+        return []
+    return [told["footer"] for told in _said(footer)] if _is_spokesman(footer) else [footer]
 
 
 @dataclass(slots=True)
@@ -193,6 +241,7 @@ def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceR
     rejects = summary["rejects"]
     assert isinstance(rejects, dict)
     watermark = summary["watermark"]
+    failed, by_storage = summary["error"] is not None, summary.get("by_storage") is True
     return SliceResult(
         slice=name,
         counts=Counts(
@@ -208,6 +257,11 @@ def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceR
         watermark=int(str(watermark)) if watermark is not None else None,
         error=str(summary["error"]) if summary["error"] is not None else None,
         judgement=int(str(summary.get("judgement", 0))),
+        # When it would have been tried is not known any more: at once. One that does not say by what it
+        # failed is of a time when nothing was tried again: once.
+        retry_at=0 if failed and by_storage else None,
+        failed_as=str(summary.get("failed_as") or "") if failed and not by_storage else None,
+        retried=int(str(summary.get("retried", 0))),
     )
 
 
