@@ -119,7 +119,7 @@ def write_word(
 ) -> StagedPart:
     """The part that speaks for those of a day that were packed."""
     footer = {**_spoken(stream, WORD, progress), PACKED: list(told)}
-    return _write(folder, f"{TOLD_PART}-{_hash(told)}", day, footer)
+    return _write(folder, f"{TOLD_PART}-{_hash(told, progress)}", day, footer)
 
 
 def write_expired(
@@ -136,11 +136,13 @@ def write_expired(
     footer = {**_spoken(stream, EXPIRED, progress), "keys": sorted(keys), EXPIRED: list(told)}
     if packed:
         footer[PACKED] = list(packed)
-    return _write(folder, f"{EXPIRED_PART}-{_hash([*told, *packed])}", day, footer)
+    return _write(folder, f"{EXPIRED_PART}-{_hash([*told, *packed], progress)}", day, footer)
 
 
-def _hash(told: Sequence[Told]) -> str:
-    return set_hash(str(one["path"]) for one in told)[:24]
+def _hash(told: Sequence[Told], progress: Mapping[str, object] | None) -> str:
+    """Also of the version: when all is packed anew, the next word may speak for the same parts as the last."""
+    version = progress["version"] if progress is not None else 0
+    return set_hash([*(str(one["path"]) for one in told), f"version {version}"])[:24]
 
 
 def _spoken(stream: str, kind: str, progress: Mapping[str, object] | None) -> dict[str, object]:
