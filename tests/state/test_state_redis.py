@@ -378,7 +378,7 @@ def test_a_state_of_an_older_tidemill_is_brought_up_to_date(
     state = open_redis(redis_server.url, prefix)
     first_format(client, prefix, state)
     opening(redis_server.url, prefix).close()
-    assert client.get(f"{prefix}:format") == str(FORMAT) == "2"
+    assert client.get(f"{prefix}:format") == str(FORMAT) == "3"
     assert state.clocks("requests") == [
         ClockState("cold", 100, -3, 5),
         ClockState("empty", 105, 2, 0),

@@ -192,13 +192,14 @@ def second_file(path: Path) -> None:
             [*(("requests", row) for row in told), ("other", ("file", SliceStatus.ACCEPTED, 1, 999))], 1
         )
     ]
+    columns = SLICE_COLUMNS[: SLICE_COLUMNS.index("retried")]  # that there were
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         for step in VERSIONS[:2]:
             db.executescript(step)
         db.executemany(
-            f"INSERT INTO slices ({', '.join(SLICE_COLUMNS)}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})",
-            map(to_row, entries),
+            f"INSERT INTO slices ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
+            [to_row(entry)[: len(columns)] for entry in entries],
         )
         db.execute(
             "INSERT INTO clocks (stream, source, max_seen, watermark) VALUES ('requests', 'file', 60, 50),"
