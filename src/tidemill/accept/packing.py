@@ -6,10 +6,10 @@ or judged, and a slice is packed once: what is packed, the parts that the log na
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.accept.recall import PACKED, PartFacts, Told, as_told, held_facts, told_as
 from tidemill.accept.rewrite import RewriteUnit, Rewritten, rewrite
@@ -18,11 +18,13 @@ from tidemill.accept.standins import (
     REST,
     batch_of,
     is_packed,
+    is_rest,
     is_shared,
     is_word,
     names_in,
     packed_footer,
     progress_now,
+    stands_for_expired,
     write_word,
 )
 from tidemill.config.packing import Pack
@@ -35,7 +37,10 @@ from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
 
 if TYPE_CHECKING:
     from tidemill.accept.batch import Acceptor
+    from tidemill.config import Stream
+    from tidemill.state.protocol import State
 
+PAGE: Final = 500  # slices of the ledger that are looked at together
 WORD_BYTES: Final = 1 << 20  # words below this are said again by the next one of their day
 
 
@@ -127,10 +132,21 @@ def packed_slices(raw: Table) -> frozenset[str]:
     return frozenset(name for part in packed_parts(raw) for name in part.slices)
 
 
-def fresh(acceptor: Acceptor, *, packed_too: bool = False) -> list[Waiting]:
+class Shelf(Protocol):
+    """Where slices lie. An acceptor is one; who only looks needs no more."""
+
+    @property
+    def stream(self) -> Stream: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def raw(self) -> Table: ...
+
+
+def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
     """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them); none while
     slices wait to be judged again."""
-    state, stream, raw = acceptor.state, acceptor.stream.name, acceptor.raw
+    state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
     if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
         return []
     raw.refresh()
@@ -138,11 +154,7 @@ def fresh(acceptor: Acceptor, *, packed_too: bool = False) -> list[Waiting]:
     if not places.parts:
         return []
     known = frozenset() if packed_too else packed_slices(raw)
-    entries = [
-        entry
-        for entry in state.slices(stream, SliceStatus.ACCEPTED)
-        if entry.counts.accepted and entry.id not in known
-    ]
+    entries = list(_with_rows(state, stream, known, places))
     where = {entry.id: places.of(entry) for entry in entries}
     claimed: dict[str, int] = {}  # rows of slices that may be in a part
     for entry in entries:
@@ -151,11 +163,30 @@ def fresh(acceptor: Acceptor, *, packed_too: bool = False) -> list[Waiting]:
     return [_waiting(entry, where[entry.id], claimed) for entry in entries if where[entry.id]]
 
 
+def _with_rows(state: State, stream: str, known: Collection[str], places: _Places) -> Iterator[SliceEntry]:
+    """Accepted slices with rows, but for the known ones, from the newest on. It ends once all rows that there
+    are have been met, so that a long history need not be read for a few slices at its end."""
+    left, before = places.rows, None
+    while left is None or left > 0:
+        page = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=PAGE, before=before)
+        if not page:
+            return
+        before = page[-1].seq
+        for entry in page:
+            if entry.counts.accepted and entry.id not in known:
+                left = None if left is None else left - entry.counts.accepted
+                yield entry
+
+
 class _Places:
     """Parts by what they can hold the rows of."""
 
     def __init__(self, raw: Table, *, packed_too: bool) -> None:
-        self.parts = [part for part in raw.snapshot().parts if part.rows]
+        every = raw.snapshot().parts
+        self.parts = [part for part in every if part.rows]
+        # Of those that are looked for; None where the ledger counts some that are gone.
+        there = sum(part.rows for part in self.parts if packed_too or not is_packed(part))
+        self.rows = None if any(map(stands_for_expired, every)) else there
         self._by_batch: dict[str, list[Part]] = {}
         self._by_slice: dict[str, list[Part]] = {}
         for part in self.parts:
@@ -242,6 +273,8 @@ class _Packing:
         """What is in the parts that have a row of a chosen slice, and in those that have none at all."""
         live = self._snapshot.by_path
         named = {path for group in self._chosen for path in group.parts}
+        # What waited when the groups were chosen may have been left over by a commit since.
+        named.update(part.path for part in self._snapshot.parts if is_rest(part))
         parts = [live[path] for path in sorted(named) if path in live]
         held = self._look(parts, "slices of raw parts")
         held = {path: fact for path, fact in held.items() if not self._wanted.isdisjoint(fact.accepted)}
