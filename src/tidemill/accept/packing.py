@@ -80,7 +80,7 @@ def groups(waiting: Iterable[Waiting], pack: Pack, packed: Collection[str] = ())
     found: list[Group] = []
     current: list[Waiting] = []
     size = 0
-    for each in sorted(waiting, key=lambda one: (one.start, one.seq)):
+    for each in sorted(waiting, key=_age):
         if each.id in packed:
             continue
         current.append(each)
@@ -89,6 +89,10 @@ def groups(waiting: Iterable[Waiting], pack: Pack, packed: Collection[str] = ())
             found.append(_group(current))
             current, size = [], 0
     return found
+
+
+def _age(one: Waiting) -> tuple[int, int]:
+    return one.start, one.seq
 
 
 def _group(members: Sequence[Waiting]) -> Group:
@@ -144,8 +148,8 @@ class Shelf(Protocol):
 
 
 def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
-    """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them); none while
-    slices wait to be judged again."""
+    """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them), oldest first;
+    none while slices wait to be judged again."""
     state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
     if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
         return []
@@ -160,7 +164,8 @@ def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
     for entry in entries:
         for part in where[entry.id]:
             claimed[part.path] = claimed.get(part.path, 0) + entry.counts.accepted
-    return [_waiting(entry, where[entry.id], claimed) for entry in entries if where[entry.id]]
+    found = [_waiting(entry, where[entry.id], claimed) for entry in entries if where[entry.id]]
+    return sorted(found, key=_age)
 
 
 def _with_rows(state: State, stream: str, known: Collection[str], places: _Places) -> Iterator[SliceEntry]:
