@@ -15,7 +15,7 @@ from tidemill import rounds
 from tidemill.accept.packing import Group, PackedPart, fresh, groups, pack_groups, packed_parts, regrouped
 from tidemill.accept.standins import is_packed
 from tidemill.ingest.adopt import adopt
-from tidemill.ingest.retractions import RetractionLog
+from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.time import MILLISECOND, format_instant
@@ -106,6 +106,7 @@ class _Seen:
     version: int  # of raw
     accepted: int  # slices, ever
     waiting: int
+    full: bool  # some of them fill groups, which the next round packs
     since: int
     until: int  # instants: there is no need to look again between them, if nothing happens
 
@@ -143,6 +144,7 @@ class Packer:
                 "table": str(self._mill.project.warehouse / "raw" / declared.name),
                 "version": raw.version if raw is not None else None,
                 "event_time": declared.time_column,
+                **self._mill.sources.dataset(declared.name),
             },
             "parts": [
                 self._told(part, declared.time_column)
@@ -189,31 +191,36 @@ class Packer:
         if raw is None:
             return None
         accepted = self._mill.state.totals(stream.name)["accepted_slices"]
-        seen = self._seen.get(stream.name)
-        if seen is not None and self._is_short(stream, raw, seen, accepted):
-            waiting = seen.waiting + accepted - seen.accepted
-            if (seen.version, seen.accepted) == (raw.version, accepted) and seen.since <= now < seen.until:
-                return PackLook((), waiting, seen.until - now)
-            return self._looked(stream, raw.version, accepted, waiting, now)
+        seen = self._seen.pop(stream.name, None)
+        if self._is_held_back(stream):
+            return PackLook((), 0, stream.pack.partial)
+        if seen is not None and not seen.full and (seen.version, seen.accepted) == (raw.version, accepted):
+            if seen.since <= now < seen.until:
+                self._seen[stream.name] = seen
+                return PackLook((), seen.waiting, seen.until - now)
+            return self._looked(stream, raw, accepted, seen.waiting, now)
+        if seen is not None and _is_short(stream, raw, seen, accepted):
+            return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now)
         choice = self._choice(stream)
         done = self._carry_out(stream, choice.groups[:GROUPS_AT_ONCE], now)
-        left = sum(len(group.slices) for group in choice.groups[GROUPS_AT_ONCE:])
+        later = choice.groups[GROUPS_AT_ONCE:]
         raw.refresh()
-        looked = self._looked(stream, raw.version, accepted, choice.waiting + left, now)
+        waiting = choice.waiting + sum(len(group.slices) for group in later)
+        looked = self._looked(stream, raw, accepted, waiting, now, full=bool(later))
         return PackLook(done, looked.waiting, looked.again)
 
-    def _is_short(self, stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
-        """Whether what came since the last look can not have filled a group. It costs no more for a long
-        history than for a short one, unlike the look itself."""
-        if accepted < seen.accepted:
-            return False
-        small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_packed(part))
-        return seen.waiting + accepted - seen.accepted < stream.pack.slices and small < stream.pack.bytes
-
-    def _looked(self, stream: Stream, version: int, accepted: int, waiting: int, now: int) -> PackLook:
+    def _looked(
+        self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, *, full: bool = False
+    ) -> PackLook:
         pause = stream.pack.partial if waiting else stream.pack.idle
-        self._seen[stream.name] = _Seen(version, accepted, waiting, now, now + pause)
+        self._seen[stream.name] = _Seen(raw.version, accepted, waiting, full, now, now + pause)
         return PackLook((), waiting, pause)
+
+    def _is_held_back(self, stream: Stream) -> bool:
+        """Whether something is being taken back, or what that sent back still waits to be judged."""
+        state = self._mill.state
+        unfinished = RetractionLog(self._mill.project.warehouse).unfinished(state)
+        return unfinished is not None or is_judging_again(state, stream.name)
 
     # -- both
 
@@ -226,10 +233,10 @@ class Packer:
         return Table.existing(self._mill.project.warehouse / "raw" / stream.name)
 
     def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
-        mill, raw = self._mill, self._existing(stream)
-        if raw is None or RetractionLog(mill.project.warehouse).unfinished(mill.state) is not None:
+        raw = self._existing(stream)
+        if raw is None or self._is_held_back(stream):
             return _NOTHING
-        waiting = fresh(_Shelf(stream, mill.state, raw), packed_too=rebuild)
+        waiting = fresh(_Shelf(stream, self._mill.state, raw), packed_too=rebuild)
         found = groups(waiting, stream.pack)
         left = len(waiting) - sum(len(group.slices) for group in found)
         return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)
@@ -251,6 +258,14 @@ class Packer:
             tables = [mill.acceptor(stream.name).raw]
             rounds.tidy(tables, mill.project.engine.keep_replaced, now)
         return done
+
+
+def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
+    """Whether what came since a look can not have filled a group. Unlike the look itself, it opens nothing."""
+    if seen.full or accepted < seen.accepted:
+        return False
+    small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_packed(part))
+    return seen.waiting + accepted - seen.accepted < stream.pack.slices and small < stream.pack.bytes
 
 
 def _step(stream: str, group: Group) -> PackStep:

@@ -25,6 +25,7 @@ from tidemill.ingest.manifests import (
     RawManifest,
     RawSlice,
     RawStatus,
+    facts_of,
     is_from_manifest,
     metadata_of,
     read_manifest,
@@ -136,6 +137,15 @@ class Sources:
             total.update(known[1])
         order = (*RawStatus, UNREADABLE)
         return {str(status): total[status] for status in order if total[status]}
+
+    def dataset(self, stream: str) -> Mapping[str, object]:
+        """What the feed of a stream is of: source, kind, symbol, interval, limit. Nothing where it is not one
+        dataset that all comes from."""
+        state = self._mill.state
+        if len(state.clocks(stream)) != 1:
+            return {}
+        newest = state.slices(stream, newest=True, limit=1)
+        return facts_of(newest[0].slice.metadata) if newest else {}
 
     def _found(self, stream: Stream) -> list[Path]:
         """The manifests that there are, each once."""

@@ -85,7 +85,6 @@ def test_raw_holds_the_complete_slices_and_later_all_of_them(klines: Path) -> No
         make(klines, *(["--later"] if later else []))
         with Mill.open(klines, clock=clock) as mill:
             mill.run_until_idle()
-            assert mill.verify().ok
         for symbol in SYMBOLS:
             sealed = [one for one in manifest(klines, symbol).slices if one.status == "ok"]
             wanted = [

@@ -16,6 +16,7 @@ from tidemill.ingest.manifests import (
     RawSlice,
     RawStatus,
     dataset_of_folder,
+    facts_of,
     is_from_manifest,
     metadata_of,
     read_manifest,
@@ -28,7 +29,7 @@ TEN, ELEVEN = parse_instant("2024-01-15T10:00:00Z"), parse_instant("2024-01-15T1
 BTC = RawDataset("binance", "klines", "BTCUSDT", "1m", 500)
 
 
-def entry(hash_: str = "e901567f", status: str = "ok", **changes: object) -> dict[str, object]:
+def entry(hash_: str = "e901567f", status: str | None = "ok", **changes: object) -> dict[str, object]:
     whole: dict[str, object] = {
         "hash": hash_,
         "status": status,
@@ -198,6 +199,8 @@ def test_a_slice_tells_its_dataset_and_hash() -> None:
         "slice_hash": "e901567f",
     }
     assert is_from_manifest("e901567f", said)
+    assert facts_of(said) == BTC.facts
+    assert [facts_of(other) for other in (None, "{", "[]", '{"dataset": {"name": "a"}}')] == [{}, {}, {}, {}]
     assert not is_from_manifest("901567f", said)
     assert not is_from_manifest("e901567f", None)
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill import sourcing
+from tidemill.ingest.manifests import RawManifest
 from tidemill.lake.table import Table
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import observed
@@ -149,6 +150,20 @@ def test_a_slice_has_its_bounds_its_name_and_its_dataset(klines: Plant, feed: Fe
     assert (klines.warehouse / new.path).read_bytes() == answer(0)
 
 
+def test_the_dataset_of_a_stream_is_that_of_its_only_feed(klines: Plant, feed: Feed) -> None:
+    with klines.open() as mill:
+        assert mill.sources.dataset("klines") == {}
+        feed.says("ok", "missing")
+        feed.has(0, 1)
+        mill.tick()
+        facts = {"source": "binance", "kind": "klines", "symbol": "BTCUSDT", "interval": "1m", "limit": 5}
+        assert mill.sources.dataset("klines") == facts
+        assert facts.items() <= mill.packer.manifest("klines")["dataset"].items()  # type: ignore[attr-defined]
+        mill.land("klines", answer(1), source="by hand")
+        mill.tick()
+        assert mill.sources.dataset("klines") == {}
+
+
 def test_rows_of_raw_are_objects_with_the_values_as_they_came(klines: Plant, feed: Feed) -> None:
     feed.says("ok")
     feed.response("h0").write_bytes(b'[[1705276800000,"0.0012",3],[1705276860000,null,4],[1,2]]')
@@ -203,9 +218,13 @@ def test_a_manifest_that_has_not_changed_is_not_read_again(
     klines: Plant, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    monkeypatch.setattr(
-        sourcing, "_read", lambda path, whole=sourcing._read: read.append(path) or whole(path)
-    )
+    whole = sourcing._read
+
+    def counted(path: Path) -> tuple[RawManifest, sourcing.Mark]:
+        read.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(sourcing, "_read", counted)
     feed.says("ok", "failed")
     feed.has(0)
     with klines.open() as mill:

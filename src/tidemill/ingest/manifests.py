@@ -22,6 +22,7 @@ FILE_NAME: Final = "manifest.json"
 MAX_BYTES: Final = 64 << 20
 MAX_SLICES: Final = 250_000
 MILLISECOND: Final = 1000
+_FACTS: Final = ("source", "kind", "symbol", "interval", "limit")
 _HINT: Final = 'one JSON object with "slices": [{"hash", "status", "start_ms", "end_ms", "response"}]'
 _BOUNDS: Final = "bounds are half-open: start_ms and end_ms in milliseconds, or start and end as instants"
 _INSIDE: Final = "name a file in the folder of the manifest, such as responses/e901567f.json"
@@ -101,6 +102,16 @@ def metadata_of(dataset: RawDataset, hash_: str) -> str:
 def is_from_manifest(hash_: str, metadata: str | None) -> bool:
     """Whether `metadata_of` made it for this hash."""
     return metadata is not None and metadata.endswith(f'"slice_hash":"{hash_}"}}')
+
+
+def facts_of(metadata: str | None) -> dict[str, object]:
+    """What `metadata_of` says of the dataset; nothing when it was not made there."""
+    try:
+        said = json.loads(metadata or "null")
+    except (ValueError, RecursionError):
+        return {}
+    facts = said.get("dataset") if isinstance(said, dict) and "slice_hash" in said else None
+    return {key: facts[key] for key in _FACTS if key in facts} if isinstance(facts, dict) else {}
 
 
 def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
