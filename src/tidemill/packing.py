@@ -261,7 +261,7 @@ class Packer:
 
 
 def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
-    """Whether what came since a look can not have filled a group. Unlike the look itself, it opens nothing."""
+    """Whether what came since a look can not have filled a group. Unlike a look, it opens nothing."""
     if seen.full or accepted < seen.accepted:
         return False
     small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_packed(part))

@@ -20,6 +20,7 @@ from tidemill.model.errors import NotFoundError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, MINUTE, SECOND
+from tidemill.packing import GROUPS_AT_ONCE
 from tidemill.testing import FakeClock
 
 GATED = """
@@ -286,6 +287,17 @@ def test_a_stream_that_is_not_packed_by_the_daemon_asks_for_nothing(spark, tmp_p
         assert (report.rest, report.streams[0].packed) == (None, None)
         assert packed(mill) == []
         assert len(mill.packer.pack()) == 2
+
+
+def test_many_full_groups_are_packed_some_at_a_time_and_the_next_round_goes_on(spark, tmp_path: Path) -> None:
+    plant = made(tmp_path / "plant", spark, STRUCTURAL, 1)
+    with plant.open() as mill:
+        for number in range(GROUPS_AT_ONCE + 3):
+            mill.land("requests", content(number), name=f"{number}")
+        looks = [mill.tick().streams[0].packed for _ in range(3)]
+        assert [len(look.packed) for look in looks if look is not None] == [GROUPS_AT_ONCE, 3, 0]
+        assert [look.waiting for look in looks if look is not None] == [3, 0, 0]
+    assert ids_of(plant) == expected(*range(GROUPS_AT_ONCE + 3))
 
 
 # -- small files
