@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -117,7 +118,19 @@ def test_p2_the_oldest_slices_unreadable_do_not_keep_the_good_ones_waiting(
         assert {(now_of(mill, entry).error, now_of(mill, entry).failures) for entry in bad} == {(None, 0)}
         assert ids(plant) == events(*range(9))
         assert mill.status()[0].totals["failed_slices"] == 0
+        packed = mill.packer.manifest("requests")["parts"]
+        assert isinstance(packed, list)
+        assert (
+            [set(part["slice_hashes"]) for part in packed]
+            == [  # by time; the first was packed last
+                {entry.id for entry in group} for group in (bad, good[:3], good[3:])
+            ]
+        )
         assert mill.verify().findings == []
+    before = dump(plant)
+    forget(plant)
+    recover(plant.root, spark=plant.spark)
+    assert dump(plant) == before
 
 
 # -- when
@@ -228,27 +241,69 @@ def tale(mill: Mill, plant: Plant) -> tuple[list[SliceEntry], Path]:
 
 def test_what_was_accepted_first_stays_and_what_comes_later_is_judged_against_it(plant: Plant) -> None:
     """And so says the oracle, told of slices when they can be read."""
-    oracle = Oracle(REQUESTS)
     with plant.open() as mill:
         (lost, *others), hidden = tale(mill, plant)
         back(plant, lost, hidden)
         plant.clock.advance("1m")
         mill.tick()
-        for entry in (*others, lost):
-            lines = file_of(plant, entry).read_bytes().splitlines()
-            oracle.land(entry.id, lines, entry.slice.arrival, entry.slice.source)
+        assert_as_the_oracle_says(mill, plant)
         found = [now_of(mill, entry) for entry in (*others, lost)]
         assert [entry.seq for entry in found] == [2, 3, 4]
-        assert {entry.id: entry.counts for entry in found} == oracle.counts
-        assert {entry.id: entry.watermark for entry in found} == oracle.met
-        assert {entry.id: entry.observed for entry in found} == oracle.observed
         counts = found[-1].counts
         assert (counts.accepted, counts.duplicate, counts.conflict, counts.late) == (2, 1, 1, 2)
-        progress = mill.state.progress("requests")
-        assert (progress.watermark, progress.emitted) == oracle.progress()[:2]
-        held = {(row["event_id"], row["slice"], row["line"]) for row in plant.raw()}
-        assert held == {(row.event_id, row.slice, row.line) for row in oracle.raw}
         assert mill.verify().findings == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_fails_and_comes_back_when_the_ledger_tells_one_story(plant: Plant, seed: int) -> None:
+    """Slices that share events, some of them away for a while; then one is taken back. At the end the oracle
+    says the same, told of all that was accepted in the order of the ledger."""
+    draw = random.Random(seed)
+    with plant.open() as mill:
+        hidden: dict[str, tuple[SliceEntry, Path]] = {}
+        for _ in range(6):
+            for _ in range(draw.randint(1, 4)):
+                numbers = [draw.randrange(40) for _ in range(draw.randint(1, 6))]
+                records = [request(n, api=draw.choice(["/a", "/a", "/a", "/b"])) for n in numbers]
+                source = draw.choice(["file", "api"])
+                entry = mill.land("requests", ndjson(*records), source=source).entry
+                if entry.landings == 1 and draw.random() < 0.4:
+                    hidden[entry.id] = entry, draw.choice([away, a_folder])(plant, entry)
+            mill.tick()
+            for name in [name for name in hidden if draw.random() < 0.5]:
+                back(plant, *hidden.pop(name))
+            plant.clock.advance(draw.choice(["1s", "20s", "10m"]))
+        for entry, path in hidden.values():
+            back(plant, entry, path)
+        plant.clock.advance("1d")
+        mill.run_until_idle()
+        assert mill.status()[0].totals["failed_slices"] == 0
+        assert mill.status()[0].totals["retried"] > 0
+        assert_as_the_oracle_says(mill, plant)
+        gone = draw.choice(mill.ledger("requests", SliceStatus.ACCEPTED))
+        mill.retract(mill.plan_retraction(gone.id, "sent by mistake"))
+        mill.run_until_idle()
+        assert_as_the_oracle_says(mill, plant)
+        assert mill.verify().findings == []
+    before = dump(plant)
+    forget(plant)
+    recover(plant.root, spark=plant.spark)
+    assert dump(plant) == before
+
+
+def assert_as_the_oracle_says(mill: Mill, plant: Plant) -> None:
+    oracle = Oracle(REQUESTS)
+    accepted = mill.ledger("requests", SliceStatus.ACCEPTED)[::-1]
+    for entry in accepted:
+        lines = file_of(plant, entry).read_bytes().splitlines()
+        oracle.land(entry.id, lines, entry.slice.arrival, entry.slice.source)
+    assert {entry.id: entry.counts for entry in accepted} == oracle.counts
+    assert {entry.id: entry.watermark for entry in accepted} == oracle.met
+    assert {entry.id: entry.observed for entry in accepted} == oracle.observed
+    progress = mill.state.progress("requests")
+    assert (progress.watermark, progress.emitted) == oracle.progress()[:2]
+    held = {(row["tenant"], row["event_id"], row["slice"], row["line"]) for row in plant.raw()}
+    assert held == {(row.tenant, row.event_id, row.slice, row.line) for row in oracle.raw}
 
 
 def test_a_retraction_after_it_goes_by_the_new_places(plant: Plant) -> None:

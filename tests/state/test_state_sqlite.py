@@ -270,6 +270,16 @@ def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) ->
     open_state(path).close()
 
 
+def test_slices_that_failed_before_they_were_tried_again_are_tried_once(tmp_path: Path) -> None:
+    second_file(tmp_path / "state.db")
+    state = open_state(tmp_path / "state.db")
+    (failed,) = state.failing("requests", 0, "as it is", 10)
+    assert (failed.seq, failed.failures, failed.retry_at) == (6, 1, None)
+    (sent,) = state.send_again([failed.id])
+    assert (sent.seq, sent.retried) == (10, 1)
+    state.close()
+
+
 @pytest.mark.parametrize("older", [first_file, second_file])
 def test_an_older_file_has_the_same_tables_as_a_new_one(
     tmp_path: Path, older: Callable[[Path], None]
