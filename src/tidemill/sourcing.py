@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNREADABLE: Final = "unreadable"  # how manifests are counted that can not be read
+AT_ONCE: Final = 4096  # slices that a round lands of one manifest; then what has landed is accepted
 _PAGE: Final = 1000  # entries of the ledger that are read at once
 _TOLD: Final = 20  # mistakes of one manifest that are logged, each once
 _STAYS: Final = "a sealed slice stays as it is: ask for it again under another hash, or retract it"
 
 Mark = tuple[int, int, int]  # of a file: changed when, bytes, inode
+_NEVER: Final[Mark] = (0, 0, 0)  # the mark of no file, so that it is looked at again
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Sources:
             refused += (Refused(error.where, error) for error in wrong)
             for path in paths:
                 try:
-                    found, _, _ = self._bring_in(declared, path, now, progress)
+                    found, _, _ = self._bring_in(declared, path, now, progress=progress)
                 except InputError as error:
                     refused.append(Refused(str(path), error))
                     continue
@@ -132,7 +134,7 @@ class Sources:
                     manifest, read = _read(path)
                     known = read, manifest.counts
                 except InputError:
-                    known = mark or (0, 0, 0), {UNREADABLE: 1}
+                    known = mark or _NEVER, {UNREADABLE: 1}
                 self._counted[path] = known
             total.update(known[1])
         order = (*RawStatus, UNREADABLE)
@@ -160,10 +162,10 @@ class Sources:
 
     def _look(self, stream: Stream, path: Path, now: int, told: frozenset[str]) -> None:
         try:
-            found, mark, left = self._bring_in(stream, path, now)
+            found, mark, left = self._bring_in(stream, path, now, most=AT_ONCE)
         except InputError as error:
             refused: Sequence[Refused] = (Refused(str(path), error),)
-            mark, left = _mark(path) or (0, 0, 0), {}
+            mark, left = _mark(path) or _NEVER, {}
         else:
             refused = found.done.refused
             if found.done.landed:
@@ -182,14 +184,21 @@ class Sources:
             self._seen[key] = _Seen(mark, left, frozenset(said))
 
     def _bring_in(
-        self, stream: Stream, path: Path, now: int, progress: Callable[[], None] | None = None
+        self,
+        stream: Stream,
+        path: Path,
+        now: int,
+        *,
+        most: int | None = None,
+        progress: Callable[[], None] | None = None,
     ) -> tuple[Sourced, Mark, Mapping[Path, Mark | None]]:
-        """Land what is complete; the manifest as it was read, and the responses that it had to leave."""
+        """Land what is complete, the `most` oldest; the manifest as it was read, and the responses that had
+        to be left."""
         manifest, mark = _read(path)
         known = self._known(stream.name)
         refused = [Refused(error.where, error) for error in manifest.wrong]
         folder = path.absolute().parent
-        offered: dict[str, tuple[int, Offered]] = {}
+        offered: list[Offered] = []
         left: dict[Path, Mark | None] = {}
         waiting = Counter[str]()
         sealed = 0
@@ -201,8 +210,7 @@ class Sources:
                     if one.status is RawStatus.OK:
                         self._check_unchanged(stream.name, one, before, folder)
                 elif one.status is RawStatus.OK:
-                    offer = _offer(stream, manifest, one, folder)
-                    offered[one.hash] = offer.declared.start, offer
+                    offered.append(_offer(stream, manifest, one, folder))
                 else:
                     waiting[one.status] += 1
             except InputError as error:
@@ -210,10 +218,12 @@ class Sources:
                 if before is None:
                     waiting[RawStatus.OK] += 1
                     left[folder / one.response] = _mark(folder / one.response)
-        oldest_first = sorted(offered, key=lambda hash_: (offered[hash_][0], hash_))
+        oldest_first = sorted(offered, key=lambda one: (one.declared.start, one.name))
+        if most is not None and len(offered) > most:
+            mark = _NEVER
         done = self._mill.landing.land_offered(
             stream.name,
-            [offered[hash_][1] for hash_ in oldest_first],
+            oldest_first[:most],
             arrival=now,
             format=given.format_of(stream, None),
             source=manifest.dataset.name,

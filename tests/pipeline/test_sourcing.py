@@ -197,6 +197,20 @@ def test_oldest_first_whatever_the_order_of_the_manifest(klines: Plant, feed: Fe
         assert sealed(mill) == ["h0", "h1", "h2", "h3"]
 
 
+def test_a_round_takes_so_many_and_the_next_one_goes_on(
+    klines: Plant, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sourcing, "AT_ONCE", 2)
+    feed.says("ok", "ok", "ok", "ok", "ok")
+    feed.has(0, 1, 2, 3, 4)
+    with klines.open() as mill:
+        mill.tick()
+        assert sealed(mill) == ["h0", "h1"]
+        mill.run_until_idle()
+        assert sealed(mill) == ["h0", "h1", "h2", "h3", "h4"]
+        assert mill.tick().idle
+
+
 def test_a_partial_one_is_sealed_when_it_is_ok(klines: Plant, feed: Feed) -> None:
     feed.says("ok", "partial")
     feed.has(0)
@@ -415,6 +429,17 @@ def test_a_crash_while_it_lands_loses_nothing_and_doubles_nothing(
         ]
         assert mill.verify().ok
     assert closes(crashed) == [f"{row}.50" for row in range(10)]
+
+
+def test_on_spark_it_is_the_same(new_plant: NewPlant) -> None:
+    plant = new_plant(CONFIG.replace("memory: 512m", "memory: 512m, inline_bytes: 0"))
+    feed = feed_of(plant)
+    feed.says("ok", "failed", "ok")
+    feed.has(0, 2)
+    with plant.open() as mill:
+        mill.tick()
+        assert sealed(mill) == ["h0", "h2"]
+    assert closes(plant) == [f"{row}.50" for row in (0, 1, 2, 3, 4, 10, 11, 12, 13, 14)]
 
 
 def test_a_gated_stream_takes_each_event_once(new_plant: NewPlant) -> None:
