@@ -15,6 +15,7 @@ import pytest
 from tidemill import sourcing
 from tidemill.ingest.manifests import RawManifest
 from tidemill.lake.table import Table
+from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceEntry, SliceStatus
@@ -22,7 +23,6 @@ from tidemill.model.time import MINUTE, Interval
 
 if TYPE_CHECKING:
     from conftest import NewPlant, Plant
-    from tidemill.mill import Mill
 
 START = 1705276800000000  # 2024-01-15
 CONFIG = """
@@ -390,6 +390,22 @@ def test_what_another_process_sealed_is_known(klines: Plant, feed: Feed) -> None
         ]
         daemon.tick()
         assert [(entry.slice.name, entry.landings) for entry in daemon.state.slices("klines")] == [
+            ("h0", 1),
+            ("h1", 1),
+        ]
+
+
+def test_a_state_that_was_recovered_knows_what_is_sealed(klines: Plant, feed: Feed) -> None:
+    feed.says("ok", "partial")
+    feed.has(0, 1)
+    with klines.open() as mill:
+        mill.tick()
+    (klines.warehouse / "state.db").unlink()
+    recover(klines.root, spark=klines.spark, clock=klines.clock)
+    feed.says("ok", "ok")
+    with klines.open() as mill:
+        mill.tick()
+        assert [(entry.slice.name, entry.landings) for entry in mill.state.slices("klines")] == [
             ("h0", 1),
             ("h1", 1),
         ]
