@@ -1,6 +1,6 @@
-"""Raw is packed: the same rows in fewer parts, and whatever is asked, taken back, rebuilt or let go afterwards is
-what it would be without. No process that dies meanwhile leaves anything to repair, and no reader sees a row
-twice or not at all."""
+"""Raw is packed: the same rows in fewer parts, and whatever is asked, taken back, rebuilt or let go of after
+that is what it would be without. No process that dies meanwhile leaves anything to repair, and no reader sees
+a row twice or not at all."""
 
 from __future__ import annotations
 
