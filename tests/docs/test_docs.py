@@ -343,6 +343,8 @@ JSON = {
     "ingest": "ingest requests data/requests-late.ndjson",
     "run": "run --once",
     "expire": "expire --explain",
+    "pack": "pack --explain",
+    "manifest": "manifest requests",
     "status": "status",
     "ledger": "ledger",
     "slice": "slice",
