@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidemill import rounds
-from tidemill.accept.packing import Group, PackedPart, fresh, groups, pack_groups, packed_parts, regrouped
+from tidemill.accept.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
+from tidemill.accept.packing import pack_groups
 from tidemill.accept.standins import is_packed
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.retractions import RetractionLog, is_judging_again

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.accept.packing import Group, Waiting, groups
+from tidemill.accept.choosing import Group, Waiting, groups
 from tidemill.config.packing import Pack
 
 MIB = 1 << 20
