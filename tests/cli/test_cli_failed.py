@@ -1,4 +1,4 @@
-"""Slices that can not be read, through the command line: listed with their error and next try, tried by hand."""
+"""Slices that can not be read, by the command line: listed with error and next try, tried by hand."""
 
 from __future__ import annotations
 
