@@ -13,6 +13,7 @@ from pathlib import Path
 from bench import work
 from bench.gateway import gateway, gateway_visible
 from bench.metrics import metrics_kinds, query_raw, search_selective
+from bench.packing import pack
 from bench.running import GB, OUT, PEERS, Bench, Result, best, faster, within
 from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
@@ -102,6 +103,7 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "windows_late": windows_late,
     "windows_tick": windows_tick,
     "windows_memory": windows_memory,
+    "pack": pack,
     "streaming_windows": streaming_windows,
     "streaming_ordered": streaming_ordered,
     "streaming_live": streaming_live,

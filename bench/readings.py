@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.work import START, WORK
-from tidemill.model.time import HOUR, MINUTE, Interval
+from tidemill.model.time import DAY, HOUR, MINUTE, Interval
 
 NETWORKS = ("alpine", "coast", "inland", "islands", "north")  # the tenants
 STATIONS = 400
 PER_DAY = 24
+SMALL_PER_DAY = 100
 QUALITIES = ("good", "good", "good", "good", "good", "suspect", "estimated", "missing")
 NOTES = ("", "", "", "", "", "", "", ',"note":"sensor swapped"', ',"note":"Böen über 20 m/s"')
 
@@ -99,6 +100,13 @@ def one_hour(rows: int, slices: int = 10) -> list[Bounded]:
     """One window, in slices that each cover all of it."""
     span, folder = Interval(START, START + HOUR), WORK / f"readings-hour-{rows}"
     return [_slice(folder, 9_000 + n, rows // slices, span, span.end + MINUTE) for n in range(slices)]
+
+
+def small(slices: int, rows: int) -> list[Bounded]:
+    """Slices of a hundredth of a day, one after the other."""
+    folder, span = WORK / f"readings-small-{slices}-{rows}", DAY // SMALL_PER_DAY
+    spans = [Interval(START + n * span, START + (n + 1) * span) for n in range(slices)]
+    return [_slice(folder, n, rows, one, one.end + MINUTE) for n, one in enumerate(spans)]
 
 
 def discard(slices: list[Bounded]) -> None:

@@ -42,11 +42,12 @@ class Plan:
     many_built: int = 100_000
     ticks: int = 9
     large_window: int = 5_000_000
+    small_slices: int = 2_000
 
 
 QUICK = Plan(
     events=200_000, late=1_000, batches=3, repeats=1,
-    windows=100, many_built=10_000, ticks=3, large_window=500_000,
+    windows=100, many_built=10_000, ticks=3, large_window=500_000, small_slices=200,
 )  # fmt: skip
 
 

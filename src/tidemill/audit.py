@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.parquet as pq
 
-from tidemill.accept.recall import PartFacts, part_facts
+from tidemill.accept.recall import PACKED, PartFacts, held_facts, part_facts
 from tidemill.accept.undo import quarantined_rows
 from tidemill.ingest.landing import content_digest
 from tidemill.lake.snapshot import Snapshot
@@ -94,6 +94,10 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     read = mill.engine.run(check_part, paths, "verify raw")
     facts = [fact for fact in read if isinstance(fact, PartFacts)]
     findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
+    if len(facts) == len(read):
+        speaking = [part for part in acceptor.raw.snapshot().parts if not part.rows]
+        said = mill.engine.run(part_facts, acceptor.raw.snapshot().paths(speaking), "verify words", 0)
+        findings += [Finding(stream, *f) for f in _check_words(facts, said)]
     held = quarantined_rows(acceptor.quarantine)
     findings += [Finding(stream, *f) for f in _check_quarantine(entries, held)]
     pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
@@ -245,9 +249,9 @@ def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
 
 
 def check_part(path: str) -> Iterator[PartFacts | tuple[str, str, str]]:
-    """What a raw part says, or what keeps it from saying it."""
+    """What a raw part holds, or what keeps it from saying it."""
     try:
-        yield from part_facts(path)
+        yield from held_facts(path)
     except StorageError as error:
         yield "raw", path, error.message
 
@@ -274,6 +278,20 @@ def _check_raw(
             yield "raw", entry.id, "its outcomes do not add up to its records"
     for name, count in sorted(accepted.items()):
         yield "raw", name, f"raw has {count} rows of a slice that the ledger does not know"
+
+
+def _check_words(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> Iterator[tuple[str, str, str]]:
+    """What is said for parts that were packed must be what the packed ones hold: a state that is lost is
+    rebuilt from the former."""
+    counts: dict[str, list[int]] = {}
+    own = [fact for fact in held if fact.rows and fact.footer["kind"] != PACKED]
+    for place, facts in enumerate((held, [*own, *said])):
+        for fact in facts:
+            for name, count in fact.accepted.items():
+                counts.setdefault(name, [0, 0])[place] += count
+    for name, (rows, told) in sorted(counts.items()):
+        if rows != told:
+            yield "raw", name, f"its parts have {rows} rows of it; {told} are told of"
 
 
 def _check_quarantine(

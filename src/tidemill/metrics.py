@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -46,6 +46,8 @@ class Meter:
         self._rejects = counter("rejects", "Records rejected, by reason", "reason")
         self._tiles = counter("tiles_built", "Rollup tiles built")
         self._indexed = counter("index_parts_built", "Parts of the index built")
+        self._packs = counter("packs", "Groups of slices packed into large parts of raw")
+        self._packed = counter("slices_packed", "Slices in them")
         self._skipped = counter("windows_skipped", "Windows looked at and left waiting, by reason", "reason")
         self._queued = counter("windows_queued", "Windows queued")
         self._started = counter("windows_started", "Tries to build a window")
@@ -66,6 +68,12 @@ class Meter:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._unpacked = Gauge(
+            "tidemill_slices_unpacked",
+            "Slices that wait for others to be packed with, after the last round",
+            ("stream",),
+            registry=self.registry,
+        )
         self.registry.register(_Standing(streams, state, clock))
         self._gateway = _Gateway()
         self.registry.register(self._gateway)
@@ -83,6 +91,10 @@ class Meter:
             self._tiles.labels(done.stream).inc(len(done.tiles))
             if done.indexed is not None:
                 self._indexed.labels(done.stream).inc(done.indexed.built)
+            if done.packed is not None:
+                self._packs.labels(done.stream).inc(len(done.packed.packed))
+                self._packed.labels(done.stream).inc(sum(len(one.slices) for one in done.packed.packed))
+                self._unpacked.labels(done.stream).set(done.packed.waiting)
             if done.windows is not None:
                 for reason, count in done.windows.waiting.items():
                     self._skipped.labels(done.stream, reason).inc(count)
@@ -157,9 +169,12 @@ class _Standing(Collector):
             labels=["stream"],
         )
         pending = GaugeMetricFamily("tidemill_pending_slices", "Slices not yet accepted", labels=["stream"])
+        failed = GaugeMetricFamily("tidemill_failed_slices", "Slices that can not be read", labels=["stream"])
         now = self._clock()
         for name, stream in self._streams.items():
-            pending.add_metric([name], self._state.totals(name)["pending_slices"])
+            totals = self._state.totals(name)
+            pending.add_metric([name], totals["pending_slices"])
+            failed.add_metric([name], totals["failed_slices"])
             if stream.aggregation_span is None:
                 continue
             for phase, count in self._state.window_counts(name).items():
@@ -168,7 +183,7 @@ class _Standing(Collector):
             newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
             if newest:
                 fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
-        return [pending, windows, queue, fresh, *_event_time(self._streams, self._state, now)]
+        return [pending, failed, windows, queue, fresh, *_event_time(self._streams, self._state, now)]
 
 
 _OF_STREAMS: Final = {

@@ -6,7 +6,6 @@ here and nowhere below.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +20,12 @@ from tidemill.config import Project, load_project
 from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
-from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.looking import Looks
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
-from tidemill.model.errors import InputError, NotFoundError, StorageError, TidemillError
+from tidemill.model.errors import InputError, NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.reports import StreamStatus, TickReport, watermark_of
 from tidemill.state.opening import open_store, store_exists, store_name
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from tidemill.flowing import Flow
     from tidemill.following import Feed
     from tidemill.metrics import Meter
+    from tidemill.packing import Packer
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.recovery import Recovered
     from tidemill.remaking import Remaker
@@ -56,13 +55,12 @@ if TYPE_CHECKING:
     from tidemill.rollups.roller import Roller
     from tidemill.search.indexer import Indexer
     from tidemill.search.searching import Found, SearchPlan
+    from tidemill.sourcing import Sources
     from tidemill.streaming.refresh import Refreshed
     from tidemill.windowing import WindowYard
     from tidemill.windows.builder import Outcome
     from tidemill.windows.desk import Desk, RebuildStep
     from tidemill.workshop import Workshop
-
-log = logging.getLogger(__name__)
 
 BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 Progress = Callable[[str, str, float], None]  # stream, step, share done
@@ -214,7 +212,7 @@ class Mill:
         return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
 
     def tick(self, now: int | None = None) -> TickReport:
-        """One round: take up what a crash left, accept, roll up, look after windows, build, tell the world.
+        """One round: take up what a crash left, accept, roll up, pack, look after windows, build, tell.
 
         Only one process at a time works on a warehouse; another one gets BusyError.
         """
@@ -224,14 +222,8 @@ class Mill:
         with self._working():
             adopt(self.project.warehouse, self.state)
             rounds.take_up_logs(self, now)
-            self._finish_retractions()
-            done, troubles = [], []
-            for stream in self.project.streams.values():
-                try:
-                    done.append(rounds.tick_stream(self, stream, now))
-                except TidemillError as error:  # the other streams do not wait for it
-                    log.error("%s", error, extra={"stream": stream.name})
-                    troubles.append(error)
+            rounds.finish_retractions(self)
+            done, troubles = rounds.tick_streams(self, now)
             builds = self.yard.build(clock, BUILDS_PER_ROUND)
             results = self.flow.refresh_all(now, troubles) if self._has_streaming else {}
             delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
@@ -246,12 +238,6 @@ class Mill:
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         with self._working():
             return {name: self.flow.refresh(name, self.clock(), flush=True) for name in names}
-
-    def _finish_retractions(self) -> None:
-        if RetractionLog(self.project.warehouse).unfinished(self.state) is not None:
-            from tidemill.retraction import finish_retractions
-
-            finish_retractions(self)
 
     def run_until_idle(self) -> list[TickReport]:
         """Tick until a round finds nothing to do."""
@@ -363,6 +349,20 @@ class Mill:
         from tidemill.remaking import Remaker
 
         return Remaker(self)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """Lands what raw manifests of request/response feeds say is complete."""
+        from tidemill.sourcing import Sources
+
+        return Sources(self)
+
+    @cached_property
+    def packer(self) -> Packer:
+        """Makes large parts of the small ones of raw, and says what is in them."""
+        from tidemill.packing import Packer
+
+        return Packer(self)
 
     def export(
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None

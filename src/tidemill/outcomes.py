@@ -33,9 +33,9 @@ _GONE: Final = (
 class Status(StrEnum):
     """How far an ingestion is."""
 
-    LANDED = "landed"  # in the ledger, and waits for the gate
+    LANDED = "landed"  # in the ledger, and waits for the gate, or for its storage to be there again
     DECIDED = "decided"  # each event has its outcome
-    FAILED = "failed"  # its slice can not be read, so that none of its events was taken
+    FAILED = "failed"  # its slice can not be read as it is, so that none of its events was taken
     RETRACTED = "retracted"  # taken back: as if it had never arrived
 
 
@@ -93,9 +93,9 @@ class Outcomes:
             entry = self._entry(receipt)
             if entry.status is SliceStatus.RETRACTED:
                 return Decided(Status.RETRACTED)
-            if entry.status is SliceStatus.FAILED:
+            if entry.status is SliceStatus.FAILED and entry.retry_at is None:
                 return _failed(receipt, entry, each=each)
-            if entry.status is SliceStatus.PENDING:
+            if entry.status in (SliceStatus.PENDING, SliceStatus.FAILED):
                 return Decided(Status.LANDED)
             found = self._decisions(entry)
             if found is not None:

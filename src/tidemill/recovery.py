@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import rebuild_runs
@@ -25,7 +24,7 @@ from tidemill.locks import exclusive
 from tidemill.mill import Mill, wall_clock
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.state.opening import open_fresh, replace_with_fresh, store_name
-from tidemill.state.protocol import BatchRecord, Progress
+from tidemill.state.protocol import BatchRecord, Progress, SliceResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +60,7 @@ def _fill(mill: Mill, target: str) -> Recovered:
     warehouse = mill.project.warehouse
     lines = list(RetractionLog(warehouse).lines())
     if lines:
-        _finish(warehouse, lines[-1])
+        _finish(mill, lines[-1])
     entries = with_retractions(scan_slices(warehouse), lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
@@ -85,18 +84,24 @@ def _fill(mill: Mill, target: str) -> Recovered:
     return Recovered(len(entries), len(records), tiles, datasets, results, target)
 
 
-def _finish(warehouse: Path, line: RetractionLine) -> None:
+def _finish(mill: Mill, line: RetractionLine) -> None:
     """A crash may have left what the last retraction undoes: then nobody judged anything since."""
     for name in ("raw", "quarantine"):
-        table = Table.existing(warehouse / name / line.act.stream)
+        table = Table.existing(mill.project.warehouse / name / line.act.stream)
         if table is not None and line.undone:
-            remove_batches(table, line.undone, {"retracted": line.act.slice}, line.act.at)
+            remove_batches(table, line.undone, {"retracted": line.act.slice}, line.act.at, mill.engine)
 
 
 def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
-    """Without slices that could not be read and were retracted: their batches stand in raw, they do not."""
+    """Without slices that could not be read and were retracted, or tried again since: their batches stand in
+    raw, they do not."""
     gone = {entry.id for entry in entries if entry.status is SliceStatus.RETRACTED}
-    left = [replace(r, results=[x for x in r.results if x.slice not in gone]) for r in records]
+    tried = {entry.id: entry.retried for entry in entries if entry.retried}
+
+    def stands(result: SliceResult) -> bool:
+        return result.slice not in gone and result.retried == tried.get(result.slice, 0)
+
+    left = [replace(record, results=[*filter(stands, record.results)]) for record in records]
     return [record for record in left if record.results]
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidemill.config import Stream
     from tidemill.events.delivery import Delivered
     from tidemill.expiring import ExpiryStep
+    from tidemill.packing import PackLook
     from tidemill.rollups.roller import Rebuilt
     from tidemill.search.indexer import Indexed
     from tidemill.state.protocol import State
@@ -32,10 +33,11 @@ class StreamTick:
     merged_runs: int = 0
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
+    packed: PackLook | None = None  # None: nothing is packed
 
     @property
     def idle(self) -> bool:
-        parts = (self.windows, self.indexed)
+        parts = (self.windows, self.indexed, self.packed)
         return self.batch is None and not self.tiles and all(part is None or part.idle for part in parts)
 
 
@@ -59,6 +61,11 @@ class TickReport:
         came_out = any(not one.idle for done in self.results.values() for one in done)
         went_on = self.builds or told or came_out or self.expired
         return all(stream.idle for stream in self.streams) and not went_on
+
+    @property
+    def rest(self) -> int | None:
+        """How long those who wait for more slices to pack can wait for the next round; None: for ever."""
+        return min((one.packed.again for one in self.streams if one.packed is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,11 @@ class StreamStatus:
     sealed: int | None = None  # raw before this instant is gone
     index_parts: int | None = None  # None: nothing is indexed
     unindexed_parts: int = 0  # of raw, that have no index: not yet, or no more
+    retry_at: int | None = None  # when the first of the failed slices is tried again
+    manifests: Mapping[str, int] = field(default_factory=dict)  # slices that they list, by status
+    packed_parts: int = 0  # of raw
+    fresh_parts: int = 0  # of raw, with rows that are not packed
+    unpacked_slices: int = 0  # that wait for a full group
 
     @property
     def sources(self) -> list[SourceStanding]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import catch_up, ensure_runs, rebuild_runs
 from tidemill.accept.clocks import Clocks, Passing, TimeRules, recorded
-from tidemill.accept.expired import batches_expired
+from tidemill.accept.expired import slices_expired
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.undo import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.ingest.adopt import adopt
@@ -132,7 +132,8 @@ def _check_not_sealed(mill: Mill, plan: RetractionPlan, entries: Sequence[SliceE
     sealed, raw = mill.expiries.seal(stream), Table.existing(mill.project.warehouse / "raw" / stream)
     if sealed is None or raw is None or not plan.undone:
         return
-    undone, expired = set(plan.undone), batches_expired(raw)
+    gone = slices_expired(raw)
+    undone, expired = set(plan.undone), {entry.batch for entry in entries if entry.id in gone}
     for entry in entries:
         early = entry.observed is not None and entry.observed.start < sealed
         if entry.batch in undone and (early or entry.batch in expired):
@@ -203,6 +204,8 @@ def _why_later(
         return "they met the watermark that it left before it was sent back"
     if any(e.status is SliceStatus.PENDING and e.attempt for e in entries):
         return "slices before them are still to be judged again"
+    if any(e.status is SliceStatus.FAILED and e.batch == gone.batch for e in entries):
+        return "a slice of its batch could not be read before, and may be now"
     for e in later:
         if e.counts.duplicate or e.counts.conflict:
             return f"slice {e.id[:12]} has duplicates or conflicts, which may be with it"
@@ -309,7 +312,7 @@ def _carry_out(mill: Mill, line: RetractionLine) -> None:
     if line.undone:
         acceptor = mill.acceptor(stream)
         info = {"retracted": act.slice}
-        remove_batches(acceptor.raw, line.undone, info, act.at)
+        remove_batches(acceptor.raw, line.undone, info, act.at, acceptor.engine)
         failpoint("retract.after_raw")
         remove_batches(acceptor.quarantine, line.undone, info, act.at)
         failpoint("retract.after_quarantine")

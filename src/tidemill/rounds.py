@@ -1,4 +1,5 @@
-"""One round for one stream: take up what a crash left, accept, roll up, look after the windows of datasets.
+"""One round for each stream: take up what a crash left, accept, roll up, index, pack, look after the windows
+of datasets; and how long the daemon rests between two rounds.
 
 Part of the mill. It decides nothing: each room does its own work, and a round with nothing to do costs a few
 look-ups.
@@ -13,10 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.lake.table import Table
 from tidemill.model.errors import Retry, TidemillError
-from tidemill.model.time import DAY
+from tidemill.model.time import DAY, SECOND
 from tidemill.reports import StreamTick, TickReport
 
 if TYPE_CHECKING:
@@ -62,7 +63,21 @@ def run(
             continue
         if last:
             return
-        (wake or stop).wait(interval)
+        (wake or stop).wait(rest_after(report, interval))
+
+
+def rest_after(report: TickReport, interval: float) -> float:
+    """Seconds until the next round, after one that found nothing to do: at most as long as those who wait for
+    more to come asked for."""
+    return interval if report.rest is None else min(interval, report.rest / SECOND)
+
+
+def finish_retractions(mill: Mill) -> None:
+    """Carry out what a process that died had begun to take back."""
+    if RetractionLog(mill.project.warehouse).unfinished(mill.state) is not None:
+        from tidemill.retraction import finish_retractions
+
+        finish_retractions(mill)
 
 
 def take_up_logs(mill: Mill, now: int) -> None:
@@ -75,12 +90,38 @@ def take_up_logs(mill: Mill, now: int) -> None:
     take_up(project.warehouse, project.streams, mill.state, mill.landing, until)
 
 
+def tick_streams(mill: Mill, now: int) -> tuple[list[StreamTick], list[TidemillError]]:
+    """One stream after the other, and what was wrong with some of them: the others do not wait for it."""
+    done: list[StreamTick] = []
+    troubles: list[TidemillError] = []
+    for stream in mill.project.streams.values():
+        try:
+            done.append(tick_stream(mill, stream, now))
+        except TidemillError as error:
+            log.error("%s", error, extra={"stream": stream.name})
+            troubles.append(error)
+    return done, troubles
+
+
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
-    done = _accept_and_roll(mill, stream, now) if _has_work(mill, stream) else StreamTick(stream.name)
-    done = replace(done, indexed=_index(mill, stream, now))
+    mill.sources.watch(stream, now)
+    done = settle(mill, stream, now)
+    packed = mill.packer.pack_due(stream, now) if stream.pack.enabled else None
+    if packed is not None and not packed.idle:  # the index has what was packed again at once
+        done = replace(done, indexed=_both(done.indexed, index(mill, stream, now)))
+    done = replace(done, packed=packed)
     if stream.aggregation_span is None:
         return done
     return replace(done, windows=mill.yard.coordinate(stream, now))
+
+
+def settle(mill: Mill, stream: Stream, now: int) -> StreamTick:
+    """Accept what has landed or can be read by now, and bring rollups and index in line with it."""
+    from tidemill.failing import try_again
+
+    try_again(mill, stream, now)
+    done = _accept_and_roll(mill, stream, now) if _has_work(mill, stream) else StreamTick(stream.name)
+    return replace(done, indexed=index(mill, stream, now))
 
 
 def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
@@ -91,7 +132,7 @@ def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
     catch_up(acceptor)
     roller.catch_up()
     finish_replays(mill.project.warehouse, stream.name, mill.state, now)
-    batch = acceptor.accept()
+    batch = acceptor.accept(now)
     fresh = _taken_up(mill, roller, batch) if batch is not None and batch.taps is not None else None
     if is_judging_again(mill.state, stream.name):  # tiles wait until all that a retraction sent back is there
         acceptor.finish()
@@ -106,7 +147,7 @@ def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
     return StreamTick(stream.name, batch, tiles, len(merged))
 
 
-def _index(mill: Mill, stream: Stream, now: int) -> Indexed | None:
+def index(mill: Mill, stream: Stream, now: int) -> Indexed | None:
     """Bring the index in line with raw, where there is something to index."""
     if is_judging_again(mill.state, stream.name) or mill.existing("raw", stream.name) is None:
         return None
@@ -118,6 +159,17 @@ def _index(mill: Mill, stream: Stream, now: int) -> Indexed | None:
     mill.progress(stream.name, "index", 1.0)
     tidy([indexer.table], mill.project.engine.keep_replaced, now)
     return done
+
+
+def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
+    if first is None or then is None:
+        return then
+    return replace(
+        then,
+        built=first.built + then.built,
+        removed=first.removed + then.removed,
+        entries=first.entries + then.entries,
+    )
 
 
 def _taken_up(mill: Mill, roller: Roller, batch: Batch) -> Fresh | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tidemill.accept.standins import is_packed
+from tidemill.model.slices import SliceStatus
 from tidemill.reports import StreamStatus, idle_sources
 
 if TYPE_CHECKING:
@@ -15,17 +17,23 @@ if TYPE_CHECKING:
     from tidemill.mill import Mill
 
 
+FAILED_LOOKED_AT: Final = 1000
+
+
 def status_of(mill: Mill, stream: str) -> StreamStatus:
     raw, quarantine = mill.snapshot("raw", stream), mill.snapshot("quarantine", stream)
+    parts = raw.parts if raw is not None else ()
     declared, clocks = mill.project.stream(stream), mill.state.clocks(stream)
-    indexed, unindexed = _index_counts(mill, stream, raw.parts if raw is not None else ())
+    indexed, unindexed = _index_counts(mill, stream, parts)
+    packed = sum(map(is_packed, parts))
+    totals = dict(mill.state.totals(stream))
     return StreamStatus(
         stream=stream,
-        totals=dict(mill.state.totals(stream)),
+        totals=totals,
         clocks=clocks,
         watermark=mill.watermark(stream),
         stale_tiles=len(mill.state.stale_tiles(stream)) if declared.metrics else 0,
-        raw_parts=len(raw.parts) if raw is not None else 0,
+        raw_parts=len(parts),
         raw_rows=raw.rows if raw is not None else 0,
         quarantine_rows=quarantine.rows if quarantine is not None else 0,
         tiles=dict(mill.state.tile_counts(stream)),
@@ -36,7 +44,18 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         sealed=mill.expiries.seal(stream),
         index_parts=indexed,
         unindexed_parts=unindexed,
+        packed_parts=packed,
+        fresh_parts=sum(part.rows > 0 for part in parts) - packed,
+        unpacked_slices=mill.packer.waiting(stream)[stream],
+        retry_at=_next_try(mill, stream) if totals["failed_slices"] else None,
+        manifests=mill.sources.counts(declared),
     )
+
+
+def _next_try(mill: Mill, stream: str) -> int | None:
+    """When the first of the failed slices (of the newest, if there are very many) is tried again."""
+    failed = mill.state.slices(stream, SliceStatus.FAILED, newest=True, limit=FAILED_LOOKED_AT)
+    return min((entry.tried_next for entry in failed if entry.tried_next is not None), default=None)
 
 
 def _index_counts(mill: Mill, stream: str, raw: Sequence[Part]) -> tuple[int | None, int]:

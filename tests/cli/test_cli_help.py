@@ -19,8 +19,8 @@ BEHIND = [f"{name} {command.name}" for name, commands in GROUPS.items() for comm
 def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
     assert COMMANDS == [
         "init", "types", "version",
-        "ingest", "ingest-command", "run", "retract", "expire",
-        "status", "ledger", "slice", "quarantine", "metrics",
+        "ingest", "ingest-command", "run", "retract", "expire", "pack",
+        "status", "ledger", "slice", "quarantine", "metrics", "manifest",
         "query", "search", "catalog",
         "tail", "late", "explain", "results", "flush",
         "windows", "window", "rebuild", "retry", "build",

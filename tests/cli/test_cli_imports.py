@@ -19,6 +19,8 @@ LOOKING = [
     ["slice", "{slice}"],
     ["quarantine", "requests"],
     ["metrics"],
+    ["manifest", "requests"],
+    ["pack", "--explain"],
     ["tail", "requests", "--ordered", "--no-follow"],
     ["tail", "requests", "--no-follow"],
     ["late", "requests"],

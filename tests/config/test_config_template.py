@@ -25,6 +25,7 @@ from tidemill.config import (
 )
 from tidemill.config.events import FileSink
 from tidemill.config.gateway import AdaptiveWindow, Gateway
+from tidemill.config.packing import Pack
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.stream import Csv
 from tidemill.eventtime import registered
@@ -86,6 +87,8 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     assert stream.retention.rollups == {"5s": 7 * DAY, "1m": 90 * DAY}
     assert stream.retention.sealed == Retention().sealed
     assert stream.retention.model_fields_set == set(Retention.model_fields)
+    assert stream.pack == Pack()
+    assert stream.pack.model_fields_set == set(Pack.model_fields)
     for kind in (Counter, Gauge, Histogram, State, Ratio):
         shown = [metric for metric in stream.metrics.values() if isinstance(metric, kind)]
         found = set[str]().union(*(metric.model_fields_set for metric in shown))

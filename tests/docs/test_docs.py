@@ -36,12 +36,14 @@ from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Term, Transition
+from tidemill.config.packing import Pack
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.schema import Field
 from tidemill.config.stream import (
     Csv,
     EventTime,
     EventType,
+    Json,
     Link,
     Retention,
     Skew,
@@ -341,6 +343,8 @@ JSON = {
     "ingest": "ingest requests data/requests-late.ndjson",
     "run": "run --once",
     "expire": "expire --explain",
+    "pack": "pack --explain",
+    "manifest": "manifest requests",
     "status": "status",
     "ledger": "ledger",
     "slice": "slice",
@@ -396,6 +400,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME": (Stream, {"name": "n", "schema": {}}),
     "streams.NAME.source_links": (Link, {"href": "https://example.com"}),
     "streams.NAME.csv": (Csv, {}),
+    "streams.NAME.json": (Json, {}),
     "streams.NAME.schema.COLUMN": (Field, {"type": "string"}),
     "streams.NAME.event_type": (EventType, {"column": "c", "allowed": ["a"]}),
     "streams.NAME.event_time": (EventTime, {}),
@@ -410,6 +415,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.metrics.NAME: ratio": (Ratio, {"kind": "ratio", "numerator": "a", "denominator": "b"}),
     "streams.NAME.metrics.NAME.numerator": (Term, {"metric": "m"}),
     "streams.NAME.retention": (Retention, {}),
+    "streams.NAME.pack": (Pack, {}),
     "streams.NAME.late_slices": (LateSlices, {}),
     "streams.NAME.windows.NAME": (WindowDeclaration, {"kind": "tumbling", "size": "1m"}),
     "streams.NAME.windows.NAME.late": (LateRows, {}),
@@ -461,14 +467,6 @@ def test_configurations_that_are_shown_load(page: Path) -> None:
         else:
             key = block.partition(":")[0]
             assert yaml.safe_load(block)[key] == yaml.safe_load(TEMPLATE)["streams"]["requests"][key]
-
-
-# -- event time
-
-
-def test_event_time_types_are_those_of_the_registry() -> None:
-    table = rows(section(DOCS / "event-time.md", "Types"))
-    assert sorted(code(row[0]) for row in table) == list(eventtime.registered())
 
 
 # -- windows

@@ -14,7 +14,7 @@ import yaml
 
 from tidemill.config.stream import EventTime
 from tidemill.config.windowing import KindName, parse_aggregate
-from tidemill.eventtime import Watermark
+from tidemill.eventtime import Watermark, registered
 from tidemill.mill import Mill
 from tidemill.model.streaming import Function, Trigger
 from tidemill.model.time import format_instant, parse_instant
@@ -186,3 +186,8 @@ def test_kinds_aggregates_columns_and_triggers_are_those_of_the_code(rows: Rows)
     assert sorted([*names, "id", "n"]) == sorted(there)
     triggers = next(code(row[1]) for row in columns if row[0] == "`trigger`")
     assert sorted(triggers) == sorted(trigger.value for trigger in Trigger)
+
+
+def test_event_time_types_are_those_of_the_registry() -> None:
+    (table,) = tables(section("event-time.md", "Types"))
+    assert sorted(row[0].strip("`") for row in table) == list(registered())

@@ -44,6 +44,8 @@ ELSEWHERE = (
     "retract.",
     "expire.",
     "search.",
+    "pack.",
+    "retry.",
 )
 HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 LANDING = [point for point in HERE if point.startswith("landing.")]

@@ -193,12 +193,10 @@ def content_of(rows: Sequence[Mapping[str, object]], format: Format) -> bytes:
 
 def test_a_slice_that_can_not_be_read_is_rejected_with_its_error(plant: Plant) -> None:
     with plant.open() as mill:
-        receipt = land(mill, request(1), request(2))
-        path = plant.warehouse / mill.slice(receipt.slice).slice.path
-        path.chmod(0o644)
-        path.write_bytes(b"cut")
+        broken = mill.land("requests", b"event_id,event_id\n1,2\n3,4\n", name="broken.csv").entry
+        receipt = Receipt("i1", "requests", None, broken.id, 1, 2, "w1", NOON, repeated=False)
         mill.tick()
-        error = mill.slice(receipt.slice).error
+        error = mill.slice(broken.id).error
         found = decided(mill, receipt)
     assert error is not None
     assert found.status is Status.FAILED

@@ -244,7 +244,7 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_events", "tidemill.dataset.available", '"stream":"shared"')
     for operation in ("get_status", "get_metrics"):
         assert {status for _, status, _ in found[operation]} == {403}
-    for operation in ("get_ledger", "get_slice"):
+    for operation in ("get_ledger", "get_manifest", "get_slice"):
         shared = {status for asked, status, _ in found[operation] if "shared" in asked.url}
         assert shared <= {403}
 
@@ -270,7 +270,7 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
 
 def test_a_stream_of_another_is_as_absent_as_one_that_never_was(two):
     headers = two.served.token("read", tenant=OURS)
-    paths = ("", "/ledger", "/windows", "/datasets", f"/datasets/{HOUR}", "/search", "/quarantine", "/late")
+    paths = ("", "/ledger", "/manifest", "/windows", "/datasets", f"/datasets/{HOUR}", "/search", "/quarantine", "/late")
     for path in paths:
         hidden, absent = (
             two.served.http.get(f"/v1/streams/{name}{path}", headers=headers)

@@ -93,8 +93,8 @@ def test_a_batch_decides_its_slices_and_the_totals_follow(state: State) -> None:
     assert third.status is SliceStatus.PENDING
     assert dict(state.totals("requests")) == {
         "pending_slices": 1, "accepted_slices": 1, "failed_slices": 1, "retracted_slices": 0, "landings": 3,
-        "bytes": 300, "records": 12, "accepted": 8, "duplicate": 2, "conflict": 0, "rejected": 2, "late": 6,
-        "reject_skew": 2,
+        "retried": 0, "bytes": 300, "records": 12, "accepted": 8, "duplicate": 2, "conflict": 0,
+        "rejected": 2, "late": 6, "reject_skew": 2,
     }  # fmt: skip
     assert state.has_batch("requests", "b1")
     assert not state.has_batch("requests", "b2")

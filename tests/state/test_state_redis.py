@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progre
 from tidemill.state.redis_link import FORMAT, script
 from tidemill.state.redis_open import open_fresh_redis, open_redis
 from tidemill.state.redis_rows import ordered
+from tidemill.state.rows import TRIES
 
 ARRIVAL = 1_704_067_200_000_001
 
@@ -378,7 +380,7 @@ def test_a_state_of_an_older_tidemill_is_brought_up_to_date(
     state = open_redis(redis_server.url, prefix)
     first_format(client, prefix, state)
     opening(redis_server.url, prefix).close()
-    assert client.get(f"{prefix}:format") == str(FORMAT) == "2"
+    assert client.get(f"{prefix}:format") == str(FORMAT) == "3"
     assert state.clocks("requests") == [
         ClockState("cold", 100, -3, 5),
         ClockState("empty", 105, 2, 0),
@@ -394,6 +396,27 @@ def test_a_state_of_an_older_tidemill_is_brought_up_to_date(
     assert state.clocks("requests")[0] == ClockState("cold", 100, 7, 5)
     open_redis(redis_server.url, prefix).close()  # a second look changes nothing
     assert state.clocks("requests")[0] == ClockState("cold", 100, 7, 5)
+    state.close()
+
+
+def test_slices_that_failed_before_they_were_tried_again_are_tried_once(
+    client: redis.Redis, redis_server: RedisServer, prefix: str
+) -> None:
+    state = open_redis(redis_server.url, prefix)
+    state.enter_all([slice_of(1), slice_of(2)])
+    results = [result_of(1, 0, "not there"), result_of(2)]
+    assert state.apply_batch(BatchRecord("requests", "b1", 1, 1, results, [], {}))
+    current = f"{prefix}:{client.get(f'{prefix}:current')}"
+    row = json.loads(str(client.hget(f"{current}:slices", "1")))
+    kept = {name: value for name, value in row.items() if name not in ("retried", *TRIES)}
+    client.hset(f"{current}:slices", "1", json.dumps(kept))
+    client.delete(f"{current}:unread:requests")
+    client.set(f"{prefix}:format", 2)
+    open_redis(redis_server.url, prefix).close()
+    (failed,) = state.failing("requests", 0, "as it is", 10)
+    assert (failed.id, failed.failures, failed.retried) == (name_of(1), 1, 0)
+    (sent,) = state.send_again([failed.id])
+    assert (sent.seq, sent.retried, state.landings()) == (3, 1, 3)
     state.close()
 
 

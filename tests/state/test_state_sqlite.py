@@ -192,13 +192,14 @@ def second_file(path: Path) -> None:
             [*(("requests", row) for row in told), ("other", ("file", SliceStatus.ACCEPTED, 1, 999))], 1
         )
     ]
+    columns = SLICE_COLUMNS[: SLICE_COLUMNS.index("retried")]  # that there were
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         for step in VERSIONS[:2]:
             db.executescript(step)
         db.executemany(
-            f"INSERT INTO slices ({', '.join(SLICE_COLUMNS)}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})",
-            map(to_row, entries),
+            f"INSERT INTO slices ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
+            [to_row(entry)[: len(columns)] for entry in entries],
         )
         db.execute(
             "INSERT INTO clocks (stream, source, max_seen, watermark) VALUES ('requests', 'file', 60, 50),"
@@ -267,6 +268,16 @@ def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) ->
     assert state.enter(slice_of(5)).seq == 5
     state.close()
     open_state(path).close()
+
+
+def test_slices_that_failed_before_they_were_tried_again_are_tried_once(tmp_path: Path) -> None:
+    second_file(tmp_path / "state.db")
+    state = open_state(tmp_path / "state.db")
+    (failed,) = state.failing("requests", 0, "as it is", 10)
+    assert (failed.seq, failed.failures, failed.retry_at) == (6, 1, None)
+    (sent,) = state.send_again([failed.id])
+    assert (sent.seq, sent.retried) == (10, 1)
+    state.close()
 
 
 @pytest.mark.parametrize("older", [first_file, second_file])

@@ -17,6 +17,7 @@ import numpy as np
 from tidemill.accept.buffer import Buffer, Rows, buffered
 from tidemill.accept.buffer import Piece as Timings
 from tidemill.accept.clocks import Clocks, Passing, TimeRules, all_again, recorded, settled
+from tidemill.accept.failed import declaration, next_try, trouble_with
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.runs import SUFFIX, run_folder
@@ -67,6 +68,8 @@ class _Slice:
     entry: SliceEntry
     chunks: list[int] = field(default_factory=list)  # numbers of its staged chunks
     error: str | None = None
+    retry_at: int | None = None  # with an error by its storage
+    failed_as: str | None = None  # with an error by its content
     watermark: int | None = None
     duplicate: int = 0
     conflict: int = 0
@@ -110,8 +113,9 @@ class Acceptor:
         self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
         self._buffer: tuple[int, Buffer] | None = None  # as a version of raw has it
 
-    def accept(self) -> Batch | None:
-        """Take the oldest pending slices that fit one batch; None when there are none."""
+    def accept(self, now: int = 0) -> Batch | None:
+        """Take the oldest pending slices that fit one batch; None when there are none. Those that can not be
+        had from storage are tried again some time after `now`."""
         entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
         if not entries:
             return None
@@ -122,7 +126,7 @@ class Acceptor:
 
         self.progress("stage", 0.0)
         slices = [_Slice(entry) for entry in entries]
-        chunks = self._stage(slices, work)
+        chunks = self._stage(slices, work, now)
         failpoint("accept.after_stage")
 
         self.progress("gate", 0.35)
@@ -150,6 +154,11 @@ class Acceptor:
             taps=work if self.tap is not None else None,
         )
 
+    def moved_on(self, before: int, version: int) -> None:
+        """Raw has another version and the same rows: what is known of one holds for the other."""
+        if self._buffer is not None and self._buffer[0] == before:
+            self._buffer = (version, self._buffer[1])
+
     def finish(self) -> None:
         """Nothing more is read from staging: empty it."""
         self.raw.clean_staging()
@@ -157,7 +166,7 @@ class Acceptor:
 
     # -- stage
 
-    def _stage(self, slices: Sequence[_Slice], work: Path) -> list[StagedChunk]:
+    def _stage(self, slices: Sequence[_Slice], work: Path, now: int) -> list[StagedChunk]:
         pieces = [piece for s in slices for piece in self._pieces(s.entry)]
         pieces = [replace(piece, order=number) for number, piece in enumerate(pieces)]
         groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
@@ -171,16 +180,22 @@ class Acceptor:
         by_id = {s.entry.id: s for s in slices}
         for chunk in staged:
             if chunk.error is not None:
-                by_id[chunk.slice].error = chunk.error
-                log.error(
-                    "slice can not be read: %s", chunk.error,
-                    extra={"stream": self.stream.name, "slice": chunk.slice},
-                )  # fmt: skip
+                self._fail(by_id[chunk.slice], chunk, chunk.error, now)
         # Half a slice is no slice: when a piece of it fails, none of its records count.
         chunks = [chunk for chunk in staged if by_id[chunk.slice].error is None]
         for number, chunk in enumerate(chunks):
             by_id[chunk.slice].chunks.append(number)
         return chunks
+
+    def _fail(self, s: _Slice, chunk: StagedChunk, error: str, now: int) -> None:
+        trouble = trouble_with(self.warehouse / s.entry.slice.path, s.entry.slice)
+        s.error = error if trouble in (None, error) else f"{error}; {trouble}"
+        if chunk.by_storage or trouble is not None:
+            s.retry_at, s.failed_as = next_try(self.stream.pack, s.entry.failures, now), None
+        elif s.retry_at is None:
+            s.failed_as = declaration(self.stream)
+        story = {"stream": self.stream.name, "slice": chunk.slice}
+        log.error("slice can not be read: %s", s.error, extra=story)
 
     def _pieces(self, entry: SliceEntry) -> list[Piece]:
         new = entry.slice
@@ -194,6 +209,7 @@ class Acceptor:
             size=new.size,
             landed=new.size,
             csv=self.stream.csv,
+            json=self.stream.json_rows,
         )
         size = self.settings.chunk_bytes * CHUNKS_PER_PIECE
         if new.format is not Format.NDJSON or new.codec is not Codec.NONE or new.size <= size * 3 // 2:
@@ -386,6 +402,7 @@ class Acceptor:
     def _summary(self, s: _Slice, chunks: Sequence[StagedChunk]) -> dict[str, object]:
         """What a raw part says of a slice: enough to enter its outcome in a ledger that lost it."""
         counts = self._counts(s, chunks)
+        failed = {"by_storage": s.retry_at is not None, "failed_as": s.failed_as} if s.error else {}
         return {
             "id": s.entry.id,
             "records": counts.records,
@@ -395,6 +412,8 @@ class Acceptor:
             "watermark": s.watermark,
             "error": s.error,
             "judgement": self._judgement(s.entry, counts.accepted),
+            **failed,
+            **({"retried": s.entry.retried} if s.entry.retried else {}),
         }
 
     def _counts(self, s: _Slice, chunks: Sequence[StagedChunk]) -> Counts:
@@ -464,6 +483,9 @@ class Acceptor:
             watermark=s.watermark,
             error=s.error,
             judgement=self._judgement(s.entry, counts.accepted),
+            retry_at=s.retry_at,
+            failed_as=s.failed_as,
+            retried=s.entry.retried,
         )
 
     def _judgement(self, entry: SliceEntry, accepted: int) -> int:
@@ -479,8 +501,12 @@ class Acceptor:
 def batch_id(entries: Sequence[SliceEntry]) -> str:
     """The same for the same slices; another one when some of them were sent back to the gate, since what the
     batch made of them before is still on disk under its old name."""
-    tries = (f"{entry.id}@{entry.attempt}" if entry.attempt else entry.id for entry in entries)
-    return set_hash(tries)[:24]
+    return set_hash(map(_try, entries))[:24]
+
+
+def _try(entry: SliceEntry) -> str:
+    name = f"{entry.id}@{entry.attempt}" if entry.attempt else entry.id
+    return f"{name}+{entry.retried}" if entry.retried else name
 
 
 def _sent_back(slices: Sequence[_Slice]) -> bool:

@@ -6,14 +6,15 @@ Runs before every batch, and costs a few look-ups when nothing happened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from tidemill.accept.batch import Acceptor
 from tidemill.accept.expired import sealed_files
-from tidemill.accept.recall import EXPIRED, footers, part_facts, records_of
+from tidemill.accept.recall import EXPIRED, PACKED, footers, part_facts, records_of
 from tidemill.accept.runs import (
     SUFFIX,
     MergeUnit,
@@ -26,6 +27,9 @@ from tidemill.accept.runs import (
     pieces_of,
     plan_merge,
 )
+from tidemill.accept.standins import batches_in, is_shared
+from tidemill.engine.jobs import spread
+from tidemill.lake.parts import read_footer
 from tidemill.model.failpoints import failpoint
 from tidemill.records.runs import key_ranges
 
@@ -43,7 +47,7 @@ def catch_up(acceptor: Acceptor) -> list[str]:
     caught: list[str] = []
     for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
         batch = commit.info.get("batch")
-        if EXPIRED in commit.info:
+        if EXPIRED in commit.info or PACKED in commit.info:
             state.saw(stream, {"raw": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
@@ -97,40 +101,94 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
             run.unlink()
     snapshot = acceptor.raw.snapshot()
     seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
-    by_batch: dict[str, list[str]] = {}
-    pieces: dict[str, set[str]] = {}
-    members: dict[str, set[int]] = {}  # places in the ledger of the slices of a batch
+    told = _Told(seqs)
     for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
-        for footer in footers(path):
-            batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
-            assert isinstance(runs, list)
-            assert isinstance(slices, list)
-            held = by_batch.setdefault(batch, [])
-            if part.rows:
-                held.append(path)
-            pieces.setdefault(batch, set()).update(str(run) for run in runs)
-            members.setdefault(batch, set()).update(seqs[told["id"]] for told in slices)
-    age = {batch: min(places, default=len(seqs) + 1) for batch, places in members.items()}
-    places = {piece: (age[batch], piece) for batch, found in pieces.items() for piece in found}
+        if is_shared(part):
+            told.shared[path] = list(batches_in(read_footer(path)))
+        else:
+            told.add(path, footers(path), has_rows=part.rows > 0)
+    places = {piece: (told.age(batch), piece) for batch, found in told.pieces.items() for piece in found}
     at_hand = covering(acceptor.runs, frozenset(places))
     if at_hand is not None:
         oldest = {name: min(places[piece] for piece in pieces_of(acceptor.runs / name)) for name in at_hand}
         return sorted(at_hand, key=lambda name: (oldest[name], name))
     sealed = sealed_files(acceptor.warehouse, acceptor.raw)
-    units = [
-        RunUnit(
-            raw=sorted(paths),
-            seqs=seqs,
-            target=str(acceptor.runs / merged_names(sorted(pieces[batch]))[0]),
-            pieces=sorted(pieces[batch]),
-            sealed=sealed,
-            places=sorted(members[batch]) if sealed else (),
-        )
-        for batch, paths in sorted(by_batch.items(), key=lambda item: age[item[0]])
-        if pieces[batch]
-    ]
+    units = [unit for batches in told.together() for unit in _run_units(acceptor, told, batches, sealed)]
     size = sum(Path(path).stat().st_size for unit in units for path in unit.raw)
     return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs", size)]
+
+
+class _Told:
+    """What the parts of raw say of batches: which parts hold their rows, their runs and their slices."""
+
+    def __init__(self, seqs: Mapping[str, int]) -> None:
+        self.seqs = seqs
+        self.paths: dict[str, list[str]] = {}
+        self.pieces: dict[str, set[str]] = {}
+        self.members: dict[str, set[str]] = {}  # slices of a batch
+        self.shared: dict[str, list[str]] = {}  # parts with rows of several batches -> those
+
+    def add(self, path: str, said: Sequence[Mapping[str, object]], *, has_rows: bool) -> None:
+        for footer in said:
+            batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
+            assert isinstance(runs, list)
+            assert isinstance(slices, list)
+            held = self.paths.setdefault(batch, [])
+            if has_rows:
+                held.append(path)
+            self.pieces.setdefault(batch, set()).update(str(run) for run in runs)
+            self.members.setdefault(batch, set()).update(str(told["id"]) for told in slices)
+
+    def age(self, batch: str) -> int:
+        """The place in the ledger of its oldest slice."""
+        return min((self.seqs[name] for name in self.members[batch]), default=len(self.seqs) + 1)
+
+    def together(self) -> list[list[str]]:
+        """Batches in groups: those that have rows in one part are read together. Oldest first; those without
+        a run were accepted without a gate, and are left out."""
+        leader = {batch: batch for batch, runs in self.pieces.items() if runs}
+
+        def led_by(batch: str) -> str:
+            while leader[batch] != batch:
+                leader[batch] = leader[leader[batch]]
+                batch = leader[batch]
+            return batch
+
+        for batches in self.shared.values():
+            gated = [batch for batch in batches if batch in leader]
+            for one, other in pairwise(gated):
+                leader[led_by(one)] = led_by(other)
+        found: dict[str, list[str]] = {}
+        for batch in sorted(leader, key=self.age):
+            found.setdefault(led_by(batch), []).append(batch)
+        return list(found.values())
+
+
+def _run_units(
+    acceptor: Acceptor, told: _Told, batches: Sequence[str], sealed: Sequence[str]
+) -> list[RunUnit]:
+    """The run of these batches: of several files when their parts are many."""
+    mine = frozenset(batches)
+    pieces = sorted({piece for batch in batches for piece in told.pieces[batch]})
+    members = frozenset(name for batch in batches for name in told.members[batch])
+    own = [path for batch in batches for path in told.paths[batch]]
+    shared = [path for path, held in told.shared.items() if not mine.isdisjoint(held)]
+    raw = sorted({*own, *shared})
+    sizes = [max(1, Path(path).stat().st_size) for path in raw]
+    files = spread(sizes, max(1, sum(sizes) // PARALLEL_BYTES)) if shared else [list(range(len(raw)))]
+    names = merged_names(pieces, max(1, len(files)))
+    return [
+        RunUnit(
+            raw=[raw[i] for i in files[number]] if files else [],
+            seqs=told.seqs,
+            target=str(acceptor.runs / name),
+            pieces=pieces,
+            sealed=sealed if number == 0 else (),
+            places=sorted(told.seqs[name] for name in members) if sealed and number == 0 else (),
+            only=members if shared else None,
+        )
+        for number, name in enumerate(names)
+    ]
 
 
 def merge_runs(acceptor: Acceptor) -> Sequence[str]:

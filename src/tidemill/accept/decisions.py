@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidemill.accept.standins import batch_of, is_shared
 from tidemill.config import Stream
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.lake.sync import storage_errors
@@ -120,11 +121,18 @@ def _only_code(entry: SliceEntry, refused: pa.Table) -> str | None:
 
 
 def _accepted(raw: Snapshot | None, entry: SliceEntry) -> pa.Table:
-    """Rows of raw are never rewritten: those of a slice lie in parts that are named for its batch."""
+    """Rows of a slice lie in parts that are named for its batch until they are packed; then in those that
+    packing made, on the days that it has rows of."""
     found = [pa.table({"line": pa.array([], pa.int64()), "event_id": pa.array([], pa.string())})]
     if raw is not None and entry.batch is not None and entry.counts.accepted:
-        of_batch = [part for part in _parts(raw, entry) if Path(part.path).name.startswith(f"{entry.batch}-")]
+        parts = _parts(raw, entry)
+        of_batch = [part for part in parts if batch_of(part) == entry.batch]
         found += _rows(raw, of_batch, entry, ["line", "event_id"])
+        if sum(table.num_rows for table in found) < entry.counts.accepted and entry.observed is not None:
+            span = entry.observed
+            made = [part for part in parts if is_shared(part)]
+            made = [part for part in made if part.may_hold("event_time", span.start, span.end - 1)]
+            found += _rows(raw, made, entry, ["line", "event_id"])
     return pa.concat_tables(found).combine_chunks()
 
 
@@ -164,6 +172,7 @@ def _name(warehouse: Path, stream: Stream, entry: SliceEntry, places: Ints, ids:
         new.format,
         new.codec,
         stream.csv,
+        stream.json_rows,
         chunk_bytes=_CHUNK,
         types={name: field.type for name, field in stream.fields.items()},
     )

@@ -8,14 +8,13 @@ is rewritten, and no part goes that a part behind it does not speak for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidemill.accept.recall import EXPIRED, PartFacts, as_told, part_facts
+from tidemill.accept.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, told_as
 from tidemill.accept.runs import SealUnit, is_whole, seal_keys
-from tidemill.accept.tables import RAW, RAW_STATS
-from tidemill.lake.parts import StagedPart, read_footer, write_part
+from tidemill.accept.standins import is_word, progress_now, stands_for_expired, write_expired
+from tidemill.lake.parts import StagedPart, read_footer
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.lake.table import Table
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from tidemill.accept.batch import Acceptor
 
 KEYS: Final = ".keys"
-_MARK: Final = "expired-"  # how the names of parts begin that stand for others
 
 
 def sealed_folder(warehouse: Path, stream: str) -> Path:
@@ -53,18 +51,13 @@ def _newest_met(part: Part) -> int:
     return newest if isinstance(newest, int) else MIN_INSTANT
 
 
-def stands_for_others(part: Part) -> bool:
-    return not part.rows and Path(part.path).name.startswith(_MARK)
-
-
-def batches_expired(raw: Table) -> frozenset[str]:
-    """Batches that raw does not have all rows of any more."""
+def slices_expired(raw: Table) -> frozenset[str]:
+    """Slices that raw does not have all rows of any more."""
     found: set[str] = set()
     for part in raw.snapshot().parts:
-        if stands_for_others(part):
-            told = read_footer(raw.root / part.path)[EXPIRED]
-            assert isinstance(told, list), part
-            found.update(str(one["footer"]["batch"]) for one in told)
+        if stands_for_expired(part):
+            footer = read_footer(raw.root / part.path)
+            found.update(str(name) for told in told_as(footer, EXPIRED) for name in told["accepted"])
     return frozenset(found)
 
 
@@ -85,7 +78,7 @@ def sealed_files(warehouse: Path, raw: Table) -> list[str]:
 def _named(raw: Table) -> set[str]:
     names: set[str] = set()
     for part in raw.snapshot().parts:
-        if stands_for_others(part):
+        if stands_for_expired(part):
             said = read_footer(raw.root / part.path)["keys"]
             assert isinstance(said, list), part
             names.update(map(str, said))
@@ -97,13 +90,17 @@ def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int)
     raw, stream = acceptor.raw, acceptor.stream.name
     snapshot = raw.snapshot()
     days = {part.partition["day"] for part in parts}
-    old = [part for part in snapshot.parts if stands_for_others(part) and part.partition["day"] in days]
+    old = [
+        part
+        for part in snapshot.parts
+        if (stands_for_expired(part) or is_word(part)) and part.partition["day"] in days
+    ]
     size = sum(part.size for part in parts)
-    found = acceptor.engine.run(part_facts, snapshot.paths(parts), "expire raw", size)
+    found = acceptor.engine.run(held_facts, snapshot.paths(parts), "expire raw", size)
     facts = {fact.path: fact for fact in found}
     keys = _seal_keys(acceptor, parts, size)
-    folder = raw.staging(f"{_MARK}{format_instant(before)[:10]}")
-    progress = {**asdict(acceptor.state.progress(stream)), "version": raw.version + 1}
+    folder = raw.staging(f"{EXPIRED}-{format_instant(before)[:10]}")
+    progress = progress_now(acceptor.state.progress(stream), raw.version + 1)
     staged = []
     for day in sorted(days):
         told = {part.path: facts[str(raw.root / part.path)] for part in parts if _of(part, day)}
@@ -165,31 +162,15 @@ def _stand_in(
     keys: Sequence[str],
     progress: Mapping[str, object],
 ) -> StagedPart:
-    """The part that speaks for those of a day, and for those that expired there before."""
-    expired = [{"path": path, **as_told(fact)} for path, fact in sorted(facts.items())]
+    """The part that speaks for those of a day, and for those that expired or were packed there before."""
+    expired: list[Told] = [{"path": path, **as_told(fact)} for path, fact in sorted(facts.items())]
+    packed: list[Told] = []
     named = set(keys)
     for part in old:
         said = read_footer(raw.root / part.path)
-        before, known = said[EXPIRED], said["keys"]
-        assert isinstance(before, list), part
+        expired = [*told_as(said, EXPIRED), *expired]
+        packed += told_as(said, PACKED)
+        known = said.get("keys", [])
         assert isinstance(known, list), part
-        expired = [*before, *expired]
         named.update(map(str, known))
-    return write_part(
-        folder,
-        f"{_MARK}{set_hash(str(one['path']) for one in expired)[:24]}.parquet",
-        RAW.empty_table(),
-        partition={"day": day},
-        footer={
-            "kind": "expired",
-            "stream": raw.root.name,
-            "batch": "",
-            "slices": [],
-            "runs": [],
-            "clocks": [],
-            "progress": dict(progress),
-            "keys": sorted(named),
-            EXPIRED: expired,
-        },
-        stats_columns=RAW_STATS,
-    )
+    return write_expired(folder, raw.root.name, day, expired, packed, named, progress)

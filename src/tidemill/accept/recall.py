@@ -1,7 +1,8 @@
 """What raw says of itself: the batches it holds, told by their parts, as the state would have recorded them.
 
 Serves a crash between the raw commit and the state, and `recover`, which has no state at all. A part without
-rows may stand for others that have expired: it says what they said.
+rows may stand for others that are gone, since they were packed or have expired: it says what they said. A
+packed part says nothing of batches: the one that stands for those it was made of does.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Counts
 from tidemill.model.time import Interval
+from tidemill.records.arrays import Ints, Mask
+from tidemill.records.arrow import one
 from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
 
-EXPIRED: Final = "expired"  # in the footer of a part that stands for others: what those said
+# In the footer of a part that stands for others: what those said, by why they are gone.
+EXPIRED: Final = "expired"  # their rows are
+PACKED: Final = "packed"  # their rows are in other parts; also the kind of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +44,55 @@ class PartFacts:
 
 
 def part_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: reads three narrow columns of a raw part; StorageError when they can not be read."""
+    """A kernel: what a raw part says, for itself and for others; StorageError when it can not be read."""
+    footer = _footer(path)
+    if footer["kind"] == PACKED:
+        return
+    if _is_spokesman(footer):
+        yield from _told(path, footer, _said(footer))
+    else:
+        yield _read(path, footer)
+
+
+def held_facts(path: str) -> Iterator[PartFacts]:
+    """A kernel: what the rows of a raw part are, whoever speaks for them; of expired ones what they were."""
+    footer = _footer(path)
+    if _is_spokesman(footer):
+        yield from _told(path, footer, told_as(footer, EXPIRED))
+    else:
+        yield _read(path, footer)
+
+
+def _footer(path: str) -> dict[str, object]:
     try:
-        table = pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
+        return read_footer(path)
+    except StorageError:
+        _narrow(path)  # says more of what is wrong with it
+        raise
+
+
+def _narrow(path: str) -> pa.Table:
+    try:
+        return pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"the part can not be read: {str(error).splitlines()[0]}",
             where=path,
             hint="restore it from a copy of the warehouse; what is made of it can not be checked without it",
         ) from error
-    footer = read_footer(path)
-    if EXPIRED in footer:
-        yield from _told(path, footer)
-        return
-    slices = table.column("slice").combine_chunks().dictionary_encode()
-    if isinstance(slices, pa.ChunkedArray):
-        slices = slices.combine_chunks()
-    names = slices.dictionary.to_pylist()
-    codes = slices.indices.to_numpy(zero_copy_only=False)
-    time = table.column("event_time").cast(pa.int64()).to_numpy()
-    met = table.column("watermark").cast(pa.int64())
-    late = time <= met.fill_null(np.iinfo(np.int64).min).to_numpy()
+
+
+def _read(path: str, footer: Mapping[str, object]) -> PartFacts:
+    table = _narrow(path)
     tiles: dict[int, set[str]] = {}
     accepted, lates, bounds = {}, {}, {}
-    for code, name in enumerate(names):
-        mine = codes == code
-        times = time[mine]
+    for name, times, late in _by_slice(table):
         accepted[name] = int(times.size)
-        lates[name] = int(np.count_nonzero(late[mine]))
+        lates[name] = int(np.count_nonzero(late))
         bounds[name] = (int(times.min()), int(times.max()))
         for tile in np.unique(times // BASE.tile).tolist():
             tiles.setdefault(tile * BASE.tile, set()).add(name)
-    yield PartFacts(
+    return PartFacts(
         path=path,
         rows=table.num_rows,
         footer=footer,
@@ -81,28 +103,83 @@ def part_facts(path: str) -> Iterator[PartFacts]:
     )
 
 
-def as_told(facts: PartFacts) -> dict[str, object]:
+def _by_slice(table: pa.Table) -> Iterator[tuple[str, Ints, Mask]]:
+    """Event times of each slice with rows in a part, and which of them are late."""
+    slices = one(one(table.column("slice")).dictionary_encode())
+    names = slices.dictionary.to_pylist()
+    codes = slices.indices.to_numpy(zero_copy_only=False)
+    time = one(table.column("event_time")).cast(pa.int64()).to_numpy()
+    met = one(table.column("watermark")).cast(pa.int64())
+    late = time <= met.fill_null(np.iinfo(np.int64).min).to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
+    for name, start, end in zip(names, [0, *ends], ends, strict=False):
+        mine = order[start:end]
+        yield name, time[mine], late[mine]
+
+
+Told = dict[str, Any]  # of a part that is gone: its footer, and by slice what is in `as_told`
+
+
+def as_told(facts: PartFacts) -> Told:
     """The facts of a part, to be said by the one that stands for it."""
     tiles: dict[str, list[int]] = {}
     for start, names in sorted(facts.tiles.items()):
         for name in names:
-            tiles.setdefault(name, []).append(start)
+            tiles.setdefault(name, []).append(start // BASE.tile)
     return {
         "footer": dict(facts.footer),
         "accepted": dict(facts.accepted),
         "late": dict(facts.late),
         "bounds": {name: list(bounds) for name, bounds in facts.bounds.items()},
-        "tiles": tiles,
+        "steps": {name: _steps(np.array(numbers, np.int64)) for name, numbers in tiles.items()},
     }
 
 
-def _told(path: str, footer: Mapping[str, object]) -> Iterator[PartFacts]:
-    """The facts of the parts that one stands for. The progress of the stream is said with the first of them:
-    it is what the stream had come to when they expired."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A part whose rows go elsewhere, with what is to be said for it."""
+
+    path: str
+    accepted: Mapping[str, int]
+    bounds: Mapping[str, Sequence[int]]
+    told: Told
+
+
+def held_told(path: str) -> Iterator[Held]:
+    """A kernel: the same as `as_told` of `held_facts`, without a look at every tile."""
+    told: Told = {"footer": _footer(path), "accepted": {}, "late": {}, "bounds": {}, "steps": {}}
+    for name, times, late in _by_slice(_narrow(path)):
+        told["accepted"][name] = int(times.size)
+        told["late"][name] = int(np.count_nonzero(late))
+        told["bounds"][name] = [int(times.min()), int(times.max())]
+        told["steps"][name] = _steps(np.unique(times // BASE.tile))
+    yield Held(path, told["accepted"], told["bounds"], told)
+
+
+def _steps(numbers: Ints) -> list[int]:
+    """Ascending numbers of tiles: the first, then how far the next are apart and how many are so."""
+    apart = np.diff(numbers)
+    starts = np.flatnonzero(np.append(True, apart[1:] != apart[:-1])) if apart.size else apart
+    counts = np.diff(np.append(starts, apart.size))
+    return [int(numbers[0]), *np.stack([apart[starts], counts], axis=1).ravel().tolist()]
+
+
+def _starts(told: Told) -> Iterator[tuple[str, list[int]]]:
+    """The tiles of each slice; stand-ins of former versions name them one by one."""
+    yield from told.get("tiles", {}).items()
+    for name, (first, *steps) in told.get("steps", {}).items():
+        apart = np.repeat(np.array(steps[::2], np.int64), steps[1::2])
+        yield name, (np.cumsum(np.append(first, apart)) * BASE.tile).tolist()
+
+
+def _told(path: str, footer: Mapping[str, object], parts: Sequence[Told]) -> Iterator[PartFacts]:
+    """The facts of parts that one stands for. The progress of the stream is said with the first of them:
+    it is what the stream had come to when they went."""
     progress = footer.get("progress")
-    for number, told in enumerate(_expired(footer)):
+    for number, told in enumerate(parts):
         tiles: dict[int, set[str]] = {}
-        for name, starts in told["tiles"].items():
+        for name, starts in _starts(told):
             for start in starts:
                 tiles.setdefault(int(start), set()).add(name)
         yield PartFacts(
@@ -116,8 +193,19 @@ def _told(path: str, footer: Mapping[str, object]) -> Iterator[PartFacts]:
         )
 
 
-def _expired(footer: Mapping[str, object]) -> list[dict[str, dict[str, Any]]]:
-    told = footer[EXPIRED]
+def _is_spokesman(footer: Mapping[str, object]) -> bool:
+    return EXPIRED in footer or PACKED in footer
+
+
+def _said(footer: Mapping[str, object]) -> list[Told]:
+    """What parts said that are gone. Packed ones that have expired said nothing: only their rows are told."""
+    expired = [told for told in told_as(footer, EXPIRED) if told["footer"]["kind"] != PACKED]
+    return [*told_as(footer, PACKED), *expired]
+
+
+def told_as(footer: Mapping[str, object], why: str) -> list[Told]:
+    """What a part says of others that are gone for one reason (`EXPIRED`, `PACKED`)."""
+    told = footer.get(why, [])
     assert isinstance(told, list), footer
     return told
 
@@ -125,7 +213,9 @@ def _expired(footer: Mapping[str, object]) -> list[dict[str, dict[str, Any]]]:
 def footers(path: str | Path) -> list[Mapping[str, object]]:
     """What a raw part says of its batch; one that stands for others says what those said."""
     footer = read_footer(path)
-    return [told["footer"] for told in _expired(footer)] if EXPIRED in footer else [footer]
+    if footer["kind"] == PACKED:
+        return []
+    return [told["footer"] for told in _said(footer)] if _is_spokesman(footer) else [footer]
 
 
 @dataclass(slots=True)
@@ -193,6 +283,7 @@ def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceR
     rejects = summary["rejects"]
     assert isinstance(rejects, dict)
     watermark = summary["watermark"]
+    failed, by_storage = summary["error"] is not None, summary.get("by_storage") is True
     return SliceResult(
         slice=name,
         counts=Counts(
@@ -208,6 +299,11 @@ def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceR
         watermark=int(str(watermark)) if watermark is not None else None,
         error=str(summary["error"]) if summary["error"] is not None else None,
         judgement=int(str(summary.get("judgement", 0))),
+        # When it would have been tried is not known any more: at once. One that does not say by what it
+        # failed is of a time when nothing was tried again: once.
+        retry_at=0 if failed and by_storage else None,
+        failed_as=str(summary.get("failed_as") or "") if failed and not by_storage else None,
+        retried=int(str(summary.get("retried", 0))),
     )
 
 

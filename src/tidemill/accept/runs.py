@@ -92,11 +92,12 @@ class RunUnit:
     pieces: Sequence[str]
     sealed: Sequence[str] = ()  # files with the keys of events that have expired …
     places: Sequence[int] = ()  # … of which those of these slices are of the batch
+    only: frozenset[str] | None = None  # the slices of the batch, where its parts hold rows of others too
 
 
 def make_run(unit: RunUnit) -> Iterator[str]:
     """The run of accepted events as the gate would have written it."""
-    tables = [_keys_of(path, unit.seqs) for path in unit.raw]
+    tables = [_keys_of(path, unit.seqs, unit.only) for path in unit.raw]
     tables += [_sealed_keys(path, unit.places) for path in unit.sealed]
     whole = pa.concat_tables(tables).combine_chunks()
     order = np.lexsort((one(whole.column("low")).to_numpy(), one(whole.column("high")).to_numpy()))
@@ -128,9 +129,12 @@ def _sealed_keys(path: str, places: Sequence[int]) -> pa.Table:
     return pa.concat_tables([table.slice(0, 0), *(table.slice(a, b - a) for a, b in spans if a < b)])
 
 
-def _keys_of(path: str, seqs: Mapping[str, int]) -> pa.Table:
+def _keys_of(path: str, seqs: Mapping[str, int], only: frozenset[str] | None = None) -> pa.Table:
     names = ["tenant", "event_id", "slice", "line", "payload"]
-    rows = pq.read_table(path, partitioning=None, columns=names).combine_chunks()
+    rows = pq.read_table(path, partitioning=None, columns=names)
+    if only is not None:
+        rows = rows.filter(pc.is_in(rows.column("slice"), pa.array(sorted(only), pa.string())))
+    rows = rows.combine_chunks()
     tenant = one(rows.column("tenant").dictionary_encode())
     ids, payload = one(rows.column("event_id")), one(rows.column("payload"))
     high, low = hash_keys(tenant, ids)

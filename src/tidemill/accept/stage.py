@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.config.stream import Csv
+from tidemill.accept.failed import is_of_storage, wrong_size
+from tidemill.config.stream import Csv, Json
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
 from tidemill.records.arrow import one, write_ipc
@@ -40,6 +41,7 @@ class Piece:
     landed: int  # bytes of the whole slice when it was acknowledged
     byte_range: tuple[int, int] | None = None
     csv: Csv | None = None
+    json: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class StagedChunk:
     keys: str
     refused: str | None
     error: str | None = None  # the slice can not be read from here on
+    by_storage: bool = False  # … as the system says
 
 
 def stage(unit: StageUnit) -> Iterator[StagedChunk]:
@@ -78,6 +81,7 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
             piece.format,
             piece.codec,
             piece.csv,
+            piece.json,
             chunk_bytes=unit.chunk_bytes,
             byte_range=piece.byte_range,
             types={rule.name: rule.type for rule in unit.plan.rules},
@@ -91,7 +95,7 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
                 yield _stage_chunk(unit.plan, piece, part, chunk, folder)
                 part += 1
         except InputError as error:
-            yield _unreadable(piece, part, error.message)
+            yield _unreadable(piece, part, error.message, by_storage=is_of_storage(error))
 
 
 def _check_size(piece: Piece) -> None:
@@ -101,10 +105,10 @@ def _check_size(piece: Piece) -> None:
     except OSError as error:
         raise InputError(f"can not be read: {error.strerror}", where=piece.path) from error
     if found != piece.landed:
-        raise InputError(f"has {found} bytes; {piece.landed} had landed", where=piece.path)
+        raise InputError(wrong_size(found, piece.landed), where=piece.path)
 
 
-def _unreadable(piece: Piece, part: int, error: str) -> StagedChunk:
+def _unreadable(piece: Piece, part: int, error: str, *, by_storage: bool) -> StagedChunk:
     return StagedChunk(
         order=(piece.order, part),
         slice=piece.slice,
@@ -119,6 +123,7 @@ def _unreadable(piece: Piece, part: int, error: str) -> StagedChunk:
         keys="",
         refused=None,
         error=error,
+        by_storage=by_storage,
     )
 
 

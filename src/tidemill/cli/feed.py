@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     "tidemill ingest requests 'in/*.csv.gz' --start 2024-01-15T12:00:00Z --end 2024-01-15T13:00:00Z",
     "zcat dump.gz | tidemill ingest requests - --format ndjson",
     "tidemill ingest requests --empty --start 2024-01-15T12:00:00Z --end 2024-01-15T13:00:00Z",
+    "tidemill ingest btcusdt --manifest data/binance/klines/raw/BTCUSDT/1m/limit=500/manifest.json",
 )
 def ingest(
     session: Session,
@@ -55,6 +56,10 @@ def ingest(
         bool,
         typer.Option("--empty", metavar="", help="No files: nothing happened from --start to --end."),
     ] = False,
+    manifest: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="No files: what this raw manifest says is complete. Repeatable."),
+    ] = None,
 ) -> int:
     """Land files as slices; what is told as landed is durable.
 
@@ -65,6 +70,9 @@ def ingest(
     from tidemill.cli.progress import counted
 
     given = files or []
+    if manifest:
+        _check_manifest(given, start, end, source, format, empty=empty)
+        return _from_manifests(session, stream, manifest)
     _check(given, start, end, empty=empty)
     total = len(given) if all(Path(file).is_file() for file in given) else None
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", total) as advance:
@@ -76,6 +84,29 @@ def ingest(
             )
     session.out.landed(stream, done)
     return _ingested(done)
+
+
+def _check_manifest(
+    files: list[str], start: str | None, end: str | None, source: str, format: str | None, *, empty: bool
+) -> None:
+    said = {"FILES": files, "--start": start, "--end": end, "--format": format, "--empty": empty}
+    extra = [name for name, value in said.items() if value] + (["--source"] if source != "file" else [])
+    if extra:
+        raise InputError(
+            f"--manifest goes without {', '.join(extra)}",
+            hint="the manifest names the files, says what they cover and where they come from",
+        )
+
+
+def _from_manifests(session: Session, stream: str, manifests: list[str]) -> int:
+    from tidemill.cli.progress import counted
+
+    with session.mill() as mill, counted(session.bars, f"landing in {stream}", None) as advance:
+        found = mill.sources.land(stream, manifests, advance)
+    session.out.landed(stream, found.done)
+    waiting = ", ".join(f"{count:,} {status}" for status, count in found.waiting.items())
+    session.out.note(f"{found.sealed:,} had landed before; waiting: {waiting or 'none'}")
+    return DIFFERENCES if found.sealed and found.done.refused else _ingested(found.done)
 
 
 def _check(files: list[str], start: str | None, end: str | None, *, empty: bool) -> None:

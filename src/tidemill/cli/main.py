@@ -14,6 +14,7 @@ from tidemill.cli import (  # noqa: F401 - they declare the commands
     feed,
     keep,
     look,
+    pack,
     prove,
     results,
     serve,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.output_access import AccessOutput, JsonAccess, TextAccess
 from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
+from tidemill.cli.output_packing import JsonPacking, PackingOutput, TextPacking
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_serving import JsonServing, ServingOutput, TextServing
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
@@ -77,6 +78,11 @@ class Output(Protocol):
         """The same for what is said of servers."""
         ...
 
+    @property
+    def packing(self) -> PackingOutput:
+        """The same for what is said of large parts."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -127,6 +133,7 @@ class JsonOutput:
         self.asked: AskOutput = JsonAsk(self._print)
         self.access: AccessOutput = JsonAccess(self._print)
         self.serving: ServingOutput = JsonServing(self._print)
+        self.packing: PackingOutput = JsonPacking(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -218,6 +225,7 @@ class TextOutput:
         self.asked: AskOutput = TextAsk(voice)
         self.access: AccessOutput = TextAccess(voice)
         self.serving: ServingOutput = TextServing(voice)
+        self.packing: PackingOutput = TextPacking(voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console

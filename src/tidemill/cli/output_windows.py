@@ -31,6 +31,7 @@ class WindowsOutput(Protocol):
     def rebuilt(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> None: ...
     def built(self, outcome: Outcome) -> None: ...
     def retried(self, stream: str, count: int) -> None: ...
+    def hastened(self, stream: str, count: int) -> None: ...
     def exported(self, stream: str, files: Sequence[Path]) -> None: ...
     def event(self, seq: int, event: Mapping[str, object]) -> None: ...
 
@@ -62,6 +63,9 @@ class JsonWindows:
 
     def retried(self, stream: str, count: int) -> None:
         self._print({"stream": stream, "retried": count})
+
+    def hastened(self, stream: str, count: int) -> None:
+        self._print({"stream": stream, "slices": count})
 
     def exported(self, stream: str, files: Sequence[Path]) -> None:
         self._print({"stream": stream, "files": [str(file) for file in files]})
@@ -133,6 +137,15 @@ class TextWindows:
             return
         self._say.line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
         self._say.note("`tidemill run` or `tidemill build` builds what is queued")
+
+    def hastened(self, stream: str, count: int) -> None:
+        from tidemill.cli.tables import many
+
+        if not count:
+            self._say.line(f"{shown(stream)} has no failed slices")
+            return
+        self._say.line(f"{many(count, 'slice')} of {shown(stream)} to be tried again")
+        self._say.note("the next round of `tidemill run` tries them")
 
     def exported(self, stream: str, files: Sequence[Path]) -> None:
         for file in files:

@@ -137,9 +137,24 @@ def ledger_table(entries: Sequence[SliceEntry]) -> Table:
             Text(format_instant(of.slice.arrival)[:19] + "Z"),
             *(f"{number:,}" if of.status is not SliceStatus.PENDING else "" for number in counted),
             size(of.slice.size),
-            Text(shown(of.slice.name)),
+            _named(of),
         )
     return table
+
+
+def _named(of: SliceEntry) -> Text:
+    """What its sender called it; under it, why it can not be read and what comes of that."""
+    name = Text(shown(of.slice.name))
+    if of.status is SliceStatus.FAILED:
+        name.append(f"\n{shown(of.error or '')}; {failed_words(of)}", style="red")
+    return name
+
+
+def failed_words(of: SliceEntry) -> str:
+    often = f"failed {many(of.failures, 'time')}"
+    if of.tried_next is None:
+        return f"{often}, tried again when the declaration changes"
+    return f"{often}, tried again at {format_instant(of.tried_next)}"
 
 
 def slice_table(of: SliceEntry) -> Table:
@@ -155,7 +170,7 @@ def slice_table(of: SliceEntry) -> Table:
             pairs.append((name, Text(of.status.value, style=STATUS_STYLES[of.status])))
         elif name == "metadata" and value is not None:
             pairs.append((name, Text(shown(plain.dumps(value)))))
-        elif name == "attempt" and not of.attempt:
+        elif name in ("attempt", "failures", "retried") and not value:
             continue  # it went through the gate once, as all do
         elif isinstance(value, Mapping):
             pairs.append((name, Text(f"[{value['start']}, {value['end']})")))

@@ -40,12 +40,18 @@ def status_table(now: int, of: StreamStatus) -> Table:
     )
     slices.append(f"  ({many(totals['landings'], 'landing')}, {size(totals['bytes'])})", style="dim")
     pairs = [("slices", slices), ("outcomes", Text(outcome_words(counts)))]
+    if of.retry_at is not None:
+        pairs.append(("next try", Text(f"of a failed slice at {format_instant(of.retry_at)}", style="red")))
+    if of.manifests:
+        listed = ", ".join(f"{count:,} {status}" for status, count in of.manifests.items())
+        pairs.append(("manifests", Text(listed)))
     if counts.rejects:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
         pairs.append(("rejected", Text(shown(reasons), style="yellow")))
     pairs += time_pairs(now, of)
     pairs += [
         ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
+        *([("packing", _packing(of))] if of.packed_parts or of.unpacked_slices else []),
         *([("sealed before", Text(format_instant(of.sealed)))] if of.sealed is not None else []),
         ("quarantine", Text(many(of.quarantine_rows, "row"))),
         *([("index", _index(of))] if of.index_parts is not None else []),
@@ -61,6 +67,11 @@ def status_table(now: int, of: StreamStatus) -> Table:
 def _index(of: StreamStatus) -> Text:
     without = f"; {many(of.unindexed_parts, 'raw part')} without" if of.unindexed_parts else ""
     return Text(f"{many(of.index_parts or 0, 'part')}{without}", style="yellow" if without else "")
+
+
+def _packing(of: StreamStatus) -> Text:
+    parts = f"{many(of.packed_parts, 'packed part')}, {of.fresh_parts:,} fresh"
+    return Text(f"{parts}; {many(of.unpacked_slices, 'slice')} not packed yet")
 
 
 def _phases(windows: Mapping[str, int]) -> Text:

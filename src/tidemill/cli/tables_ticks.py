@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_words, size
+from tidemill.cli.tables_packing import look_words
 from tidemill.cli.tables_results import refreshed_words
 from tidemill.model.time import format_duration, format_instant
 from tidemill.plain import shapes as plain
@@ -60,6 +61,8 @@ def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
     if done.indexed is not None and not done.indexed.idle:
         gone = f", {done.indexed.removed:,} removed" if done.indexed.removed else ""
         yield f"{many(done.indexed.built, 'index part')} built{gone}"
+    if done.packed is not None and not done.packed.idle:
+        yield look_words(done.packed)
     if words := _window_words(done, builds):
         yield words
 

@@ -174,7 +174,11 @@ def _one(mill: Mill, stream: str, at: str) -> Interval:
 
 
 @command(
-    "retry", Panel.WINDOWS, "tidemill retry weather", "tidemill retry weather --window 2024-01-15T13:00:00Z"
+    "retry",
+    Panel.WINDOWS,
+    "tidemill retry weather",
+    "tidemill retry weather --window 2024-01-15T13:00:00Z",
+    "tidemill retry weather --slices",
 )
 def retry(
     session: Session,
@@ -182,9 +186,21 @@ def retry(
     at: Annotated[
         str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
     ] = None,
+    slices: Annotated[
+        bool, typer.Option("--slices", metavar="", help="Slices that can not be read, and no windows.")
+    ] = False,
 ) -> int:
-    """Give windows that were set aside as failed new tries; `windows --state failed` lists them."""
+    """Give windows that were set aside as failed new tries; `windows --state failed` lists them.
+
+    With --slices it is slices that could not be read: the next round tries all of them, whatever was wrong;
+    `ledger --status failed` lists them.
+    """
+    if slices and at is not None:
+        raise InputError("--slices and --window are of different things", hint="give one of them")
     with session.mill() as mill:
+        if slices:
+            session.out.windows.hastened(stream, mill.state.hasten(mill.project.stream(stream).name))
+            return OK
         count = mill.windows.retry(stream, instant_of(at))
     session.out.windows.retried(stream, count)
     return OK

@@ -34,6 +34,8 @@ def check_stream(
     columns = Columns(stream, broken)
     yield from _schema(stream, broken)
     yield from _csv(stream)
+    yield from _json(stream)
+    yield from repeats(("manifests",), stream.manifests)
     if ("event_time",) not in broken:
         yield from _event_time(stream, columns, time_types, broken)
     yield from _messages(stream, columns)
@@ -171,13 +173,36 @@ def _csv(stream: Stream) -> Iterator[Finding]:
         yield Finding(("csv",), message, "remove csv, or set format: csv")
     yield from repeats(("csv", "columns"), stream.csv.columns)
     if stream.csv.columns:
-        for column, field in stream.fields.items():
-            if field.required and column not in stream.csv.columns:
-                yield Finding(
-                    ("csv", "columns"),
-                    f"the required column {column!r} is not among them",
-                    "add it, or make it optional in the schema",
-                )
+        yield from _all_required(stream, ("csv", "columns"), stream.csv.columns, stream.fields)
+
+
+def _json(stream: Stream) -> Iterator[Finding]:
+    if "json_rows" not in stream.model_fields_set:
+        return
+    said = stream.json_rows
+    if stream.format not in ("auto", "json"):
+        message = f"slices of format {stream.format} are not JSON"
+        yield Finding(("json",), message, "remove json, or set format: json")
+    elif said.path is not None and stream.format != "json":
+        message = "by its looks alone, an object on one line is a record of NDJSON"
+        yield Finding(("json", "path"), message, "set format: json")
+    for path, column in listed(("json", "columns"), said.columns):
+        if "." in column:
+            message = f"{column!r} is a path, and a value of an array has a plain name"
+            yield Finding(path, message, "name it without dots; what is inside it has its own names")
+    yield from repeats(("json", "columns"), said.columns)
+    if said.columns:
+        outer = [column for column in stream.fields if column.partition(".")[0] == column]
+        yield from _all_required(stream, ("json", "columns"), said.columns, outer)
+
+
+def _all_required(
+    stream: Stream, path: Path, columns: Collection[str], wanted: Collection[str]
+) -> Iterator[Finding]:
+    for column in wanted:
+        if stream.fields[column].required and column not in columns:
+            message = f"the required column {column!r} is not among them"
+            yield Finding(path, message, "add it, or make it optional in the schema")
 
 
 def _event_time(

@@ -15,6 +15,7 @@ from tidemill.config.late import LateSlices
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.names import SafeName
+from tidemill.config.packing import Pack
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
 from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.windowing import WindowDeclaration, spec_of
@@ -26,6 +27,8 @@ FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
 TimeMode = Literal["event", "processing"]
 GateMode = Literal["event_id", "none"]
 MAX_INDEXED: Final = 64  # paths of a stream: each is looked for in every event
+MAX_VALUES: Final = 1024  # of a record that is an array
+MAX_MANIFESTS: Final = 256  # patterns: each is looked up in every round
 
 
 def _window_name(name: str) -> str:
@@ -52,9 +55,16 @@ def _delimiter(value: str) -> str:
     return value
 
 
+def _pattern(value: str) -> str:
+    if not value.strip() or "\0" in value or "://" in value:
+        raise wrong(f"{value!r} names no files", "write a path or a glob, relative to this file or absolute")
+    return value
+
+
 WindowName = Annotated[SafeName, AfterValidator(_window_name)]
 LevelName = Annotated[str, AfterValidator(_level)]
 Text = Annotated[str, AfterValidator(_text)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
 Indexed = Annotated[tuple[ColumnName, ...], pydantic.Field(max_length=MAX_INDEXED)]
 
 
@@ -97,6 +107,16 @@ class Csv(pydantic.BaseModel):
         if not self.header and not self.columns:
             raise wrong("without a header the columns have no names", "list them: columns: [a, b, c]")
         return self
+
+
+class Json(pydantic.BaseModel):
+    """How JSON slices are cut into records. `columns` names the values of records that are arrays; `path`
+    leads to the array of records where an object is around it."""
+
+    model_config = SECTION
+
+    columns: Annotated[tuple[ColumnName, ...], pydantic.Field(max_length=MAX_VALUES)] = ()
+    path: ColumnName | None = None
 
 
 class EventType(pydantic.BaseModel):
@@ -182,6 +202,8 @@ class Stream(pydantic.BaseModel):
     source_links: tuple[Link, ...] = ()
     format: FormatName = "auto"
     csv: Csv = Csv()
+    json_rows: Annotated[Json, pydantic.Field(alias="json")] = Json()
+    manifests: Annotated[tuple[Pattern, ...], pydantic.Field(max_length=MAX_MANIFESTS)] = ()  # watched
     fields: Annotated[Mapping[ColumnName, Field], pydantic.Field(alias="schema")]
     event_type: EventType | None = None
     event_time: EventTime = EventTime(mode="processing")
@@ -193,6 +215,7 @@ class Stream(pydantic.BaseModel):
     metrics: Mapping[SafeName, Metric] = {}
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
     retention: Retention = Retention()
+    pack: Pack = Pack()  # of small parts of raw into large ones
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change

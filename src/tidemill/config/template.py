@@ -92,6 +92,11 @@ streams:
     # auto goes by the name of the file: ndjson, json, csv, parquet, arrow; also .gz and .zst
     format: auto
     # csv: {delimiter: ",", header: true}
+    # Where the records of a JSON array are arrays themselves, the names of their values:
+    # json: {columns: [event_id, event_type, ts, tenant, api]}  # and path: data, where an object is around it
+
+    # Folders of responses that a collector fills: what their manifests say is complete is landed, once.
+    # manifests: ["data/raw/*/manifest.json"]
 
     # Types: string, integer (64-bit), decimal (with a scale), float, boolean, object, array, any.
     # A record with a wrong type or without a required column is rejected; other columns are kept as
@@ -203,4 +208,14 @@ streams:
     #   datasets: 400d
     #   rollups: {5s: 7d, 1m: 90d}
     #   sealed: merge        # events of a time that raw is gone for; or refuse
+
+    # The rows of many small slices become one large part, the oldest slices first; no row is changed.
+    # pack:
+    #   enabled: true        # by `tidemill run`; `tidemill pack` does it in any case
+    #   slices: 64           # so many are packed at once,
+    #   bytes: 128MiB        # or fewer, when their parts have so many bytes
+    #   partial: 5s          # until it looks again, while some wait for more of them
+    #   idle: 30s            # … and when none do
+    #   retry_delay: 5s      # until a slice that can not be read is tried again; doubles with each try
+    #   max_retry_delay: 10m
 """

@@ -66,8 +66,18 @@ class LandedMany:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """A file whose source knows what it covers, and calls it by a name of its own."""
+
+    path: Path
+    name: str
+    declared: Interval
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Origin:
-    """What all slices of one call have in common."""
+    """Where a slice comes from; what is landed at once is of one stream and arrival."""
 
     stream: str
     source: str
@@ -88,6 +98,10 @@ class _Item:
     name: str
     shown: str
     open: Callable[[], AbstractContextManager[BinaryIO]]
+    file: str = ""  # the name that tells its format, where that is not what its sender calls it
+
+
+_Given = tuple[Path, _Origin, _Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +182,28 @@ class Landing:
         """Land many files in the order given. They are acknowledged in groups that share the syncs of
         folder, log and ledger; a file that can not be used does not keep the others out."""
         origin = _Origin(stream, source, arrival, format, declared)
-        landed: list[Landed] = []
-        refused: list[Refused] = []
-        for group in _groups(paths):
-            done, failed = self._land(origin, [_item(path) for path in group])
-            landed += done
-            refused += failed
-            results: list[Landed | Refused] = [*done, *failed]
-            if progress:
-                for result in results:
-                    progress(result)
-        return LandedMany(tuple(landed), tuple(refused))
+        return self._land_all(((path, origin, _item(path)) for path in paths), progress)
+
+    def land_offered(
+        self,
+        stream: str,
+        offered: Iterable[Offered],
+        *,
+        arrival: int,
+        format: Format | None = None,
+        source: str = "file",
+        progress: Callable[[Landed | Refused], None] | None = None,
+    ) -> LandedMany:
+        """`land_many` files that each have bounds, a name and metadata of their own."""
+        given = (
+            (
+                one.path,
+                _Origin(stream, source, arrival, format, one.declared, one.metadata),
+                replace(_item(one.path), name=one.name, file=one.path.name),
+            )
+            for one in offered
+        )
+        return self._land_all(given, progress)
 
     def land_named(
         self,
@@ -199,14 +224,29 @@ class Landing:
         missing = (Refused(error.where, error) for error in wrong)
         return LandedMany(done.landed, (*missing, *done.refused))
 
+    def _land_all(
+        self, given: Iterable[_Given], progress: Callable[[Landed | Refused], None] | None
+    ) -> LandedMany:
+        landed: list[Landed] = []
+        refused: list[Refused] = []
+        for group in _groups(given):
+            done, failed = self._land([(origin, item) for _, origin, item in group])
+            landed += done
+            refused += failed
+            results: list[Landed | Refused] = [*done, *failed]
+            if progress:
+                for result in results:
+                    progress(result)
+        return LandedMany(tuple(landed), tuple(refused))
+
     def _only(self, origin: _Origin, item: _Item) -> Landed:
-        landed, refused = self._land(origin, [item])
+        landed, refused = self._land([(origin, item)])
         if refused:
             raise refused[0].error
         return landed[0]
 
-    def _land(self, origin: _Origin, items: Sequence[_Item]) -> tuple[list[Landed], list[Refused]]:
-        folder = self._warehouse / origin.folder
+    def _land(self, items: Sequence[tuple[_Origin, _Item]]) -> tuple[list[Landed], list[Refused]]:
+        folder = self._warehouse / items[0][0].folder
         make_folder(folder, top=self._warehouse)
         staged: list[_Staged] = []
         refused: list[Refused] = []
@@ -216,9 +256,9 @@ class Landing:
                 with ThreadPoolExecutor(min(len(items), THREADS)) as pool:
                     copies = [
                         pool.submit(_stage_item, origin, flying.temporary(folder, number), item)
-                        for number, item in enumerate(items)
+                        for number, (origin, item) in enumerate(items)
                     ]
-                for item, copy in zip(items, copies, strict=True):
+                for (_, item), copy in zip(items, copies, strict=True):
                     try:
                         staged.append(copy.result())
                     except TidemillError as error:
@@ -234,9 +274,12 @@ class Landing:
         news: list[NewSlice] = []
         placed: dict[str, NewSlice] = {}
         for item in staged:
-            known = placed.get(item.new.id) or self._known(item.new.id)
+            before = self._state.slice(item.new.id)
+            known = placed.get(item.new.id) or (before.slice if before is not None else None)
             with storage_errors("name the slice", folder):
-                if known is None:
+                if before is not None and before.status is SliceStatus.FAILED:
+                    self._restore(item.temporary, before.slice.path)
+                elif known is None:
                     flying.note(item.new)
                     item.temporary.replace(self._warehouse / item.new.path)
                     placed[item.new.id] = item.new
@@ -253,21 +296,24 @@ class Landing:
                 (self._warehouse / mine.path).unlink(missing_ok=True)
         return [Landed(entry, new=entry.landings == 1) for entry in entries]
 
-    def _known(self, id_: str) -> NewSlice | None:
-        entry = self._state.slice(id_)
-        return entry.slice if entry else None
+    def _restore(self, temporary: Path, path: str) -> None:
+        """Where the bytes of a failed slice should be they may be lost: here they are."""
+        place = self._warehouse / path
+        make_folder(place.parent, top=self._warehouse)
+        temporary.replace(place)
+        sync_folder(place.parent)
 
 
 def _stage_item(origin: _Origin, temporary: Path, item: _Item) -> _Staged:
     with item.open() as content:
-        return _stage(origin, temporary, content, item.name)
+        return _stage(origin, temporary, content, item.name, item.file or item.name)
 
 
-def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str) -> _Staged:
+def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_name: str) -> _Staged:
     """Copy, hash, check and sync. On any error the temporary is removed."""
     try:
         head, size, digest = _copy(content, temporary, name)
-        format_, codec = _checked(origin, temporary, head, name)
+        format_, codec = _checked(origin, temporary, head, file_name)
         failpoint("landing.after_temp")
         with storage_errors("make the slice durable", temporary), temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -355,13 +401,13 @@ def _open(path: Path) -> BinaryIO:
         ) from error
 
 
-def _groups(paths: Iterable[Path]) -> Iterable[list[Path]]:
-    group: list[Path] = []
+def _groups(given: Iterable[_Given]) -> Iterable[list[_Given]]:
+    group: list[_Given] = []
     size = 0
-    for path in paths:
-        group.append(path)
+    for one in given:
+        group.append(one)
         with suppress(OSError):  # it is told when the file is opened
-            size += path.stat().st_size
+            size += one[0].stat().st_size
         if len(group) >= GROUP_FILES or size >= GROUP_BYTES:
             yield group
             group, size = [], 0

@@ -1,4 +1,5 @@
 """The landing log `slices/landings.ndjson`: one durable line for each landing, in the order of the ledger.
+A slice that failed and is tried again takes a new place in that order, so that has a line here, too.
 
 It is what makes the ledger rebuildable. The order of slices is decided once, when a slice enters the
 ledger, and nothing in the slice itself can say it; so under one lock a landing is first appended here
@@ -35,6 +36,7 @@ class Line:
     n: int
     group: int
     slice: NewSlice
+    again: bool = False  # nothing landed: the slice had failed, and took the next place to be tried again
 
 
 class LandingLog:
@@ -51,6 +53,15 @@ class LandingLog:
             self._file.append(content, "record the landing")
             failpoint("landing.after_log")
             return state.enter_all(news)
+
+    def commit_again(self, state: State, failed: Sequence[SliceEntry]) -> list[SliceEntry]:
+        """Give failed slices new places behind all others, in the order given; they are pending there."""
+        with self._file.locked():
+            first = self._settle(state) + 1
+            lines = (Line(first + i, first, entry.slice, again=True) for i, entry in enumerate(failed))
+            self._file.append(b"".join(map(_text, lines)), "record that slices are tried again")
+            failpoint("retry.after_log")
+            return state.send_again([entry.id for entry in failed])
 
     def settle(self, state: State) -> None:
         """Bring the ledger up to the log after a crash between the two."""
@@ -72,7 +83,11 @@ class LandingLog:
                     where=str(self._file.path),
                     hint="run `tidemill recover`: it rebuilds the state from the warehouse",
                 )
-            state.enter_all([line.slice for line in self._file.last(logged - known)])
+            lines = self._file.last(logged - known)
+            if tail.again:  # those of one group are of one kind
+                state.send_again([line.slice.id for line in lines])
+            else:
+                state.enter_all([line.slice for line in lines])
         elif known > logged:
             self._rewrite(state)
         return max(known, logged)
@@ -80,22 +95,43 @@ class LandingLog:
     def _rewrite(self, state: State) -> None:
         """Write the log anew from a state that knows more: the log was lost or taken from an old copy."""
         entries = state.slices()
-        landed = [entry.slice for entry in entries]
-        landed += [entry.slice for entry in entries for _ in range(entry.landings - 1)]
-        self._file.replace(b"".join(_text(Line(n, n, new)) for n, new in enumerate(landed, 1)))
+        landed = [(entry.slice, again) for entry, again in retold(entries)]
+        landed += [(entry.slice, False) for entry in entries for _ in range(entry.landings - 1)]
+        self._file.replace(b"".join(_text(Line(n, n, *told)) for n, told in enumerate(landed, 1)))
+
+
+def retold(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
+    """How each place of a ledger was taken, by its first landing or again. Where one was that is at a later
+    place now is not known any more, only how often it was tried: any gap before it will do."""
+    moved = {entry.id: entry.retried for entry in entries if entry.retried}
+    begun: set[str] = set()
+    place = 0
+    for number, entry in enumerate(entries):
+        for _ in range(place + 1, entry.seq):
+            one = next(other for other in entries[number:] if moved.get(other.id, 0))
+            moved[one.id] -= 1
+            yield one, one.id in begun
+            begun.add(one.id)
+        yield entry, entry.id in begun
+        place = entry.seq
 
 
 def scan_slices(warehouse: Path) -> list[SliceEntry]:
     """The ledger as the log tells it, all slices pending: same sequence numbers, same landings."""
     entries: dict[str, SliceEntry] = {}
+    last = 0
     for line in LandingLog(warehouse).lines():
         known = entries.get(line.slice.id)
+        if known is not None and not line.again:
+            entries[known.id] = replace(known, landings=known.landings + 1)
+            continue
+        last += 1
         entries[line.slice.id] = (
-            replace(known, landings=known.landings + 1)
-            if known
-            else SliceEntry(seq=len(entries) + 1, slice=line.slice)
+            SliceEntry(seq=last, slice=line.slice)
+            if known is None
+            else replace(known, seq=last, retried=known.retried + 1)
         )
-    return list(entries.values())
+    return sorted(entries.values(), key=lambda entry: entry.seq)
 
 
 def as_fields(new: NewSlice) -> dict[str, object]:
@@ -137,13 +173,15 @@ def from_fields(fields: dict[str, object]) -> NewSlice:
 
 
 def _text(line: Line) -> bytes:
-    fields = {"n": line.n, "group": line.group, **as_fields(line.slice)}
+    again = {"again": True} if line.again else {}
+    fields = {"n": line.n, "group": line.group, **again, **as_fields(line.slice)}
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def _parse(text: bytes) -> Line | None:
     try:
         fields = json.loads(text)
-        return Line(int(fields["n"]), int(fields["group"]), from_fields(fields))
+        again = fields.get("again") is True
+        return Line(int(fields["n"]), int(fields["group"]), from_fields(fields), again)
     except (ValueError, KeyError, TypeError, IndexError):
         return None

@@ -49,13 +49,15 @@ def write_part(
     row_groups: Sequence[int] = (),
     dictionary: Sequence[str] = (),
     level: int = 1,
+    order: pa.Array | None = None,
 ) -> StagedPart:
     """Write `table` as zstd Parquet to `folder`/`name` and return once its bytes are on disk.
 
     The same columns, footer and options give the same bytes, however the table is chunked. Columns named
     in `partition` are left out of the file, as Delta wants it. Row groups have `row_group_rows` rows each, or
-    begin at the rows that `row_groups` names (ascending, 0 first). The name itself is durable only once the
-    folder is synced, which `Table.publish` does for the final one.
+    begin at the rows that `row_groups` names (ascending, 0 first). With `order` (the places of all rows) they
+    are written in that order, in which they never stand in memory as a whole. The name itself is durable only
+    once the folder is synced, which `Table.publish` does for the final one.
     """
     assert "/" not in name, name
     assert not name.startswith((".", "_")), name  # readers skip such files
@@ -82,7 +84,8 @@ def write_part(
                 starts = row_groups or range(0, table.num_rows, row_group_rows)
                 for start, end in pairwise([*starts, table.num_rows]):
                     # one chunk per column and row group: chunk borders would move page borders
-                    group = table.slice(start, end - start).combine_chunks()
+                    rows = table if order is None else table.take(order.slice(start, end - start))
+                    group = (rows.slice(start, end - start) if order is None else rows).combine_chunks()
                     writer.write_table(group, end - start)
                 text = json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
                 writer.add_key_value_metadata({FOOTER_KEY: text.encode()})

@@ -256,18 +256,22 @@ class Table:
         *,
         info: Mapping[str, str],
         now: int | None = None,
+        data_change: bool = True,
     ) -> int:
         """Add and remove parts in one durable step and return the new version.
 
         A commit that another writer overtook is tried again on top of the winner, as long as every part
         to remove is still there and none to add is; otherwise ConflictError, and nothing has changed.
         `now` is recorded as the time of the removal (default: when the newest part concerned was written).
+        Without `data_change` the rows are the same after it as before: who follows the log passes it over.
         """
         written = [self._written(part) for part in adds]
-        actions: list[AddAction | RemoveAction] = [*map(_add, adds, written)]
+        actions: list[AddAction | RemoveAction] = [
+            _add(part, at, data_change) for part, at in zip(adds, written, strict=True)
+        ]
         if removes:
             gone_at = now if now is not None else max(written or map(self._written, removes))
-            actions += [_remove(part, gone_at) for part in removes]
+            actions += [_remove(part, gone_at, data_change) for part in removes]
         self.refresh()
         for _ in range(TRIES):
             check_inputs(self._live_paths(), adds, removes)
@@ -369,13 +373,13 @@ def check_inputs(live: Collection[str], adds: Sequence[Part], removes: Sequence[
         )
 
 
-def _add(part: Part, written: int) -> AddAction:
+def _add(part: Part, written: int, data_change: bool) -> AddAction:
     assert part.stats, f"{part.path} was not published here: only new parts can be added"
-    return AddAction(part.path, part.size, part.partition, written // 1000, True, part.stats)
+    return AddAction(part.path, part.size, part.partition, written // 1000, data_change, part.stats)
 
 
-def _remove(part: Part, at: int) -> RemoveAction:
-    return RemoveAction(part.path, True, at // 1000, part.size, dict(part.partition))
+def _remove(part: Part, at: int, data_change: bool) -> RemoveAction:
+    return RemoveAction(part.path, data_change, at // 1000, part.size, dict(part.partition))
 
 
 def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: str, description: str) -> None:

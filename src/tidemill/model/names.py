@@ -24,6 +24,12 @@ def safe_name(name: str, what: str) -> str:
 
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
 ROLLUPS: Final = "rollups:"  # and the name of a level: what the log of expiries calls its tiles
+# How the names of raw parts begin that are not named for their batch: of those that packing made (rows of the
+# slices of a group, rows of slices that wait), and of those without rows that speak for parts that are gone.
+PACKED_PART: Final = "packed"
+REST_PART: Final = "rest"
+TOLD_PART: Final = "told"
+EXPIRED_PART: Final = "expired"
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
 END_COLUMNS: Final = ("first", "first_time", "first_id", "last", "last_time", "last_id")  # more, of a gauge
 STATE_COLUMNS: Final = ("state__is", "state__rule", "state__from", "state__to")  # if there is a state metric

@@ -37,7 +37,7 @@ class Reject(StrEnum):
 class SliceStatus(StrEnum):
     PENDING = "pending"  # in the ledger, not yet through the gate
     ACCEPTED = "accepted"  # every record has its outcome
-    FAILED = "failed"  # can not be read as a whole; kept, with its error
+    FAILED = "failed"  # can not be read as a whole; kept, with its error, and tried again when that may help
     RETRACTED = "retracted"  # by an explicit act: everything is as if it had never arrived
 
 
@@ -89,7 +89,7 @@ class Counts:
 class SliceEntry:
     """A row of the ledger."""
 
-    seq: int  # arrival order within the warehouse, from 1, no gaps implied
+    seq: int  # place in the order of the warehouse, from 1; gaps are where one was that was tried again
     slice: NewSlice
     status: SliceStatus = SliceStatus.PENDING
     counts: Counts = field(default_factory=Counts)
@@ -103,10 +103,19 @@ class SliceEntry:
     accepted_before: int | None = None  # while it is sent back: how many records were accepted from it
     retracted_at: int | None = None
     retract_reason: str | None = None
+    retried: int = 0  # how often it went to the gate again after it had failed, at a new place each time
+    failures: int = 0  # how often in a row it could not be read
+    retry_at: int | None = None  # it failed by its storage: from then on it is tried again
+    failed_as: str | None = None  # it failed by its content: the declaration that it was read by
 
     @property
     def id(self) -> str:
         return self.slice.id
+
+    @property
+    def tried_next(self) -> int | None:
+        """When it is tried again, told to people: one that is due at once was due when it arrived."""
+        return None if self.retry_at is None else max(self.retry_at, self.slice.arrival)
 
     @property
     def name(self) -> str:

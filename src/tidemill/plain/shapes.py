@@ -106,6 +106,9 @@ def entry(of: SliceEntry) -> Plain:
         "batch": of.batch,
         "error": of.error,
         "attempt": of.attempt,
+        "failures": of.failures,
+        "retried": of.retried,
+        "retry_at": instant(of.tried_next),
         "retracted_at": instant(of.retracted_at),
         "retract_reason": of.retract_reason,
         "metadata": None if new.metadata is None else _json(new.metadata),
@@ -184,7 +187,15 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "skew_rejected": of.totals.get("reject_skew", 0),
         "released_early": of.progress.released_early,
         "sources": [source(one, now) for one in of.sources],
-        "raw": {"rows": of.raw_rows, "parts": of.raw_parts},
+        "retry_at": instant(of.retry_at),
+        "manifests": dict(of.manifests),
+        "raw": {
+            "rows": of.raw_rows,
+            "parts": of.raw_parts,
+            "packed_parts": of.packed_parts,
+            "fresh_parts": of.fresh_parts,
+            "unpacked_slices": of.unpacked_slices,
+        },
         "quarantine": {"rows": of.quarantine_rows},
         "index": None
         if of.index_parts is None

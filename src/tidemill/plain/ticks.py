@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_duration, format_instant
+from tidemill.plain.packing import look
 from tidemill.plain.results import refreshed
 from tidemill.plain.shapes import Plain, counts, entry, instant, took, total
 from tidemill.plain.windows import outcome, outcome_word
@@ -68,6 +69,7 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         "tiles": by_level(done.tiles),
         "merged_runs": done.merged_runs,
         "index": _indexed(done),
+        "packed": look(done.packed),
         "windows": _windows(done, builds),
         "results": refreshed(of.results),
     }

@@ -1,7 +1,8 @@
 """A slice's file as chunks of records, whatever its format: where each record's bytes start and end.
 
-NDJSON and JSON keep the bytes as they came; CSV, Parquet and Arrow become canonical JSON. Memory is bounded
-by the chunk, not by the file. It never judges a record: what is not JSON is handed on as it is.
+NDJSON and JSON keep the bytes as they came; CSV, Parquet, Arrow and JSON arrays of arrays become canonical
+JSON. Memory is bounded by the chunk, not by the file. It never judges a record: what is not JSON is handed on
+as it is.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemill.config.stream import Csv
+from tidemill.config.stream import Csv, Json
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
 from tidemill.records.arrays import Bytes, Ints
 from tidemill.records.chunk import RecordChunk
 from tidemill.records.columnar import columnar_records
 from tidemill.records.delimited import csv_records
+from tidemill.records.positional import inside, named
 from tidemill.records.split import split_array, split_lines
 
 MAX_RECORD: Final = 64 * 1024 * 1024
@@ -35,6 +37,7 @@ def decode(
     format: Format,
     codec: Codec,
     csv: Csv | None = None,
+    json: Json | None = None,
     *,
     chunk_bytes: int,
     byte_range: tuple[int, int] | None = None,
@@ -55,7 +58,7 @@ def decode(
                 data = np.frombuffer(block, np.uint8)
                 yield RecordChunk(data, *split_lines(data, 0, data.size))
         elif format is Format.JSON:
-            yield from _array(path, codec, chunk_bytes)
+            yield from _array(path, codec, chunk_bytes, json or Json())
         elif format is Format.CSV:
             blocks = line_blocks(_pieces(path, codec, chunk_bytes))
             yield from _gathered(csv_records(blocks, csv or Csv(), types or {}), chunk_bytes)
@@ -116,7 +119,12 @@ def _line_start(mapped: mmap.mmap | bytes, position: int) -> int:
     return len(mapped) if end < 0 else end + 1
 
 
-def _array(path: Path, codec: Codec, chunk_bytes: int) -> Iterator[RecordChunk]:
+def _array(path: Path, codec: Codec, chunk_bytes: int, settings: Json) -> Iterator[RecordChunk]:
+    records = _elements(path, codec, chunk_bytes, settings.path)
+    return named(records, settings.columns) if settings.columns else records
+
+
+def _elements(path: Path, codec: Codec, chunk_bytes: int, within: str | None) -> Iterator[RecordChunk]:
     in_place = codec is Codec.NONE
     if in_place:
         _, data = _mapped(path)
@@ -132,9 +140,12 @@ def _array(path: Path, codec: Codec, chunk_bytes: int) -> Iterator[RecordChunk]:
                 )
         data = np.frombuffer(whole, np.uint8)
     skip = len(_BOM) if bytes(data[:3]) == _BOM else 0
-    starts, ends = split_array(data[skip:])
-    starts += skip
-    ends += skip
+    low, high = skip, data.size
+    if within is not None:
+        low, high = (skip + at for at in inside(data[skip:], within.split(".")))
+    starts, ends = split_array(data[low:high])
+    starts += low
+    ends += low
     i = 0
     while i < starts.size:
         j = max(i + 1, int(np.searchsorted(ends, starts[i] + chunk_bytes, "right")))

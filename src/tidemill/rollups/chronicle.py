@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
+from tidemill.lake.parts import read_footer
 from tidemill.lake.sync import make_folder
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
+from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
 from tidemill.model.slices import set_hash
 from tidemill.records.arrow import read_ipc
 from tidemill.records.plan import ReadPlan
@@ -62,7 +64,6 @@ PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all 
 TOLD_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
 ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
 ROSTER: Final = ".roster"
-EXPIRED: Final = "expired"  # how the names of parts begin that stand for those that have expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Chronicle:
         self._seen: int | None = None  # the version of raw that it is in line with
         self._log: TrailLog | None = None
         self._roster = Roster.of(spec)
+        self._shared: dict[str, Mapping[str, Sequence[str]]] = {}  # packed parts: batch -> its slices in them
 
     @property
     def needed(self) -> bool:
@@ -260,12 +262,19 @@ class Chronicle:
         return self._log
 
     def _batches(self) -> dict[str, list[str]]:
-        """Batches of raw with parts, whose names begin with it; a stand-in for expired ones is of none."""
+        """Batches of raw with parts, whose names begin with it; packed ones say which they are of, and those
+        that stand for others are of none."""
         found: dict[str, list[str]] = {}
+        shared: dict[str, Mapping[str, Sequence[str]]] = {}
         for path in self._raw.snapshot().paths():
-            batch = Path(path).name.partition("-")[0]
-            if batch != EXPIRED:
-                found.setdefault(batch, []).append(path)
+            mark = Path(path).name.partition("-")[0]
+            if mark in (PACKED_PART, REST_PART):
+                shared[path] = self._shared.get(path) or _batches_in(path)
+                for batch in shared[path]:
+                    found.setdefault(batch, []).append(path)
+            elif mark not in (TOLD_PART, EXPIRED_PART):
+                found.setdefault(mark, []).append(path)
+        self._shared = shared
         return found
 
     def _mend(
@@ -360,20 +369,26 @@ class Chronicle:
                 taken.append(order.pop(0))
             name = f"chronicle-{set_hash(taken)[:24]}"
             folder = self._raw.staging(name)
-            paths = [path for batch in taken for path in in_raw[batch] if rows[path]]
+            paths = list(dict.fromkeys(path for batch in taken for path in in_raw[batch] if rows[path]))
             story = {"stream": self.spec.stream}
             log.info("taking %d batches up from raw", len(taken), extra=story)
-            self._note(paths, folder)
+            self._note(paths, folder, taken)
             self._enter(standing, {batch: missing[batch] for batch in taken}, seqs, folder, None)
             for path in folder.iterdir():
                 path.unlink()
             folder.rmdir()
 
-    def _note(self, raw: Sequence[str], folder: Path) -> int:
-        """What the events of raw parts would have left for it; how many bytes of raw were read."""
+    def _note(self, raw: Sequence[str], folder: Path, batches: Sequence[str] | None = None) -> int:
+        """What the events of raw parts (those of `batches`, where a part has others too) would have left for
+        it; how many bytes of raw were read."""
         sizes = [max(1, Path(path).stat().st_size) for path in raw]
+        only: dict[str, frozenset[str]] = {}
+        for path in raw if batches is not None else ():
+            if path in self._shared:
+                held = self._shared[path]
+                only[path] = frozenset(name for batch in batches or () for name in held.get(batch, ()))
         units = [
-            NoteUnit(self.spec, self._plan, [raw[i] for i in group], str(folder), f"raw-{number}")
+            NoteUnit(self.spec, self._plan, [raw[i] for i in group], str(folder), f"raw-{number}", only)
             for number, group in enumerate(spread(sizes, 4 * self._engine.parallelism))
         ]
         self._engine.run(note_raw, units, "observations", sum(sizes))
@@ -458,6 +473,13 @@ class Chronicle:
         if not all(is_whole(path) for path in paths.values()):
             return None
         return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
+
+
+def _batches_in(path: str) -> Mapping[str, Sequence[str]]:
+    """What a packed part says of the batches that its rows are of: their slices."""
+    found = read_footer(path)["batches"]
+    assert isinstance(found, dict), path
+    return found
 
 
 def _last_place(standing: TrailLog) -> int:

@@ -6,7 +6,7 @@ Each reads and writes files and hands back little; none of them decides which fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -64,10 +64,12 @@ class NoteUnit:
     raw: Sequence[str]
     folder: str
     name: str
+    only: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of these parts, rows of these slices
 
 
 def note_raw(unit: NoteUnit) -> Iterator[int]:
-    events = read_events(unit.plan, unit.raw, ALL_TIME, None)
+    read = ((path, unit.only.get(path)) for path in unit.raw)
+    events = [table for path, only in read for table in read_events(unit.plan, [path], ALL_TIME, only)]
     for number, table in enumerate(events):
         note(unit.spec, table, Path(unit.folder), f"{unit.name}-{number}")
     yield sum(table.num_rows for table in events)

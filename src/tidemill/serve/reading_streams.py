@@ -42,6 +42,21 @@ _ENTRY: Final = {
 }
 
 
+_MANIFEST: Final = {
+    "dataset": {"name": "requests"},
+    "parts": [
+        {
+            "part": "day=2024-01-15/packed-3f9c0d2b7a11.parquet",
+            "slice_hashes": [SLICE],
+            "row_count": 1,
+            "min_time": 1_705_312_800_000,
+            "max_time": 1_705_312_800_000,
+            "created_at": START,
+        }
+    ],
+}
+
+
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
     desk = _Desk(readers)
@@ -74,6 +89,14 @@ def router(readers: Readers) -> APIRouter:
             200: shown("A page", {"slices": [_ENTRY], "cursor": CURSOR}, maybe=("cursor",)),
             **responses(404),
         },
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/manifest",
+        desk.manifest,
+        summary="Which slices are packed in which part of raw",
+        operation_id="get_manifest",
+        response_class=Response,
+        responses={200: shown("All that is packed", _MANIFEST), **responses(404)},
     )
     routes.add_api_route(
         "/v1/slices/{slice_id}",
@@ -152,6 +175,11 @@ class _Desk:
             }
 
         return await self._readers.answer(look)
+
+    async def manifest(self, who: Reader, stream: str) -> Response:
+        declared = self._readers.stream(stream, who)
+        check_whole(declared, who, "slices")
+        return await self._readers.answer(lambda: self._mill.packer.manifest(declared.name))
 
     async def slice(self, who: Reader, slice_id: str) -> Response:
         return await self._readers.answer(lambda: self._slice(who, slice_id))

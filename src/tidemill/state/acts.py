@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
@@ -20,7 +19,7 @@ from tidemill.model.slices import (
     set_hash,
 )
 from tidemill.model.tiles import BaseTile, TileKey, TileState
-from tidemill.state import progress_acts
+from tidemill.state import fates, progress_acts
 from tidemill.state.protocol import BatchRecord, SliceResult, TileBuild
 from tidemill.state.rows import (
     SLICE_COLUMNS,
@@ -38,7 +37,8 @@ TILE = "level, start, hash, revision, part, rows"
 _UPDATE_ENTRY = (
     "UPDATE slices SET status = ?, records = ?, accepted = ?, duplicate = ?, conflict = ?, rejected = ?,"
     " late = ?, rejects = ?, observed_start = ?, observed_end = ?, watermark = ?, batch = ?, error = ?,"
-    " attempt = ?, judgement = ?, accepted_before = ?, retracted_at = ?, retract_reason = ? WHERE seq = ?"
+    " attempt = ?, judgement = ?, accepted_before = ?, retracted_at = ?, retract_reason = ?, retried = ?,"
+    " failures = ?, retry_at = ?, failed_as = ? WHERE seq = ?"
 )
 _FORGET_TILE_SLICES = (
     "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
@@ -49,13 +49,20 @@ _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLIC
 def enter(db: sqlite3.Connection, new: NewSlice) -> SliceEntry:
     known = entry_by_id(db, new.id)
     if known is not None:
-        db.execute("UPDATE slices SET landings = landings + 1 WHERE seq = ?", (known.seq,))
+        again = fates.landed_again(known)
+        db.execute(
+            "UPDATE slices SET landings = ?, retry_at = ? WHERE seq = ?",
+            (again.landings, again.retry_at, known.seq),
+        )
         _add(db, known.slice.stream, {"landings": 1})
-        return replace(known, landings=known.landings + 1)
-    (last,) = db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()
-    entry = SliceEntry(seq=last + 1, slice=new)
+        return again
+    entry = SliceEntry(seq=last_place(db) + 1, slice=new)
     insert(db, entry)
     return entry
+
+
+def last_place(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()[0])
 
 
 def insert(db: sqlite3.Connection, entry: SliceEntry) -> None:
@@ -74,7 +81,8 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
             after.status.value, counts.records, counts.accepted, counts.duplicate, counts.conflict,
             counts.rejected, counts.late, rejects_text(counts.rejects), *bounds(after.observed),
             after.watermark, after.batch, after.error, after.attempt, after.judgement, after.accepted_before,
-            after.retracted_at, after.retract_reason, after.seq,
+            after.retracted_at, after.retract_reason, after.retried, after.failures, after.retry_at,
+            after.failed_as, after.seq,
         ),
     )  # fmt: skip
     change = contribution(after)
@@ -149,17 +157,7 @@ def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult
             f"batch {batch} decides slice {result.slice}, which was retracted",
             hint="run `tidemill recover` to rebuild the state from the warehouse",
         )
-    after = replace(
-        before,
-        status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
-        counts=result.counts,
-        observed=result.observed,
-        watermark=result.watermark,
-        batch=batch,
-        error=result.error,
-        judgement=result.judgement,
-        accepted_before=None,
-    )
+    after = fates.decided(before, batch, result)
     rewrite(db, before, after)
     if after.status is SliceStatus.ACCEPTED:
         _unlaid(db, after)

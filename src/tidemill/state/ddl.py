@@ -236,4 +236,15 @@ CREATE TABLE receipts (
 CREATE INDEX receipts_by_until ON receipts (until);
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH)
+# Before, a slice that failed was not tried again: what it failed by is not known, so that it is tried once.
+_FIFTH: Final = """
+ALTER TABLE slices ADD COLUMN retried INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE slices ADD COLUMN failures INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE slices ADD COLUMN retry_at INTEGER;
+ALTER TABLE slices ADD COLUMN failed_as TEXT;
+UPDATE slices SET failures = 1, failed_as = '' WHERE status = 'failed';
+CREATE INDEX slices_retry ON slices (stream, retry_at) WHERE status = 'failed' AND retry_at IS NOT NULL;
+CREATE INDEX slices_unread ON slices (stream, failed_as) WHERE status = 'failed' AND retry_at IS NULL;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)

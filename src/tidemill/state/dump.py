@@ -1,8 +1,9 @@
 """Every table of the SQLite state as plain rows, in a defined order: what `recover` must reproduce.
 
 So nothing that only the state knows is in it: who builds what and how often it was tried, when and why it was
-built, what became of the records of a slice that is retracted, in which order events were told and to whom,
-how far the results of streaming windows are, and receipts.
+built, what became of the records of a slice that is retracted, how often one that failed was tried and what
+it said last, in which order events were told and to whom, how far the results of streaming windows are, and
+receipts.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from tidemill.state.rows import SLICE_COLUMNS
+from tidemill.state.rows import SLICE_COLUMNS, TRIES
 
 _OUTCOME: Final = frozenset(SLICE_COLUMNS[SLICE_COLUMNS.index("records") : SLICE_COLUMNS.index("error") + 1])
+_UNKNOWN: Final = dict.fromkeys(_OUTCOME, "status = 'retracted'") | {
+    "error": "status = 'retracted' OR (status = 'failed' AND retry_at IS NOT NULL)"
+}
 _SLICES: Final = ", ".join(
-    f"CASE status WHEN 'retracted' THEN NULL ELSE {column} END AS {column}" if column in _OUTCOME else column
+    f"CASE WHEN {_UNKNOWN[column]} THEN NULL ELSE {column} END AS {column}" if column in _UNKNOWN else column
     for column in SLICE_COLUMNS
+    if column not in TRIES
 )
 _TABLES: Final = {
     "slices": f"SELECT {_SLICES} FROM slices ORDER BY seq",

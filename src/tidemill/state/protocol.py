@@ -28,6 +28,9 @@ class SliceResult:
     watermark: int | None  # met by its records
     error: str | None = None  # set when the slice as a whole could not be read
     judgement: int = 0  # as `SliceEntry.judgement` is to be
+    retry_at: int | None = None  # with an error by its storage: when it is tried again
+    failed_as: str | None = None  # with an error by its content: the declaration that it was read by
+    retried: int = 0  # as `SliceEntry.retried` was when it was decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,8 @@ class State(Protocol):
 
     def enter(self, new: NewSlice) -> SliceEntry:
         """Append to the ledger and return the entry. A slice with a known id is not entered again:
-        its `landings` goes up and the existing entry (landings > 1) is returned."""
+        its `landings` goes up and the existing entry (landings > 1) is returned. One that failed by its
+        storage is due to be tried again at once then."""
         ...
 
     def enter_all(self, news: Sequence[NewSlice]) -> list[SliceEntry]:
@@ -110,7 +114,8 @@ class State(Protocol):
         ...
 
     def landings(self) -> int:
-        """How many landings were ever entered, repeats included; landing compares it with its log."""
+        """How many landings were ever entered, repeats and those of `send_again` included; landing compares
+        it with its log."""
         ...
 
     def slice(self, id_or_prefix: str) -> SliceEntry | None:
@@ -139,16 +144,17 @@ class State(Protocol):
 
     def totals(self, stream: str) -> Mapping[str, int]:
         """Sums over the stream's ledger: slices by status (`pending_slices` …), records by outcome
-        (`accepted`, …), `late`, `reject_<code>`, `records`, `landings`, `bytes`; those without a
-        reject code are always there. A retracted slice counts in `retracted_slices`, `landings` and
-        `bytes` only. Maintained, not scanned."""
+        (`accepted`, …), `late`, `reject_<code>`, `records`, `landings`, `retried`, `bytes`; those without
+        a reject code are always there. A retracted slice counts in `retracted_slices`, `landings`,
+        `retried` and `bytes` only. Maintained, not scanned."""
         ...
 
     def apply_batch(self, record: BatchRecord) -> bool:
         """Apply it once; False when this (stream, batch) was applied before. Clocks and versions never
         go back. A slice that failed before may be decided again. A decided slice has the judgement of its
-        result and no `accepted_before`. StorageError when the ledger does not know one of its slices, or has
-        it as retracted."""
+        result and no `accepted_before`; with an error, one failure more, and when it is tried again as the
+        result says; without, no failures. StorageError when the ledger does not know one of its slices, or
+        has it as retracted."""
         ...
 
     def has_batch(self, stream: str, batch: str) -> bool: ...
@@ -244,6 +250,31 @@ class State(Protocol):
         ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
         What was built keeps its marks: a slice that comes back under the name it was built with is observed.
         """
+        ...
+
+    # -- slices that failed
+
+    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+        """Failed slices that are to be tried again, by place: those whose `retry_at` is not after `now`, the
+        longest due if there are more, then those that failed by their content under another declaration than
+        `declared`. Costs what it finds."""
+        ...
+
+    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
+        """A failed slice still can not be read, by its storage: one failure more, the error is this one, and
+        it is tried again then. Nothing happens to one that has not failed."""
+        ...
+
+    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
+        """Failed slices go to the gate again, each behind all that is in the ledger, in the order given, all
+        or none (StorageError when one has not failed). They are PENDING at their new place, `retried` one
+        higher, without error, batch or time to be tried; `failures` stays until they are decided. Their
+        batches are forgotten when none of their slices is left in them."""
+        ...
+
+    def hasten(self, stream: str) -> int:
+        """All failed slices of a stream are due, whatever they failed by, as if they had failed once; how
+        many there are."""
         ...
 
     # -- windows
@@ -429,9 +460,10 @@ class State(Protocol):
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
         """Every table as plain rows in a defined order: what `recover` must reproduce. So without what only
-        the state knows: outcomes of retracted slices, versions, `built_at`, triggers, leases, attempts (a
-        window that is being built or was set aside is shown as queued), `seq` and time of events, what was
-        delivered, marks of streaming windows, receipts."""
+        the state knows: outcomes of retracted slices; of failed ones how often and when they are tried, and
+        what those that are tried by time say; versions, `built_at`, triggers, leases, attempts (a window that
+        is being built or was set aside is shown as queued), `seq` and time of events, what was delivered,
+        marks of streaming windows, receipts."""
         ...
 
     def close(self) -> None: ...

@@ -30,7 +30,7 @@ from tidemill.state.redis_rows import (
     texts,
     tile_heard,
 )
-from tidemill.state.rows import SLICE_COLUMNS, mark, to_row
+from tidemill.state.rows import SLICE_COLUMNS, TRIES, mark, to_row
 from tidemill.state.window_rows import WINDOW_COLUMNS, kept_row
 
 Row = dict[str, object]
@@ -86,7 +86,9 @@ def _slices(parts: list[Part]) -> Iterator[Row]:
             row: Row = dict(zip(SLICE_COLUMNS, to_row(entry), strict=True))
             if entry.status is SliceStatus.RETRACTED:
                 row |= dict.fromkeys(_OUTCOME)
-            yield row
+            elif entry.status is SliceStatus.FAILED and entry.retry_at is not None:
+                row["error"] = None
+            yield {column: value for column, value in row.items() if column not in TRIES}
 
 
 def _named(parts: list[Part], name: str, value: str, *, zeros: bool = True) -> Iterator[Row]:

@@ -38,7 +38,7 @@ from redis.retry import Retry
 
 from tidemill.model.errors import ConfigError, StorageError, TidemillError
 
-FORMAT: Final = 2  # of the keys; one written by a newer Tidemill is refused, never touched
+FORMAT: Final = 3  # of the keys; one written by a newer Tidemill is refused, never touched
 PATIENCE: Final = 60.0  # seconds that an act waits for a server that is away
 OPENING: Final = 5.0  # … and that opening does, where the address may simply be wrong
 FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
@@ -51,6 +51,7 @@ SCRIPTS: Final = (
     "windows",
     "queue",
     "retract",
+    "retry",
     "receipts",
     "whole",
     "run",
@@ -269,6 +270,11 @@ class Link:
         if status == b"retracted":
             return StorageError(
                 f"batch {words[1]} decides slice {words[0]}, which was retracted",
+                hint="run `tidemill recover` to rebuild the state from the warehouse",
+            )
+        if status == b"not failed":
+            return StorageError(
+                f"slice {words[0]} can not be tried again: it is {words[1]}",
                 hint="run `tidemill recover` to rebuild the state from the warehouse",
             )
         if status == b"full":

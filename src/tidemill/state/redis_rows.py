@@ -26,16 +26,18 @@ Row = dict[str, str]
 
 OFFSET: Final = 1 << 63
 ORDERED: Final = frozenset({"start", "check_at", "not_before", "lease_until"})  # columns of windows
+RETRY: Final = frozenset({"retry_at"})  # … of the ledger
 TEXTS: Final = frozenset(
     {
         "id", "stream", "source", "name", "format", "codec", "path", "status", "rejects", "batch", "error",
         "metadata", "retract_reason", "phase", "reason", "detail", "desired", "observed", "file", "trigger",
-        "owner", "building", "type", "data",
+        "owner", "building", "type", "data", "failed_as",
     }
 )  # fmt: skip
 DECIDES: Final = (
     "status", "records", "accepted", "duplicate", "conflict", "rejected", "late", "rejects",
     "observed_start", "observed_end", "watermark", "batch", "error", "judgement", "accepted_before",
+    "retry_at", "failed_as",
 )  # fmt: skip
 PROGRESS_COUNTS: Final = ("emitted", "buffered_rows", "buffered_bytes", "released_early")
 EVENT_COLUMNS: Final = ("id", "type", "stream", "time", "data")
@@ -85,7 +87,7 @@ def _said(columns: Sequence[str], values: Iterable[Value]) -> Row:
     """A row for the script: texts only, nulls left out."""
     given = zip(columns, values, strict=True)
     return {
-        column: ordered(value) if column in ORDERED and isinstance(value, int) else str(value)
+        column: ordered(value) if column in ORDERED | RETRY and isinstance(value, int) else str(value)
         for column, value in given
         if value is not None
     }
@@ -114,7 +116,7 @@ def entry_said(entry: SliceEntry) -> Row:
 
 
 def entry_heard(reply: Reply) -> SliceEntry:
-    return from_row(_heard(SLICE_COLUMNS, json_row(reply), frozenset()))
+    return from_row(_heard(SLICE_COLUMNS, json_row(reply), RETRY))
 
 
 def entries_heard(reply: Reply) -> list[SliceEntry]:
@@ -143,6 +145,7 @@ def _decided(batch: str, result: SliceResult) -> Row:
             counts.records, counts.accepted, counts.duplicate, counts.conflict, counts.rejected, counts.late,
             rejects_text(counts.rejects), observed.start if observed else None,
             observed.end if observed else None, result.watermark, batch, result.error, result.judgement, None,
+            result.retry_at, result.failed_as,
         ),
     )  # fmt: skip
 

@@ -184,6 +184,21 @@ class RedisState:
     ) -> bool:
         return redis_windows.retract(self._store, act, clocks, raw_version, quarantine_version, progress)
 
+    # -- slices that failed
+
+    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+        ask = {"stream": stream, "now": ordered(now), "declared": declared, "limit": limit}
+        return entries_heard(self._store.look("failing", **ask)[0])
+
+    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
+        self._store.act("postpone", id=slice_id, error=error, retry_at=ordered(retry_at))
+
+    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
+        return entries_heard(self._store.act("send_again", ids=list(slice_ids))[0]) if slice_ids else []
+
+    def hasten(self, stream: str) -> int:
+        return number(self._store.act("hasten", stream=stream)[0])
+
     # -- windows
 
     def span(self, stream: str) -> int | None:

@@ -47,7 +47,7 @@ def apply(
     slices += [entry_of(db, act.stream, slice_id) for slice_id in act.again if slice_id != act.slice]
     for before in slices:
         rewrite(db, before, after_retraction(before, act))
-    _forget_batches(db, act.stream, slices)
+    forget_batches(db, act.stream, slices)
     progress_acts.replace(db, act.stream, clocks, progress)
     saw_version(db, act.stream, "raw", raw_version)
     saw_version(db, act.stream, "quarantine", quarantine_version)
@@ -57,7 +57,7 @@ def apply(
     return True
 
 
-def _forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
+def forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
     """Those that none of their slices is left in; one look at the ledger for all of them."""
     touched = json.dumps(sorted({entry.batch for entry in slices if entry.batch is not None}))
     db.execute(

@@ -16,9 +16,11 @@ SLICE_COLUMNS: Final = (
     "declared_start", "declared_end", "status", "records", "accepted", "duplicate", "conflict",
     "rejected", "late", "rejects", "observed_start", "observed_end", "watermark", "batch", "error",
     "landings", "metadata", "attempt", "judgement", "accepted_before", "retracted_at", "retract_reason",
+    "retried", "failures", "retry_at", "failed_as",
 )  # fmt: skip
+TRIES: Final = ("failures", "retry_at", "failed_as")  # of a slice: what only the state knows
 TOTALS: Final = (
-    "pending_slices", "accepted_slices", "failed_slices", "retracted_slices", "landings", "bytes",
+    "pending_slices", "accepted_slices", "failed_slices", "retracted_slices", "landings", "retried", "bytes",
     "records", "accepted", "duplicate", "conflict", "rejected", "late",
 )  # fmt: skip
 RECEIPT_COLUMNS: Final = (
@@ -36,7 +38,8 @@ def to_row(entry: SliceEntry) -> tuple[Value, ...]:
         counts.accepted, counts.duplicate, counts.conflict, counts.rejected, counts.late,
         rejects_text(counts.rejects), *bounds(entry.observed), entry.watermark, entry.batch,
         entry.error, entry.landings, new.metadata, entry.attempt, entry.judgement, entry.accepted_before,
-        entry.retracted_at, entry.retract_reason,
+        entry.retracted_at, entry.retract_reason, entry.retried, entry.failures, entry.retry_at,
+        entry.failed_as,
     )  # fmt: skip
 
 
@@ -45,7 +48,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
         seq, id_, stream, source, name, format_, codec, path, size, arrival, declared_start, declared_end,
         status, records, accepted, duplicate, conflict, rejected, late, rejects, observed_start,
         observed_end, watermark, batch, error, landings, metadata, attempt, judgement, accepted_before,
-        retracted_at, retract_reason,
+        retracted_at, retract_reason, retried, failures, retry_at, failed_as,
     ) = row  # fmt: skip
     return SliceEntry(
         seq=whole(seq),
@@ -82,6 +85,10 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
         accepted_before=whole_or_none(accepted_before),
         retracted_at=whole_or_none(retracted_at),
         retract_reason=text_or_none(retract_reason),
+        retried=whole(retried or 0),  # a row on Redis may be older than this
+        failures=whole(failures or 0),
+        retry_at=whole_or_none(retry_at),
+        failed_as=text_or_none(failed_as),
     )
 
 
@@ -91,6 +98,7 @@ def contribution(entry: SliceEntry) -> dict[str, int]:
     parts = {
         f"{entry.status.value}_slices": 1,
         "landings": entry.landings,
+        "retried": entry.retried,
         "bytes": entry.slice.size,
         "records": counts.records,
         "accepted": counts.accepted,

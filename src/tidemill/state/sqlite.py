@@ -27,6 +27,7 @@ from tidemill.state import (
     queue_acts,
     receipt_acts,
     retract_acts,
+    retry_acts,
     window_acts,
 )
 from tidemill.state.acts import ENTRY, TILE
@@ -43,6 +44,7 @@ from tidemill.state.protocol import (
 from tidemill.state.rows import TOTALS, from_row
 from tidemill.state.schema import connect, storage_errors
 
+LOGGED: Final = "('landings', 'retried')"  # what the landing log has lines of
 STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"  # as the partial index says it, so it is used
 
 
@@ -74,7 +76,7 @@ class SqliteState:
 
     def landings(self) -> int:
         with self._read() as db:
-            total = db.execute("SELECT coalesce(sum(value), 0) FROM totals WHERE name = 'landings'")
+            total = db.execute(f"SELECT coalesce(sum(value), 0) FROM totals WHERE name IN {LOGGED}")
             return int(total.fetchone()[0])
 
     def slice(self, id_or_prefix: str) -> SliceEntry | None:
@@ -259,6 +261,24 @@ class SqliteState:
     ) -> bool:
         with self._write() as db:
             return retract_acts.apply(db, act, clocks, raw_version, quarantine_version, progress)
+
+    # -- slices that failed
+
+    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+        with self._read() as db:
+            return retry_acts.failing(db, stream, now, declared, limit)
+
+    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
+        with self._write() as db:
+            retry_acts.postpone(db, slice_id, error, retry_at)
+
+    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
+        with self._write() as db:
+            return retry_acts.send_again(db, slice_ids)
+
+    def hasten(self, stream: str) -> int:
+        with self._write() as db:
+            return retry_acts.hasten(db, stream)
 
     # -- windows
 

@@ -57,7 +57,8 @@ from tidemill.streaming.verify import Difference, check
 
 log = logging.getLogger(__name__)
 
-EXPIRED: Final = "expired"  # what a commit of raw says of itself that only lets go of what is old
+EXPIRED: Final = "expired"  # what a commit of raw says of itself that only lets go of what is old …
+PACKED: Final = "packed"  # … and one that puts the same rows into other parts
 OPEN: Final = "_open"  # folder of the rows of open windows; readers of the table skip it
 
 
@@ -315,11 +316,19 @@ class Refresher:
             commits = look.raw.commits(after=mark.raw)
         except StorageError:  # trimmed
             return None
-        commits = [commit for commit in commits if EXPIRED not in commit.info]  # what they took is sealed
-        if any(commit.removed for commit in commits):
-            return None
+        added: dict[str, None] = {}
+        for commit in commits:
+            if EXPIRED in commit.info:  # what it took is sealed
+                continue
+            if PACKED not in commit.info:
+                if commit.removed:
+                    return None
+                added |= dict.fromkeys(commit.added)
+            elif not added.keys().isdisjoint(commit.removed):  # what is new is among others now
+                added = {path: None for path in added if path not in set(commit.removed)}
+                added |= dict.fromkeys(commit.added)
         parts = look.snapshot.by_path
-        return [parts[path] for commit in commits for path in commit.added if path in parts]
+        return [parts[path] for path in added if path in parts]
 
     def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
         """The used rows of new parts that count where windows may be out already; None: there are none."""

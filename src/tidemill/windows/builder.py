@@ -175,7 +175,8 @@ class Builders:
         snapshot = self.yard.raw(name)
         by_day: dict[str, list[Part]] = {}
         for part in snapshot.parts if snapshot is not None else ():
-            by_day.setdefault(part.partition["day"], []).append(part)
+            if part.rows:
+                by_day.setdefault(part.partition["day"], []).append(part)
         windows, read = [], {}
         for build in builds:
             span = build.key.interval

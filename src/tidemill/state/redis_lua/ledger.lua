@@ -4,9 +4,12 @@
 --   ledger:STREAM:STATUS zset  places
 --   totals:STREAM, versions:STREAM   hashes;   runs:STREAM   list
 --   clocks:STREAM       hash   source -> "max_seen watermark arrival";   progress:STREAM   hash
+--   retries:STREAM      zset   "retry_at place" of slices that failed and are tried by time, by text
+--   unread:STREAM       zset   "failed_as place" of the other failed ones, by text
 --   batches:STREAM      set;   batch_slices:STREAM  hash   batch -> how many slices it decided last
 
 local STATUSES = { 'pending', 'accepted', 'failed', 'retracted' }
+local AT_ONCE = '09223372036854775808' -- the instant 0
 local COUNTED = { 'records', 'accepted', 'duplicate', 'conflict', 'rejected', 'late' }
 
 local function place_of(id)
@@ -37,6 +40,7 @@ local function count(row, sign)
   end
   add(totals, row.status .. '_slices', sign)
   add(totals, 'landings', sign * tonumber(row.landings))
+  add(totals, 'retried', sign * tonumber(row.retried or '0'))
   add(totals, 'bytes', sign * tonumber(row.size))
   if row.status == 'retracted' then
     return -- it is there, but its records are not
@@ -49,8 +53,23 @@ local function count(row, sign)
   end
 end
 
+-- Takes a slice that failed out of the list of those to be tried again, or puts it there.
+local function list_failed(command, row)
+  if row.status ~= 'failed' then
+    return
+  end
+  local name = row.retry_at and key('retries', row.stream) or key('unread', row.stream)
+  local member = (row.retry_at or row.failed_as or '') .. ' ' .. row.seq
+  if command == 'ZADD' then
+    call('ZADD', name, 0, member)
+  else
+    call('ZREM', name, member)
+  end
+end
+
 local function insert(row)
   put_slice(row)
+  list_failed('ZADD', row)
   call('ZADD', key('ids'), 0, row.id .. ':' .. row.seq)
   call('ZADD', key('ledger', row.stream, row.status), row.seq, row.seq)
   call('SADD', key('streams'), row.stream)
@@ -60,6 +79,8 @@ end
 -- Puts `after` in the place of `before`: row, index, totals.
 local function change(before, after)
   count(before, -1)
+  list_failed('ZREM', before)
+  list_failed('ZADD', after)
   put_slice(after)
   if before.status ~= after.status then
     call('ZREM', key('ledger', before.stream, before.status), before.seq)
@@ -73,10 +94,12 @@ function act.enter(ask)
   for i, row in ipairs(ask.rows) do
     local place = place_of(row.id)
     if place then
-      local known = slice_at(place)
+      local known, before = slice_at(place), slice_at(place)
       known.landings = tostring(tonumber(known.landings) + 1)
-      put_slice(known)
-      call('HINCRBY', key('totals', known.stream), 'landings', 1)
+      if known.status == 'failed' and known.retry_at then
+        known.retry_at = AT_ONCE
+      end
+      change(before, known)
       entered[i] = cjson.encode(known)
     else
       row.seq = tostring(call('INCR', key('last')))
@@ -90,7 +113,9 @@ end
 function look.landings()
   local sum = 0
   for _, stream in ipairs(streams()) do
-    sum = sum + tonumber(call('HGET', key('totals', stream), 'landings') or 0)
+    for _, count in ipairs(call('HMGET', key('totals', stream), 'landings', 'retried')) do
+      sum = sum + tonumber(count or 0)
+    end
   end
   return { 'ok', sum }
 end

@@ -136,6 +136,7 @@ function act.apply_batch(ask)
     for _, name in ipairs(ask.decides) do
       after[name] = result.row[name]
     end
+    after.failures = after.status == 'failed' and tostring(tonumber(before.failures or '0') + 1) or '0'
     change(before, after)
     known[result.id] = after
     if after.status == 'accepted' then

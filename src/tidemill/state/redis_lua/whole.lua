@@ -83,13 +83,27 @@ local function add_progress(stream)
   end
 end
 
+-- Formats 1 and 2 did not try failed slices again: what they failed by is not known, so that they are tried once.
+local function add_tries(stream)
+  for _, place in ipairs(call('ZRANGE', key('ledger', stream, 'failed'), 0, -1)) do
+    local row = slice_at(place)
+    row.failures, row.failed_as = '1', ''
+    put_slice(row)
+    list_failed('ZADD', row)
+  end
+end
+
 -- Brings the current state up to date; whoever still has an older script is refused from then on.
 local function upgrade()
   local current = call('GET', at('current'))
-  if current and call('GET', at('format')) == '1' then
+  local format = tonumber(call('GET', at('format')) or FORMAT)
+  if current and format < FORMAT then
     NS = at(current) .. ':'
     for _, stream in ipairs(streams()) do
-      add_progress(stream)
+      if format < 2 then
+        add_progress(stream)
+      end
+      add_tries(stream)
     end
   end
   call('SET', at('format'), FORMAT)

@@ -1,0 +1,216 @@
+"""Which slices of raw are packed together: so many, or so many bytes, oldest first, each once.
+
+The rule is pure; what it chooses from is read from the log of raw, its parts and the ledger. Nothing is
+changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidemill.accept.standins import HOLDS, REST, batch_of, is_packed, is_shared, names_in, stands_for_expired
+from tidemill.config.packing import Pack
+from tidemill.lake.parts import read_footer
+from tidemill.lake.snapshot import Part
+from tidemill.lake.table import Table
+from tidemill.model.slices import SliceEntry, SliceStatus
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+    from tidemill.state.protocol import State
+
+PAGE: Final = 500  # slices of the ledger that are looked at together
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A slice with rows in raw, as the choice sees it."""
+
+    id: str
+    seq: int  # place in the ledger
+    start: int  # of what it covers, as declared or else as observed
+    rows: int
+    bytes: int  # about, of the parts that its rows are in
+    parts: tuple[str, ...] = ()  # those that can hold its rows
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Slices that are packed together."""
+
+    slices: tuple[str, ...]  # oldest first
+    rows: int
+    bytes: int
+    parts: tuple[str, ...] = ()  # those that can hold their rows
+
+    @property
+    def days(self) -> tuple[str, ...]:
+        """Partitions that they may have rows in."""
+        return tuple(sorted({path.partition("/")[0].removeprefix("day=") for path in self.parts}))
+
+
+def groups(waiting: Iterable[Waiting], pack: Pack, packed: Collection[str] = ()) -> list[Group]:
+    """Full groups, oldest slices first; the slices behind the last one wait. A group is full once it has so
+    many slices, or so many bytes, whatever comes first."""
+    found: list[Group] = []
+    current: list[Waiting] = []
+    size = 0
+    for each in sorted(waiting, key=_age):
+        if each.id in packed:
+            continue
+        current.append(each)
+        size += each.bytes
+        if len(current) >= pack.slices or size >= pack.bytes:
+            found.append(_group(current))
+            current, size = [], 0
+    return found
+
+
+def _age(one: Waiting) -> tuple[int, int]:
+    return one.start, one.seq
+
+
+def _group(members: Sequence[Waiting]) -> Group:
+    return Group(
+        slices=tuple(one.id for one in members),
+        rows=sum(one.rows for one in members),
+        bytes=sum(one.bytes for one in members),
+        parts=tuple(sorted({path for one in members for path in one.parts})),
+    )
+
+
+# -- what there is
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """A part that packing made. Instants are microseconds."""
+
+    path: str  # relative to the table
+    slices: tuple[str, ...]
+    rows: int
+    bytes: int
+    min_time: int
+    max_time: int
+    created_at: int
+
+
+def packed_parts(raw: Table) -> list[PackedPart]:
+    """The packed parts of a table, by path; what only waits beside them is not among them."""
+    found = []
+    for part in raw.snapshot().parts:
+        if part.rows and is_packed(part):
+            footer = read_footer(raw.root / part.path)
+            times = [int(str(footer[name])) for name in ("min_time", "max_time", "created_at")]
+            slices = tuple(names_in(footer, HOLDS))
+            found.append(PackedPart(part.path, slices, part.rows, part.size, *times))
+    return found
+
+
+def packed_slices(raw: Table) -> frozenset[str]:
+    return frozenset(name for part in packed_parts(raw) for name in part.slices)
+
+
+class Shelf(Protocol):
+    """Where slices lie. An acceptor is one; who only looks needs no more."""
+
+    @property
+    def stream(self) -> Stream: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def raw(self) -> Table: ...
+
+
+def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
+    """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them), oldest first;
+    none while slices wait to be judged again."""
+    state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
+    if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
+        return []
+    raw.refresh()
+    places = _Places(raw, packed_too=packed_too)
+    if not places.parts:
+        return []
+    known = frozenset() if packed_too else packed_slices(raw)
+    entries = list(_with_rows(state, stream, known, places))
+    where = {entry.id: places.of(entry) for entry in entries}
+    claimed: dict[str, int] = {}  # rows of slices that may be in a part
+    for entry in entries:
+        for part in where[entry.id]:
+            claimed[part.path] = claimed.get(part.path, 0) + entry.counts.accepted
+    found = [_waiting(entry, where[entry.id], claimed) for entry in entries if where[entry.id]]
+    return sorted(found, key=_age)
+
+
+def _with_rows(state: State, stream: str, known: Collection[str], places: _Places) -> Iterator[SliceEntry]:
+    """Accepted slices with rows, but for the known ones, from the newest on. It ends once all rows that there
+    are have been met, so that a long history need not be read for a few slices at its end."""
+    left, before = places.rows, None
+    while left is None or left > 0:
+        page = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=PAGE, before=before)
+        if not page:
+            return
+        before = page[-1].seq
+        for entry in page:
+            if entry.counts.accepted and entry.id not in known:
+                left = None if left is None else left - entry.counts.accepted
+                yield entry
+
+
+class _Places:
+    """Parts by what they can hold the rows of."""
+
+    def __init__(self, raw: Table, *, packed_too: bool) -> None:
+        every = raw.snapshot().parts
+        self.parts = [part for part in every if part.rows]
+        # Of those that are looked for; None where the ledger counts some that are gone.
+        there = sum(part.rows for part in self.parts if packed_too or not is_packed(part))
+        self.rows = None if any(map(stands_for_expired, every)) else there
+        self._by_batch: dict[str, list[Part]] = {}
+        self._by_slice: dict[str, list[Part]] = {}
+        for part in self.parts:
+            if is_shared(part):
+                footer = read_footer(raw.root / part.path)
+                named = names_in(footer, REST) + (names_in(footer, HOLDS) if packed_too else [])
+                for name in named:
+                    self._by_slice.setdefault(name, []).append(part)
+            elif (batch := batch_of(part)) is not None:
+                self._by_batch.setdefault(batch, []).append(part)
+
+    def of(self, entry: SliceEntry) -> list[Part]:
+        span = entry.observed
+        if span is None:
+            return []
+        own = [
+            part
+            for part in self._by_batch.get(str(entry.batch), ())
+            if part.may_hold("event_time", span.start, span.end - 1)
+            and part.may_hold("slice", entry.id, entry.id)
+        ]
+        return [*own, *self._by_slice.get(entry.id, ())]
+
+
+def _waiting(entry: SliceEntry, parts: Sequence[Part], claimed: Mapping[str, int]) -> Waiting:
+    bounds, rows = entry.bounds, entry.counts.accepted
+    assert bounds is not None, entry.id
+    size = sum(part.size * rows // claimed[part.path] for part in parts)
+    return Waiting(entry.id, entry.seq, bounds.start, rows, size, tuple(part.path for part in parts))
+
+
+def regrouped(waiting: Iterable[Waiting], pack: Pack, raw: Table) -> list[Group]:
+    """All slices grouped anew, from the oldest, but for groups that stand as they would be."""
+    return [group for group in groups(waiting, pack) if not _stands(group, raw)]
+
+
+def _stands(group: Group, raw: Table) -> bool:
+    """Whether the slices of a group are packed together already, and with no others."""
+    live = raw.snapshot().by_path
+    parts = [live[path] for path in group.parts if path in live]
+    if not all(is_packed(part) for part in parts):
+        return False
+    held = [set(names_in(read_footer(raw.root / part.path), HOLDS)) for part in parts]
+    days = [part.partition["day"] for part in parts]
+    return len(set(days)) == len(days) and set().union(*held) == set(group.slices)

@@ -1,0 +1,149 @@
+"""The packing kernel: rows of some slices out of raw parts of one day, as one part, in the order of raw.
+
+No row is changed, and none is decoded further than its columns. It writes to staging alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.accept.tables import RAW, RAW_STATS
+from tidemill.lake.parts import StagedPart, open_part, write_part
+from tidemill.model.time import DAY
+from tidemill.records.arrays import Ints
+from tidemill.records.arrow import one
+
+ROW_GROUP: Final = 16_384  # rows: what a search decodes for one hit
+CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written as codes
+_COLUMNS: Final = [name for name in RAW.names if name != "day"]
+_TENANT_BITS: Final = 26  # above the microseconds of a day
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteUnit:
+    """One part to write. `span` is of the event times of the rows that are wanted, both ends included."""
+
+    inputs: Sequence[str]
+    seqs: Mapping[str, int]  # the slices whose rows are wanted, with their places in the ledger
+    span: tuple[int, int]
+    day: str
+    folder: str
+    name: str
+    footer: Mapping[str, object]
+    sort: bool = True  # False: they stand in the order of raw already
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The part, and the first and last event time in it; None when there was no row."""
+
+    part: StagedPart | None
+    first: int = 0
+    last: int = 0
+
+
+def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
+    found = [table for path in unit.inputs for table in _rows(path, unit)]
+    if not found:
+        yield Rewritten(None)
+        return
+    rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
+    times = _ints(rows, "event_time")
+    if rows.column("event_type").null_count == rows.num_rows:  # of a stream that declares none
+        place = rows.schema.get_field_index("event_type")
+        rows = rows.set_column(place, "event_type", pa.nulls(rows.num_rows, pa.string()))
+    first, last = int(times.min()), int(times.max())
+    part = write_part(
+        Path(unit.folder),
+        unit.name,
+        rows,
+        partition={"day": unit.day},
+        footer={**unit.footer, "rows": rows.num_rows, "min_time": first, "max_time": last},
+        stats_columns=RAW_STATS,
+        row_group_rows=ROW_GROUP,
+        order=pa.array(_order(rows, times, unit.seqs)) if unit.sort else None,
+    )
+    yield Rewritten(part, first, last)
+
+
+def _rows(path: str, unit: RewriteUnit) -> Iterator[pa.Table]:
+    """Row groups that can not have a wanted row are not read, those that have none by their slices only."""
+    low, high = unit.span
+    with open_part(path, CODED) as file:
+        for group in range(file.num_row_groups):
+            if not _may_hold(file, group, low, high):
+                continue
+            slices = one(file.read_row_group(group, ["slice"], use_threads=False).column("slice"))
+            known = np.array([name in unit.seqs for name in slices.dictionary.to_pylist()], np.bool_)
+            wanted = known[slices.indices.to_numpy(zero_copy_only=False)]
+            if not wanted.any():
+                continue
+            rows = file.read_row_group(group, _COLUMNS, use_threads=False).select(_COLUMNS)
+            yield rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _may_hold(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
+    place = file.schema_arrow.get_field_index("event_time")
+    stats = file.metadata.row_group(group).column(place).statistics
+    if stats is None or not stats.has_min_max:
+        return True
+    return bool(stats.min_raw <= high and stats.max_raw >= low)
+
+
+def _order(rows: pa.Table, times: Ints, seqs: Mapping[str, int]) -> Ints:
+    """By tenant, event time and arrival: place of the slice in the ledger, then line."""
+    tenant = _ranks(rows, "tenant")
+    in_day = times - times[0] // DAY * DAY
+    assert in_day.min() >= 0, "rows of one day"
+    assert in_day.max() < DAY, "rows of one day"
+    if int(tenant.max()) < 1 << _TENANT_BITS:
+        key = (tenant << 37) | in_day  # a day has fewer than 2**37 microseconds
+        order = np.argsort(key, kind="stable")  # finds the sorted pieces and merges them
+    else:
+        order = np.lexsort((in_day, tenant))
+        key = np.cumsum(np.append(0, _differs(tenant[order]) | _differs(in_day[order])))[_inverse(order)]
+    same = ~_differs(key[order])
+    if same.any():
+        tied = np.append(same, False) | np.append(False, same)
+        mine = order[tied]
+        place = _codes(rows, "slice")
+        seq = np.array([seqs[name] for name in place[0]], np.int64)[place[1][mine]]
+        line = one(rows.column("line")).to_numpy()[mine]
+        order[tied] = mine[np.lexsort((line, seq, key[mine]))]
+    return order
+
+
+def _differs(values: Ints) -> np.ndarray:
+    return values[1:] != values[:-1]
+
+
+def _inverse(order: Ints) -> Ints:
+    back = np.empty(order.size, np.int64)
+    back[order] = np.arange(order.size)
+    return back
+
+
+def _codes(rows: pa.Table, name: str) -> tuple[list[str], Ints]:
+    column = one(rows.column(name))
+    codes: Ints = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return column.dictionary.to_pylist(), codes
+
+
+def _ranks(rows: pa.Table, name: str) -> Ints:
+    """Codes in the order of their texts, as bytes."""
+    texts, codes = _codes(rows, name)
+    rank = np.empty(len(texts), np.int64)
+    rank[sorted(range(len(texts)), key=lambda code: texts[code].encode())] = np.arange(len(texts))
+    return rank[codes]
+
+
+def _ints(rows: pa.Table, name: str) -> Ints:
+    values: Ints = one(rows.column(name)).cast(pa.int64()).to_numpy()
+    return values

@@ -1,0 +1,56 @@
+"""The commands about large parts: pack makes them, manifest says what is in them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+
+
+@command(
+    "pack",
+    Panel.FEED,
+    "tidemill pack --explain",
+    "tidemill pack requests",
+    "tidemill pack requests --rebuild",
+)
+def pack(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    rebuild: Annotated[
+        bool,
+        typer.Option("--rebuild", metavar="", help="Pack all slices anew, those that are packed as well."),
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Pack the rows of many small slices into large sorted parts; `tidemill run` does so by itself.
+
+    The oldest slices come first, as many at once as the stream says (`pack: {slices, bytes}`); what is left
+    waits for more. No row is changed, and each slice is packed once. With --rebuild all are packed anew, in
+    the order of their time: the same rows, better placed for reading.
+    """
+    if explain:
+        with session.mill() as mill:
+            steps = mill.packer.plan(stream, rebuild=rebuild)
+            session.out.packing.packing(steps, None, mill.packer.waiting(stream, rebuild=rebuild))
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        done = mill.packer.pack(stream, rebuild=rebuild)
+        waiting = mill.packer.waiting(stream)
+    session.out.packing.packing([one.step for one in done], done, waiting)
+    return OK
+
+
+@command("manifest", Panel.LOOK, "tidemill manifest requests", "tidemill manifest requests --output json")
+def manifest(
+    session: Session, stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")]
+) -> int:
+    """Print which slices are packed in which part of raw, with rows and times, from the log of the table."""
+    with session.mill() as mill:
+        session.out.packing.manifest(mill.packer.manifest(stream))
+    return OK

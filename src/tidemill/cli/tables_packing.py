@@ -1,0 +1,42 @@
+"""What was packed or would be, as lines for people.
+
+What came from outside is shown with escapes and never read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.cli.tables import Piece, many, size
+
+if TYPE_CHECKING:
+    from tidemill.packing import Packed, PackLook, PackStep
+
+
+def packing_lines(
+    steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: Mapping[str, int]
+) -> Iterator[list[Piece]]:
+    """The plan, group by group; or what became of it. Then what waits."""
+    if done is None:
+        for step in steps:
+            days = step.days[0] if len(step.days) == 1 else f"{step.days[0]} to {step.days[-1]}"
+            parts = f"{many(step.rows, 'row')} in {many(step.parts_before, 'part')}, {size(step.bytes)}"
+            yield [(step.stream, "bold"), f": {many(len(step.slices), 'slice')} to pack, {parts}, of {days}"]
+    for one in done or ():
+        before, after = size(one.bytes_before), size(one.bytes_after)
+        told = f"{many(len(one.slices), 'slice')}, {many(one.rows, 'row')} in {many(len(one.parts), 'part')}"
+        yield [("packed ", "green"), (one.stream, "bold"), f": {told}, {before} before, {after} now"]
+    if not steps:
+        yield ["nothing to pack"]
+    for stream, count in waiting.items():
+        if count:
+            verb = "waits" if count == 1 else "wait"
+            yield [(stream, "bold"), f": {many(count, 'slice')} {verb} until there are enough"]
+
+
+def look_words(of: PackLook) -> str:
+    """What a round packed: `128 slices packed, 4,000 rows in 2 parts`."""
+    slices = sum(len(one.slices) for one in of.packed)
+    rows, parts = sum(one.rows for one in of.packed), sum(len(one.parts) for one in of.packed)
+    return f"{many(slices, 'slice')} packed, {many(rows, 'row')} in {many(parts, 'part')}"

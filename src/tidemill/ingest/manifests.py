@@ -1,0 +1,298 @@
+"""A raw manifest: what a collector asked a request/response feed for, and how far each answer has come.
+
+Pure: it reads text that came from outside and says by its place what is wrong with it. It opens no response,
+and a name in it never leads out of the folder of the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePath, PurePosixPath
+from typing import Final
+
+from tidemill.model.errors import InputError
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
+
+FILE_NAME: Final = "manifest.json"
+MAX_BYTES: Final = 64 << 20
+MAX_SLICES: Final = 250_000
+MILLISECOND: Final = 1000
+_FACTS: Final = ("source", "kind", "symbol", "interval", "limit")
+_HINT: Final = 'one JSON object with "slices": [{"hash", "status", "start_ms", "end_ms", "response"}]'
+_BOUNDS: Final = "bounds are half-open: start_ms and end_ms in milliseconds, or start and end as instants"
+_INSIDE: Final = "name a file in the folder of the manifest, such as responses/e901567f.json"
+_HASH: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LIMIT: Final = re.compile(r"limit=([0-9]{1,9})")
+
+
+class RawStatus(StrEnum):
+    """How far an answer has come; only what is OK is complete."""
+
+    OK = "ok"  # all of it is there
+    PARTIAL = "partial"  # some of it, so far
+    FAILED = "failed"
+    EMPTY = "empty"  # there was nothing
+    MISSING = "missing"  # not asked for yet, or lost
+
+
+@dataclass(frozen=True, slots=True)
+class RawDataset:
+    """What the feed is of, as far as it is known."""
+
+    source: str | None = None
+    kind: str | None = None
+    symbol: str | None = None
+    interval: str | None = None
+    limit: int | None = None
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        found = (("source", self.source), ("kind", self.kind), ("symbol", self.symbol))
+        told: dict[str, str | int] = {key: value for key, value in found if value is not None}
+        if self.interval is not None:
+            told["interval"] = self.interval
+        if self.limit is not None:
+            told["limit"] = self.limit
+        return told
+
+    @property
+    def name(self) -> str:
+        """What the source of its slices is called: each dataset has its own watermark."""
+        return "/".join(f"limit={v}" if k == "limit" else str(v) for k, v in self.facts.items()) or "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class RawSlice:
+    """An answer, or the lack of one. One that is OK has bounds and a response."""
+
+    hash: str
+    status: RawStatus
+    declared: Interval | None
+    response: PurePosixPath  # from the folder of the manifest, and inside of it
+    where: str  # its place in the manifest
+    error: str | None = None  # what the collector says is wrong with it
+
+
+@dataclass(frozen=True, slots=True)
+class RawManifest:
+    """A manifest that was read: what is sound of it, and what is wrong with the rest."""
+
+    dataset: RawDataset
+    slices: Sequence[RawSlice]
+    wrong: Sequence[InputError] = ()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Slices by status, in the order of `RawStatus`; those that there are."""
+        found = Counter(one.status for one in self.slices)
+        return {status.value: found[status] for status in RawStatus if found[status]}
+
+
+def metadata_of(dataset: RawDataset, hash_: str) -> str:
+    """What the ledger keeps of a slice from a manifest, as canonical JSON."""
+    said = {"dataset": dataset.facts, "slice_hash": hash_}
+    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def is_from_manifest(hash_: str, metadata: str | None) -> bool:
+    """Whether `metadata_of` made it for this hash."""
+    return metadata is not None and metadata.endswith(f'"slice_hash":"{hash_}"}}')
+
+
+def facts_of(metadata: str | None) -> dict[str, object]:
+    """What `metadata_of` says of the dataset; nothing when it was not made there."""
+    try:
+        said = json.loads(metadata or "null")
+    except (ValueError, RecursionError):
+        return {}
+    facts = said.get("dataset") if isinstance(said, dict) and "slice_hash" in said else None
+    return {key: facts[key] for key in _FACTS if key in facts} if isinstance(facts, dict) else {}
+
+
+def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
+    """The manifest in a JSON text that stands in `folder`. InputError when it is none; a mistake in one of
+    its slices is told among what is wrong, and keeps no other out."""
+    whole = _parse(text, where)
+    listed = whole.get("slices")
+    if not isinstance(listed, list | dict):
+        what = "is missing" if listed is None else "is neither a list nor an object"
+        raise InputError(f"slices {what}", where=where, hint=_HINT)
+    if len(listed) > MAX_SLICES:
+        raise InputError(
+            f"has {len(listed):,} slices", where=where, hint=f"at most {MAX_SLICES:,} of one dataset are read"
+        )
+    dataset = _dataset(whole.get("dataset"), where, folder)
+    slices: dict[str, RawSlice] = {}
+    wrong: list[InputError] = []
+    for place, entry in _entries(listed):
+        try:
+            one = _slice(entry, f"{where}: {place}")
+            if one.hash in slices:
+                first = slices[one.hash].where.removeprefix(f"{where}: ")
+                raise _wrong(one.where, f"hash {one.hash} is there twice, first at {first}", "list it once")
+            slices[one.hash] = one
+        except InputError as error:
+            wrong.append(error)
+    return RawManifest(dataset, tuple(slices.values()), tuple(wrong))
+
+
+def dataset_of_folder(folder: PurePath) -> RawDataset:
+    """What `…/source/kind/raw/SYMBOL/interval/limit=N` says; nothing when it is another folder."""
+    parts = folder.parts[len(folder.anchor) > 0 :][-6:]
+    limit = _LIMIT.fullmatch(parts[-1]) if len(parts) == 6 and parts[2] == "raw" else None
+    if limit is None:
+        return RawDataset()
+    source, kind, _, symbol, interval, _ = parts
+    return RawDataset(source, kind, symbol, interval, int(limit[1]))
+
+
+def _parse(text: bytes, where: str) -> dict[str, object]:
+    if len(text) > MAX_BYTES:
+        hint = f"at most {MAX_BYTES >> 20} MiB are read: keep what is older in a folder of its own"
+        raise InputError("is too large for a manifest", where=where, hint=hint)
+    try:
+        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, hint=_HINT) from None
+    if not isinstance(found, dict):
+        raise InputError("is not a JSON object", where=where, hint=_HINT)
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r} is there twice in one object")
+    return found
+
+
+def _entries(listed: list[object] | dict[str, object]) -> Iterator[tuple[str, object]]:
+    """Each with its place. In an object the keys are the hashes."""
+    if isinstance(listed, list):
+        yield from ((f"slices[{number}]", entry) for number, entry in enumerate(listed))
+        return
+    for hash_, entry in listed.items():
+        place = f"slices[{json.dumps(hash_[:40])}]"
+        if isinstance(entry, dict) and entry.get("hash", hash_) == hash_:
+            yield place, {**entry, "hash": hash_}
+        else:
+            yield place, {"hash": None, "said": entry}
+
+
+def _wrong(where: str, what: str, hint: str) -> InputError:
+    return InputError(what, where=where, hint=hint)
+
+
+def _slice(entry: object, where: str) -> RawSlice:
+    if not isinstance(entry, dict):
+        raise _wrong(where, "is not an object", _HINT)
+    hash_ = entry.get("hash")
+    if not isinstance(hash_, str) or not _HASH.fullmatch(hash_):
+        raise _wrong(
+            f"{where}.hash", "is no hash", "1 to 128 letters, digits, _, . or -; its key in an object"
+        )
+    status = _status(entry.get("status"), f"{where}.status")
+    declared = _bounds(entry, where)
+    if declared is None and status is RawStatus.OK:
+        raise _wrong(where, "does not say which time it covers", _BOUNDS)
+    error = entry.get("error")
+    said = error if isinstance(error, str) or error is None else json.dumps(error, ensure_ascii=False)
+    response = _response(entry.get("response"), hash_, f"{where}.response")
+    return RawSlice(hash_, status, declared, response, where, said)
+
+
+def _status(given: object, where: str) -> RawStatus:
+    try:
+        return RawStatus(given.lower() if isinstance(given, str) else "")
+    except ValueError:
+        what = "is missing" if given is None else f"is {str(given)[:40]!r}"
+        raise _wrong(where, what, f"statuses: {', '.join(RawStatus)}") from None
+
+
+def _bounds(entry: Mapping[str, object], where: str) -> Interval | None:
+    start, end = (_instant(entry, key, where) for key in ("start", "end"))
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise _wrong(where, f"has no {'start' if start is None else 'end'}", _BOUNDS)
+    if end <= start:
+        raise _wrong(where, "ends before it starts, or covers no time", _BOUNDS)
+    return Interval(start, end)
+
+
+def _instant(entry: Mapping[str, object], key: str, where: str) -> int | None:
+    """By milliseconds, or as text; when both are there they say the same."""
+    in_ms, text = entry.get(f"{key}_ms"), entry.get(key)
+    found: list[int] = []
+    if in_ms is not None:
+        if not isinstance(in_ms, int) or isinstance(in_ms, bool):
+            raise _wrong(f"{where}.{key}_ms", "is not a whole number of milliseconds", _BOUNDS)
+        if not MIN_INSTANT <= in_ms * MILLISECOND <= MAX_INSTANT:
+            raise _wrong(
+                f"{where}.{key}_ms", "is out of range", "milliseconds since 1970, not micro- or nano-"
+            )
+        found.append(in_ms * MILLISECOND)
+    if text is not None:
+        if not isinstance(text, str):
+            raise _wrong(f"{where}.{key}", "is not an instant such as 2024-01-15T12:00:00Z", _BOUNDS)
+        try:
+            found.append(parse_instant(text))
+        except InputError as error:
+            raise _wrong(f"{where}.{key}", f"is wrong: {error.message}", error.hint) from None
+    if len(set(found)) > 1:
+        raise _wrong(f"{where}.{key}", f"is another instant than {key}_ms", "give one of the two")
+    return found[0] if found else None
+
+
+def _response(given: object, hash_: str, where: str) -> PurePosixPath:
+    if given is None:
+        return PurePosixPath("responses", f"{hash_}.json")
+    if not isinstance(given, str) or not given.strip() or len(given) > 1024:
+        raise _wrong(where, "is not the name of a file", _INSIDE)
+    path = PurePosixPath(given)
+    if "\0" in given or "\\" in given or "://" in given or path.is_absolute() or ".." in path.parts:
+        raise _wrong(where, f"leads out of the folder: {given[:80]!r}", _INSIDE)
+    return path
+
+
+def _dataset(given: object, where: str, folder: PurePath) -> RawDataset:
+    """As the manifest says it; what it leaves out, as the names of its folders do."""
+    said = dataset_of_folder(folder)
+    if given is None:
+        return said
+    if not isinstance(given, dict):
+        raise InputError("dataset is not an object", where=where, hint='{"source", "kind", "symbol", …}')
+    limit = given.get("limit", said.limit)
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise InputError(
+            "dataset.limit is not a number of rows", where=where, hint="write 500, or leave it out"
+        )
+    return RawDataset(
+        source=_word(given, "source", said.source, where),
+        kind=_word(given, "kind", said.kind, where),
+        symbol=_word(given, "symbol", said.symbol, where),
+        interval=_word(given, "interval", said.interval, where),
+        limit=limit,
+    )
+
+
+def _word(given: Mapping[str, object], key: str, otherwise: str | None, where: str) -> str | None:
+    found = given.get(key)
+    if found is None:
+        return otherwise
+    if not isinstance(found, str) or not found.strip() or len(found) > 128 or not found.isprintable():
+        raise InputError(
+            f"dataset.{key} is not a short text", where=where, hint="write some, or leave it out"
+        )
+    return found

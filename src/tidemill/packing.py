@@ -1,0 +1,274 @@
+"""`pack` and `manifest`: the rows of many small slices become large sorted parts of raw, each slice once.
+
+Part of the mill. Running and explaining share one plan. It decides what is packed and when; how, and that no
+row is changed or lost on the way, is the business of `accept`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidemill import rounds
+from tidemill.accept.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
+from tidemill.accept.packing import pack_groups
+from tidemill.accept.standins import is_packed
+from tidemill.ingest.adopt import adopt
+from tidemill.ingest.retractions import RetractionLog, is_judging_again
+from tidemill.lake.table import Table
+from tidemill.locks import exclusive
+from tidemill.model.time import MILLISECOND, format_instant
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+    from tidemill.mill import Mill
+    from tidemill.state.protocol import State
+
+GROUPS_AT_ONCE: Final = 16  # in one commit; in a round no more, so that what has landed does not wait long
+
+
+@dataclass(frozen=True, slots=True)
+class PackStep:
+    """A group of slices that are packed together."""
+
+    stream: str
+    slices: Sequence[str]  # oldest first
+    rows: int
+    bytes: int  # about, of the parts that they are in
+    parts_before: int  # that may hold their rows
+    days: Sequence[str]  # that they may have rows in: each gets a part
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What became of a step."""
+
+    step: PackStep
+    parts: Sequence[str]  # paths in the table
+    bytes_after: int
+    seconds: float
+
+    @property
+    def stream(self) -> str:
+        return self.step.stream
+
+    @property
+    def slices(self) -> Sequence[str]:
+        return self.step.slices
+
+    @property
+    def rows(self) -> int:
+        return self.step.rows
+
+    @property
+    def bytes_before(self) -> int:
+        return self.step.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PackLook:
+    """What a round packed of a stream, and how long it need not look again."""
+
+    packed: Sequence[Packed]
+    waiting: int  # slices that do not fill a group yet
+    again: int  # microseconds
+
+    @property
+    def idle(self) -> bool:
+        return not self.packed
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """Where slices lie, for who only looks."""
+
+    stream: Stream
+    state: State
+    raw: Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The groups of a stream that are full, and how many slices fill none."""
+
+    groups: Sequence[Group]
+    waiting: int
+
+
+_NOTHING: Final = _Choice((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A look that left slices waiting."""
+
+    version: int  # of raw
+    accepted: int  # slices, ever
+    waiting: int
+    full: bool  # some of them fill groups, which the next round packs
+    since: int
+    until: int  # instants: there is no need to look again between them, if nothing happens
+
+
+class Packer:
+    """Of one mill."""
+
+    def __init__(self, mill: Mill) -> None:
+        self._mill = mill
+        self._seen: dict[str, _Seen] = {}
+
+    # -- looking
+
+    def plan(self, stream: str | None = None, *, rebuild: bool = False) -> list[PackStep]:
+        """The groups that are full, as things stand: of what waits to be accepted nothing is known yet."""
+        return [
+            _step(one.name, group)
+            for one in self._streams(stream)
+            for group in self._choice(one, rebuild=rebuild).groups
+        ]
+
+    def waiting(self, stream: str | None = None, *, rebuild: bool = False) -> dict[str, int]:
+        """By stream, how many slices with rows fill no group."""
+        return {one.name: self._choice(one, rebuild=rebuild).waiting for one in self._streams(stream)}
+
+    def manifest(self, stream: str) -> dict[str, object]:
+        """Which slices are in which packed part, with rows and times, as the log of the table has it."""
+        declared = self._mill.project.stream(stream)
+        raw = self._existing(declared)
+        found = packed_parts(raw) if raw is not None else []
+        return {
+            "dataset": {
+                "name": declared.name,
+                "description": declared.description,
+                "table": str(self._mill.project.warehouse / "raw" / declared.name),
+                "version": raw.version if raw is not None else None,
+                "event_time": declared.time_column,
+                **self._mill.sources.dataset(declared.name),
+            },
+            "parts": [
+                self._told(part, declared.time_column)
+                for part in sorted(found, key=lambda part: (part.min_time, part.path))
+            ],
+        }
+
+    def _told(self, part: PackedPart, column: str | None) -> dict[str, object]:
+        first, last = part.min_time // MILLISECOND, part.max_time // MILLISECOND
+        named = {} if column is None else {f"min_{column}": first, f"max_{column}": last}
+        return {
+            "part": part.path,
+            "slice_hashes": list(part.slices),
+            "row_count": part.rows,
+            "min_time": first,
+            "max_time": last,
+            **named,
+            "created_at": format_instant(part.created_at),
+        }
+
+    # -- doing
+
+    def pack(self, stream: str | None = None, *, rebuild: bool = False) -> list[Packed]:
+        """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew."""
+        mill, streams = self._mill, self._streams(stream)
+        done: list[Packed] = []
+        with exclusive(mill.project.warehouse / ".tick.lock", "pack"):
+            now = mill.clock()
+            adopt(mill.project.warehouse, mill.state)
+            rounds.take_up_logs(mill, now)
+            rounds.finish_retractions(mill)
+            for one in streams:
+                while not rounds.settle(mill, one, now).idle:
+                    pass
+                found = self._carry_out(one, self._choice(one, rebuild=rebuild).groups, now)
+                if found:
+                    rounds.index(mill, one, now)
+                done += found
+        return done
+
+    def pack_due(self, stream: Stream, now: int) -> PackLook | None:
+        """In a tick, which holds the lock: full groups are packed. None before anything was accepted."""
+        raw = self._mill.existing("raw", stream.name)
+        if raw is None:
+            return None
+        accepted = self._mill.state.totals(stream.name)["accepted_slices"]
+        seen = self._seen.pop(stream.name, None)
+        if self._is_held_back(stream):
+            return PackLook((), 0, stream.pack.partial)
+        if seen is not None and not seen.full and (seen.version, seen.accepted) == (raw.version, accepted):
+            if seen.since <= now < seen.until:
+                self._seen[stream.name] = seen
+                return PackLook((), seen.waiting, seen.until - now)
+            return self._looked(stream, raw, accepted, seen.waiting, now)
+        if seen is not None and _is_short(stream, raw, seen, accepted):
+            return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now)
+        choice = self._choice(stream)
+        done = self._carry_out(stream, choice.groups[:GROUPS_AT_ONCE], now)
+        later = choice.groups[GROUPS_AT_ONCE:]
+        raw.refresh()
+        waiting = choice.waiting + sum(len(group.slices) for group in later)
+        looked = self._looked(stream, raw, accepted, waiting, now, full=bool(later))
+        return PackLook(done, looked.waiting, looked.again)
+
+    def _looked(
+        self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, *, full: bool = False
+    ) -> PackLook:
+        pause = stream.pack.partial if waiting else stream.pack.idle
+        self._seen[stream.name] = _Seen(raw.version, accepted, waiting, full, now, now + pause)
+        return PackLook((), waiting, pause)
+
+    def _is_held_back(self, stream: Stream) -> bool:
+        """Whether something is being taken back, or what that sent back still waits to be judged."""
+        state = self._mill.state
+        unfinished = RetractionLog(self._mill.project.warehouse).unfinished(state)
+        return unfinished is not None or is_judging_again(state, stream.name)
+
+    # -- both
+
+    def _streams(self, stream: str | None) -> list[Stream]:
+        project = self._mill.project
+        return [project.stream(stream)] if stream is not None else list(project.streams.values())
+
+    def _existing(self, stream: Stream) -> Table | None:
+        """Opened anew: those who ask may be of several threads."""
+        return Table.existing(self._mill.project.warehouse / "raw" / stream.name)
+
+    def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
+        raw = self._existing(stream)
+        if raw is None or self._is_held_back(stream):
+            return _NOTHING
+        waiting = fresh(_Shelf(stream, self._mill.state, raw), packed_too=rebuild)
+        found = groups(waiting, stream.pack)
+        left = len(waiting) - sum(len(group.slices) for group in found)
+        return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)
+
+    def _carry_out(self, stream: Stream, chosen: Sequence[Group], now: int) -> list[Packed]:
+        mill, done = self._mill, list[Packed]()
+        for first in range(0, len(chosen), GROUPS_AT_ONCE):
+            some = chosen[first : first + GROUPS_AT_ONCE]
+            mill.progress(stream.name, "pack", first / len(chosen))
+            began = time.perf_counter()
+            found = {one.slices: one for one in pack_groups(mill.acceptor(stream.name), some, now)}
+            seconds = (time.perf_counter() - began) / len(some)
+            for group in some:
+                if (one := found.get(group.slices)) is not None:
+                    paths = [part.path for part in one.parts]
+                    done.append(Packed(_step(stream.name, group), paths, one.bytes_after, seconds))
+        if done:
+            mill.progress(stream.name, "pack", 1.0)
+            tables = [mill.acceptor(stream.name).raw]
+            rounds.tidy(tables, mill.project.engine.keep_replaced, now)
+        return done
+
+
+def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
+    """Whether what came since a look can not have filled a group. Unlike a look, it opens nothing."""
+    if seen.full or accepted < seen.accepted:
+        return False
+    small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_packed(part))
+    return seen.waiting + accepted - seen.accepted < stream.pack.slices and small < stream.pack.bytes
+
+
+def _step(stream: str, group: Group) -> PackStep:
+    days = sorted({path.partition("/")[0].removeprefix("day=") for path in group.parts})
+    return PackStep(stream, group.slices, group.rows, group.bytes, len(group.parts), tuple(days))
