@@ -17,6 +17,7 @@ from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.names import SafeName
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
 from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
+from tidemill.config.vectors import Compaction, Vector
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
 from tidemill.model.streaming import WindowSpec
@@ -177,6 +178,9 @@ class Stream(pydantic.BaseModel):
     model_config = SECTION
 
     name: SafeName
+    kind: Literal["events", "delta"] = "events"  # delta: records change vectors
+    vector: Vector | None = None  # of a delta stream
+    compaction: Compaction = Compaction()  # of its chains
     description: str = ""
     keywords: tuple[Text, ...] = ()
     source_links: tuple[Link, ...] = ()
