@@ -64,6 +64,9 @@ POINTS: Final[dict[str, str]] = {
     "expire.after_tiles": "tiles of a level are gone from the table, the state does not know it",
     "search.after_build": "index parts are staged",
     "search.after_commit": "index parts are committed, staging is not cleaned",
+    "chains.after_build": "parts of chains are staged",
+    "chains.before_commit": "parts of chains have their names, no commit",
+    "chains.after_commit": "parts of chains are committed, staging is not cleaned",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86
