@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from tidemill import eventtime, given, rounds
+from tidemill import chaining, eventtime, given, rounds
 from tidemill.config import Project, load_project
 from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.expiries import ExpiryLog
@@ -99,6 +99,7 @@ class Mill:
         self.expiries = ExpiryLog(project.warehouse)
         self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
         self.looks = Looks(project.warehouse)
+        self.chains = chaining.Chainer(self)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
 

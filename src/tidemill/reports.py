@@ -11,6 +11,7 @@ from tidemill.state.protocol import ClockState, Progress
 
 if TYPE_CHECKING:
     from tidemill.accept.batch import Batch
+    from tidemill.chaining import ChainRound, ChainStanding
     from tidemill.config import Stream
     from tidemill.events.delivery import Delivered
     from tidemill.expiring import ExpiryStep
@@ -32,10 +33,11 @@ class StreamTick:
     merged_runs: int = 0
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
+    chains: ChainRound | None = None  # None: it has no vectors
 
     @property
     def idle(self) -> bool:
-        parts = (self.windows, self.indexed)
+        parts = (self.windows, self.indexed, self.chains)
         return self.batch is None and not self.tiles and all(part is None or part.idle for part in parts)
 
 
@@ -116,6 +118,7 @@ class StreamStatus:
     sealed: int | None = None  # raw before this instant is gone
     index_parts: int | None = None  # None: nothing is indexed
     unindexed_parts: int = 0  # of raw, that have no index: not yet, or no more
+    chains: ChainStanding | None = None  # None: it has no vectors
 
     @property
     def sources(self) -> list[SourceStanding]:

@@ -77,7 +77,7 @@ def take_up_logs(mill: Mill, now: int) -> None:
 
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     done = _accept_and_roll(mill, stream, now) if _has_work(mill, stream) else StreamTick(stream.name)
-    done = replace(done, indexed=_index(mill, stream, now))
+    done = replace(done, indexed=_index(mill, stream, now), chains=mill.chains.round(stream.name, now))
     if stream.aggregation_span is None:
         return done
     return replace(done, windows=mill.yard.coordinate(stream, now))

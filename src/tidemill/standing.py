@@ -36,6 +36,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         sealed=mill.expiries.seal(stream),
         index_parts=indexed,
         unindexed_parts=unindexed,
+        chains=mill.chains.standing(stream),
     )
 
 

@@ -368,7 +368,7 @@ def _write(unit: BuildUnit | CompactUnit, rows: pa.Table) -> StagedPart:
         f"chain-{unit.made.through:010d}-{digest}.parquet",
         rows,
         partition={"bucket": unit.bucket},
-        footer=footer_of(unit.bucket, unit.made, newest, unit.declared),
+        footer=footer_of(unit.bucket, unit.made, ts.size, rows.num_rows - ts.size, newest, unit.declared),
         stats_columns=STATS,
         row_group_rows=max(256, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)),
         dictionary=("tenant", "kind", "op"),

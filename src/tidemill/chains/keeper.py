@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain as joined
 from pathlib import Path
@@ -94,6 +95,34 @@ class Step:
     bytes: int  # that would be read and written anew
 
 
+class Reads:
+    """How often each vector was read since its chain was last compacted, by this process; for any number of
+    threads. Beyond a bound, counting starts anew."""
+
+    def __init__(self, most: int = MOST_READS) -> None:
+        self._most = most
+        self._counts: Counter[Key] = Counter()
+        self._guard = threading.Lock()
+
+    def add(self, keys: Sequence[Key]) -> None:
+        with self._guard:
+            if len(self._counts) + len(keys) > self._most:
+                self._counts.clear()
+            self._counts.update(keys)
+
+    def of(self, keys: Sequence[Key]) -> dict[Key, int]:
+        """Of those that were read at all."""
+        with self._guard:
+            if not self._counts:
+                return {}
+            return {key: self._counts[key] for key in keys if key in self._counts}
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        with self._guard:
+            for key in keys:
+                self._counts.pop(key, None)
+
+
 class ChainKeeper:
     """The chains of one stream. `slices` gives its accepted slices in ledger order; `raw` is looked at as it
     stands: who has just committed to it refreshes it."""
@@ -105,6 +134,7 @@ class ChainKeeper:
         engine: Engine,
         raw: Table,
         slices: Callable[[], Sequence[SliceEntry]],
+        reads: Reads,
     ) -> None:
         assert stream.vector is not None, stream.name
         self.stream = stream
@@ -112,7 +142,7 @@ class ChainKeeper:
         self.engine = engine
         self.raw = raw
         self.table = chain_table(warehouse, stream.name)
-        self.reads: Counter[Key] = Counter()  # of each vector since its chain was compacted
+        self._reads = reads
         self._slices = slices
         self._declared = declared_as(stream)
         self._settled: tuple[int, int] | None = None  # versions of raw and chains found in agreement
@@ -284,7 +314,7 @@ class ChainKeeper:
         steps = []
         for bucket, parts in self.buckets().items():
             found = self._facts_of(bucket, parts)
-            reads = reads_of(found.keys, len(found.chains), self._counted())
+            reads = reads_of(found.keys, len(found.chains), self._reads.of(found.keys))
             reasons = needed(found.chains, self.stream.compaction, now, reads)
             if force:
                 reasons[reasons == NONE] = REASONS.index(Reason.ASKED)
@@ -315,7 +345,7 @@ class ChainKeeper:
                 self.vector.dimension,
                 now,
                 force,
-                self._reads_in(step.bucket),
+                self._reads.of(self._facts[step.bucket][1].keys),
                 made,
                 self._declared,
                 str(folder),
@@ -330,9 +360,8 @@ class ChainKeeper:
         self._commit([each.part for each in done], removes, made, now, folder)
         if in_step and self._settled is not None:  # no delta came or went
             self._settled = (self._settled[0], self.table.version)
-        for step in steps:
-            for key in self._reads_in(step.bucket):
-                del self.reads[key]
+        for unit in units:
+            self._reads.forget(unit.reads)
         reasons: Counter[str] = Counter()
         for each in done:
             reasons.update(each.reasons)
@@ -349,23 +378,6 @@ class ChainKeeper:
         """The chains of all buckets."""
         self.table.refresh()
         return [self._facts_of(bucket, parts) for bucket, parts in self.buckets().items()]
-
-    def was_read(self, keys: Sequence[Key]) -> None:
-        """Chains that are read often are kept short, by `adaptive`."""
-        if self.stream.compaction.strategy != "adaptive":
-            return
-        if len(self.reads) + len(keys) > MOST_READS:
-            self.reads.clear()
-        self.reads.update(keys)
-
-    def _counted(self) -> Mapping[Key, int]:
-        return self.reads if self.stream.compaction.strategy == "adaptive" else {}
-
-    def _reads_in(self, bucket: str) -> dict[Key, int]:
-        if not self.reads:
-            return {}
-        known = self._facts[bucket][1].keys
-        return {key: self.reads[key] for key in known if key in self.reads}
 
     def buckets(self) -> dict[str, list[Part]]:
         """The parts that stand, by bucket."""

@@ -81,7 +81,9 @@ class Made:
         return Made(through, names)
 
 
-def footer_of(bucket: str, made: Made, newest: int | None, declared: str) -> dict[str, object]:
+def footer_of(
+    bucket: str, made: Made, checkpoints: int, pending: int, newest: int | None, declared: str
+) -> dict[str, object]:
     """`newest`: no checkpoint of the part is younger; None: it has none."""
     return {
         "kind": "chain",
@@ -89,6 +91,8 @@ def footer_of(bucket: str, made: Made, newest: int | None, declared: str) -> dic
         "bucket": bucket,
         "through": made.through,
         "hash": made.hash,
+        "checkpoints": checkpoints,
+        "pending": pending,
         "checkpoints_until": newest,
         "declared": declared,
     }

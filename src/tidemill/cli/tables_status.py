@@ -27,6 +27,7 @@ from tidemill.model.time import format_instant
 from tidemill.plain import shapes as plain
 
 if TYPE_CHECKING:
+    from tidemill.chaining import ChainStanding
     from tidemill.reports import StreamStatus
 
 
@@ -49,6 +50,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
         *([("sealed before", Text(format_instant(of.sealed)))] if of.sealed is not None else []),
         ("quarantine", Text(many(of.quarantine_rows, "row"))),
         *([("index", _index(of))] if of.index_parts is not None else []),
+        *([("chains", _chains(of.chains))] if of.chains is not None else []),
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
     ]
@@ -61,6 +63,11 @@ def status_table(now: int, of: StreamStatus) -> Table:
 def _index(of: StreamStatus) -> Text:
     without = f"; {many(of.unindexed_parts, 'raw part')} without" if of.unindexed_parts else ""
     return Text(f"{many(of.index_parts or 0, 'part')}{without}", style="yellow" if without else "")
+
+
+def _chains(of: ChainStanding) -> Text:
+    held = f"{many(of.checkpoints, 'checkpoint')}, {of.pending:,} pending"
+    return Text(f"{held} in {many(of.parts, 'part')}, {size(of.bytes)}")
 
 
 def _phases(windows: Mapping[str, int]) -> Text:

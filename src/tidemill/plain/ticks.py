@@ -68,6 +68,7 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         "tiles": by_level(done.tiles),
         "merged_runs": done.merged_runs,
         "index": _indexed(done),
+        "chains": _chains(done),
         "windows": _windows(done, builds),
         "results": refreshed(of.results),
     }
@@ -85,6 +86,26 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         ]
         plain["builds"] = [outcome(one) for one in builds]
     return plain
+
+
+def _chains(done: StreamTick) -> Plain | None:
+    if done.chains is None:
+        return None
+    folded, compacted = done.chains.folded, done.chains.compacted
+    return {
+        "slices": folded.slices,
+        "deltas": folded.deltas,
+        "made_again": folded.remade,
+        "compacted": None
+        if compacted is None
+        else {
+            "chains": compacted.chains,
+            "deltas": compacted.deltas,
+            "bytes_before": compacted.bytes_before,
+            "bytes_after": compacted.bytes_after,
+            "reasons": dict(compacted.reasons),
+        },
+    }
 
 
 def _indexed(done: StreamTick) -> Plain | None:
