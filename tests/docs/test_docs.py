@@ -48,6 +48,7 @@ from tidemill.config.stream import (
     Stream,
     Tenant,
 )
+from tidemill.config.vectors import Compaction, Vector
 from tidemill.config.windowing import WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
 from tidemill.mill import Mill, recover
@@ -400,6 +401,8 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.event_type": (EventType, {"column": "c", "allowed": ["a"]}),
     "streams.NAME.event_time": (EventTime, {}),
     "streams.NAME.messages": (Messages, {"column": "c"}),
+    "streams.NAME.vector": (Vector, {"dimension": 3}),
+    "streams.NAME.compaction": (Compaction, {}),
     "streams.NAME.tenant": (Tenant, {"column": "c"}),
     "streams.NAME.skew": (Skew, {}),
     "streams.NAME.metrics.NAME: counter": (Counter, {"kind": "counter"}),

@@ -31,7 +31,7 @@ Item = TypeVar("Item", bound=np.generic)
 OPS: Final = (Op.REPLACE, Op.SET, Op.ADD, Op.SCALE, Op.OFFSET, Op.DELETE)  # by code
 CODES: Final = {op.value: code for code, op in enumerate(OPS)}
 _REPLACE, _SET, _ADD, _SCALE, _OFFSET, _DELETE = range(6)
-_AT_ONCE: Final = 8192  # payloads that are Python objects at one time
+_AT_ONCE: Final = 256  # payloads that are Python objects at one time: few stay in the caches of the processor
 _WHOLE_DIGITS: Final = 20
 _OP_NAMES: Final = pa.array([op.value for op in OPS])
 ROWS: Final = pa.schema(

@@ -5,15 +5,17 @@ What a delta does is defined in `model.deltas`; how chains are kept, in the room
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 import pydantic
 from pydantic import StrictBool, StrictInt, model_validator
 
 from tidemill.config.quantities import PositiveDuration, wrong
-from tidemill.config.schema import SECTION, ColumnName
+from tidemill.config.schema import SECTION, ColumnName, is_column
 from tidemill.model.time import HOUR, MINUTE
 
+DELTA_ID: Final = "delta_id"  # the identity of a delta, unless another one is declared
 Count = Annotated[StrictInt, pydantic.Field(ge=1, le=10**6)]
 
 
@@ -49,3 +51,42 @@ class Compaction(pydantic.BaseModel):
         if self.strategy == "tiered_merge" and self.keep_recent >= self.max_chain_length:
             raise wrong("keep_recent is not less than max_chain_length", "keep fewer, or allow longer chains")
         return self
+
+
+def with_implied(data: Mapping[str, object]) -> dict[str, object]:
+    """What is declared of a stream of deltas, with the columns that follow from its being one.
+
+    Those of `vector`, and `delta_id` when it is the identity; where there is no schema at all, also those
+    that other sections name. What can not be a column is left for its own section to complain about.
+    """
+    out = dict(data)
+    out.setdefault("identity", DELTA_ID)
+    given = out.get("schema")
+    fields: dict[str, object] = {}
+    if "schema" not in out:
+        names = out["identity"]
+        for name in names if isinstance(names, list | tuple) else (names,):
+            fields |= _field(name, "string", required=True)
+        fields |= _field(_inside(out, "event_time", "column"), "any", required=False)
+        tenant = out.get("tenant")
+        named = tenant if isinstance(tenant, str) else _inside(out, "tenant", "column")
+        fields |= _field(named, "string", required=True)
+    elif not isinstance(given, Mapping):
+        return out
+    elif out["identity"] == DELTA_ID:
+        fields |= _field(DELTA_ID, "string", required=True)
+    for key, kind in (("id", "any"), ("op", "string"), ("values", "array"), ("indices", "array")):
+        name = _inside(out, "vector", key)
+        default = Vector.model_fields[key].default
+        fields |= _field(name if is_column(name) else default, kind, required=key in ("id", "op"))
+    out["schema"] = {**fields, **given} if isinstance(given, Mapping) else fields
+    return out
+
+
+def _field(name: object, kind: str, *, required: bool) -> dict[str, object]:
+    return {str(name): {"type": kind, "required": required}} if is_column(name) else {}
+
+
+def _inside(data: Mapping[str, object], section: str, key: str) -> object:
+    found = data.get(section)
+    return found.get(key) if isinstance(found, Mapping) else None
