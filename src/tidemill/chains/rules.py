@@ -43,7 +43,7 @@ NONE: Final = -1  # instead of a place in REASONS, and instead of a group
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The rows of many chains, chain after chain, each in order."""
+    """The rows of many chains, chain after chain, each in order; none is without a row."""
 
     starts: Ints  # of each chain, and behind the last one
     ts: Ints
@@ -80,6 +80,8 @@ class ChainFacts:
 
 def needs(chain: ChainFacts, settings: Compaction, now: int) -> Reason | None:
     """Why a chain is to be compacted now; None: it is not."""
+    if not chain.ts:
+        return None
     found = needed(chain.as_chains, settings, now, np.array([chain.reads], np.int64))
     return None if found[0] == NONE else REASONS[found[0]]
 
