@@ -79,12 +79,12 @@ class VectorDesk:
         """A row for each id, in the order asked for: whether the vector is there, when it last changed, and
         its components; at an instant, or now."""
         vector = vector_of(self._streams[stream])
-        asked = [str(name) for name in ids]
-        if len(asked) * vector.dimension > MOST_COMPONENTS:
+        if len(ids) * vector.dimension > MOST_COMPONENTS:
             raise InputError(
-                f"{len(asked)} vectors of {vector.dimension} dimensions do not fit an answer",
+                f"{len(ids)} vectors of {vector.dimension} dimensions do not fit an answer",
                 hint=f"ask for at most {MOST_COMPONENTS // vector.dimension} at a time",
             )
+        asked = [str(name) for name in ids]
         look = self.look(stream)
         whose = self.tenant_of(stream, look, tenant)
         names = list(dict.fromkeys(asked))

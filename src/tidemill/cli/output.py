@@ -15,6 +15,7 @@ from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_serving import JsonServing, ServingOutput, TextServing
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
+from tidemill.cli.output_vectors import JsonVectors, TextVectors, VectorsOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
@@ -77,6 +78,11 @@ class Output(Protocol):
         """The same for what is said of servers."""
         ...
 
+    @property
+    def vectors(self) -> VectorsOutput:
+        """The same for what is said of vectors."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -127,6 +133,7 @@ class JsonOutput:
         self.asked: AskOutput = JsonAsk(self._print)
         self.access: AccessOutput = JsonAccess(self._print)
         self.serving: ServingOutput = JsonServing(self._print)
+        self.vectors: VectorsOutput = JsonVectors(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -218,6 +225,7 @@ class TextOutput:
         self.asked: AskOutput = TextAsk(voice)
         self.access: AccessOutput = TextAccess(voice)
         self.serving: ServingOutput = TextServing(voice)
+        self.vectors: VectorsOutput = TextVectors(voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
