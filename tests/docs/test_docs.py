@@ -68,7 +68,7 @@ DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *EXAMPLES]
-IN_THE_CLONE = [DOCS / "windows.md", DOCS / "streaming-windows.md"]  # pages that begin by entering an example
+IN_THE_CLONE = [DOCS / f"{name}.md" for name in ("windows", "streaming-windows", "vectors")]  # in examples
 EVERY_PAGE = [
     *PAGES,
     *DECISIONS,
