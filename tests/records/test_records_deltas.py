@@ -17,6 +17,7 @@ from tidemill.records.deltas import surely_deltas
 from tidemill.records.judge import Judged, Refused, judge
 from tidemill.records.plan import MAX_ID_BYTES, ReadPlan, plan_for
 from tidemill.records.read import read_chunk
+from tidemill.rollups.events import metric_plan
 from tidemill.testing.strategies import FIRST_ARRIVAL
 
 NOW = FIRST_ARRIVAL
@@ -233,3 +234,8 @@ def test_sparse_deltas_of_a_large_vector_all_go_the_quick_way() -> None:
         for number in range(2000)
     ]
     assert all(sure(records, plan))
+
+
+def test_metrics_do_not_ask_again_whether_an_accepted_record_is_a_delta() -> None:
+    """Its vectors may be declared with another dimension by now."""
+    assert metric_plan(PLAN).delta is None

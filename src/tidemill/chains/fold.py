@@ -94,7 +94,8 @@ def deltas_from_payloads(
     event_id: pa.Array | pa.ChunkedArray,
     vector: Vector,
 ) -> Deltas:
-    """Those of accepted events, row by row. Their payloads passed the gate: they are deltas of this vector.
+    """Those of accepted events, row by row. Payloads that are no deltas of this vector, which the gate does
+    not let through, are an error of one kind or another: KeyError, TypeError, ValueError, …
 
     A number is the float64 nearest to it; one that is spelled as an integer has no sign of zero.
     """
@@ -108,10 +109,10 @@ def deltas_from_payloads(
         names += _texts(records, vector.id, some)
         read.append(_arrays(records, vector))
     if not read:
-        return no_deltas()
+        return deltas_from_rows(ROWS.empty_table())
     vector_ids, vectors = coded(pa.array(names, pa.string()))
     ops, dense, index_at, indices, value_at, values = zip(*read, strict=True)
-    return Deltas(
+    deltas = Deltas(
         names=vector_ids,
         vectors=vectors,
         ts=ts,
@@ -123,6 +124,20 @@ def deltas_from_payloads(
         value_at=_behind(value_at),
         values=np.concatenate(values),
     )
+    _check_shapes(deltas, vector.dimension)  # the kernel looks at no bounds
+    return deltas
+
+
+def _check_shapes(deltas: Deltas, dimension: int) -> None:
+    given, ops, dense = np.diff(deltas.value_at), deltas.ops, deltas.dense
+    takes = np.where(dense, dimension, np.diff(deltas.index_at))
+    takes[ops == _OFFSET] = 1
+    takes[ops == _DELETE] = 0
+    fits = (given == takes) | ((ops == _SCALE) & dense & (given == 1))
+    fits &= dense | ((ops != _REPLACE) & (ops != _DELETE))
+    inside = (deltas.indices >= 0) & (deltas.indices < dimension)
+    if not (fits.all() and inside.all()):
+        raise ValueError(f"not all of them are deltas of vectors of {dimension} components")
 
 
 def _objects(texts: Sequence[str | bytes]) -> list[object]:
@@ -206,10 +221,6 @@ def coded(ids: pa.Array) -> tuple[pa.Array, Ints]:
     return ids.dictionary, codes
 
 
-def no_deltas() -> Deltas:
-    return deltas_from_rows(ROWS.empty_table())
-
-
 def taken(deltas: Deltas, chosen: Ints | Mask) -> Deltas:
     """Some rows, in the order asked for (or those of a mask). Names stay as they are."""
     rows: Ints = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
@@ -226,28 +237,6 @@ def taken(deltas: Deltas, chosen: Ints | Mask) -> Deltas:
         indices=indices,
         value_at=value_at,
         values=values,
-    )
-
-
-def joined(parts: Sequence[Deltas]) -> Deltas:
-    """All of them, one behind the other; a vector that several are about has one name."""
-    parts = [part for part in parts if len(part)] or list(parts[:1]) or [no_deltas()]
-    if len(parts) == 1:
-        return parts[0]
-    names, numbers = coded(pa.concat_arrays([part.names.cast(pa.string()) for part in parts]))
-    starts = np.cumsum([0, *(len(part.names) for part in parts)])
-    vectors = [numbers[part.vectors + start] for part, start in zip(parts, starts, strict=False)]
-    return Deltas(
-        names=names,
-        vectors=np.concatenate(vectors),
-        ts=np.concatenate([part.ts for part in parts]),
-        ids=pa.concat_arrays([part.ids.cast(pa.string()) for part in parts]),
-        ops=np.concatenate([part.ops for part in parts]),
-        dense=np.concatenate([part.dense for part in parts]),
-        index_at=_behind([part.index_at for part in parts]),
-        indices=np.concatenate([part.indices for part in parts]),
-        value_at=_behind([part.value_at for part in parts]),
-        values=np.concatenate([part.values for part in parts]),
     )
 
 
@@ -268,14 +257,6 @@ def order_of(deltas: Deltas) -> Ints:
     return order
 
 
-def in_order(deltas: Deltas) -> Deltas:
-    """Sorted by (vector, ts, delta_id): the order in which they are applied."""
-    order = order_of(deltas)
-    if np.array_equal(order, np.arange(order.size)):
-        return deltas
-    return taken(deltas, order)
-
-
 @dataclass(frozen=True, slots=True)
 class Folded:
     """Vectors after their deltas, in the order of names: row v of `matrix` means something where `exists`."""
@@ -292,7 +273,7 @@ def fold(
     """The vectors after their deltas, those later than `until` left out.
 
     `base` has a row per name of `deltas`, as the vectors were before (None: none of them was there); it is
-    not changed. Rows of `deltas` are in order for each vector (see `in_order`).
+    not changed. Rows of `deltas` are in order for each vector (see `order_of`).
     """
     count = len(deltas.names)
     if base is None or base_exists is None:
@@ -436,9 +417,6 @@ __all__ = [
     "deltas_from_payloads",
     "deltas_from_rows",
     "fold",
-    "in_order",
-    "joined",
-    "no_deltas",
     "order_of",
     "rows_of",
     "taken",
