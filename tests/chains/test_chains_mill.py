@@ -20,7 +20,7 @@ from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.slices import SliceStatus, set_hash
-from tidemill.model.time import HOUR, MILLISECOND, MINUTE, SECOND
+from tidemill.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -230,6 +230,24 @@ def test_vectors_of_another_dimension_are_made_again(plant: Plant) -> None:
     plant.tick()
     plant.check()
     assert plant.mill.vectors("drift", ["v"]).column("values").to_pylist() == [[3, 2, 2, 2, 2]]
+
+
+def test_raw_of_deltas_does_not_expire_since_chains_are_made_again_from_it(plant: Plant) -> None:
+    with (plant.folder / "tidemill.yaml").open("a") as file:
+        file.write("    retention: {raw: 40d}\n")
+    plant.reopen()
+    first = plant.land(delta("a", "v", 0, "add", [1, 2, 3]))
+    plant.land(delta("b", "v", 1, "scale", [0.1]))
+    plant.tick()
+    compact(plant)
+    plant.clock.advance(60 * DAY)
+    plant.land(delta("c", "v", 59 * 24 * 3600, "scale", [3]))
+    plant.tick()
+    (step,) = [step for step in plant.mill.retention.plan().steps if step.what == "raw"]
+    assert "chains" in str(step.held_by)
+    plant.take_back(first)
+    plant.tick()
+    plant.check()
 
 
 # -- triggers

@@ -44,6 +44,7 @@ ELSEWHERE = (
     "retract.",
     "expire.",
     "search.",
+    "chains.",
 )
 HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 LANDING = [point for point in HERE if point.startswith("landing.")]

@@ -6,7 +6,7 @@ It trusts raw and which rows are checkpoints, and nothing else; it writes nothin
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -65,15 +65,12 @@ def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
 def _check(unit: _Unit) -> Iterator[int | Difference]:
     truth = arranged(pa.concat_tables([ROWS.empty_table(), *map(read_ipc, unit.raw)]))
     held = arranged(read_rows(unit.standing))
-    kept, deltas = dict(_chains(held)), dict(_chains(truth))
+    kept, deltas = _chains(held), _chains(truth)
     yield len(kept.keys() | deltas.keys())
-    ends = {key: _places(held, rows) for key, rows in kept.items()}
-    groups = np.full(truth.rows.num_rows, NONE, np.int64)
-    group = 0
-    for key, (start, end) in deltas.items():
-        group = _mark(groups, truth, start, end, ends.get(key, []), group)
-    expected = arranged(collapsed(truth, groups, unit.dimension))
-    wanted = dict(_chains(expected))
+    expected = arranged(collapsed(truth, _groups(truth, deltas, held, kept), unit.dimension))
+    if _same(held.rows, expected.rows):
+        return
+    wanted = _chains(expected)
     for key in sorted(kept.keys() | wanted.keys()):
         if key not in wanted:
             yield Difference("/".join(key), "raw has no delta of it")
@@ -87,35 +84,32 @@ def _span(rows: tuple[int, int]) -> tuple[int, int]:
     return rows[0], rows[1] - rows[0]
 
 
-def _chains(found: Arranged) -> Iterator[tuple[Key, tuple[int, int]]]:
-    starts = found.chains.starts.tolist()
-    yield from zip(found.keys, pairwise(starts), strict=True)
+def _chains(found: Arranged) -> dict[Key, tuple[int, int]]:
+    """From where to where the rows of each are."""
+    return dict(zip(found.keys, pairwise(found.chains.starts.tolist()), strict=True))
 
 
-def _places(held: Arranged, rows: tuple[int, int]) -> list[tuple[int, str, int]]:
-    """Of the checkpoints of a chain: the delta each ends with, and how many it stands for."""
-    start, end = rows
-    marked = start + np.flatnonzero(~held.chains.pending[start:end])
-    some = held.rows.select(["delta_id", "merged"]).take(pa.array(marked)).to_pydict()
-    times = held.chains.ts[marked].tolist()
-    return list(zip(times, some["delta_id"], some["merged"], strict=True))
-
-
-def _mark(
-    groups: Ints, truth: Arranged, start: int, end: int, ends: list[tuple[int, str, int]], group: int
-) -> int:
-    """Mark the deltas that each checkpoint of a chain says it stands for; returns the next free number."""
-    ids = truth.rows.column("delta_id").slice(start, end - start).to_pylist()
-    places = {
-        (ts, name): n
-        for n, (ts, name) in enumerate(zip(truth.chains.ts[start:end].tolist(), ids, strict=True))
-    }
-    for ts, name, merged in ends:
-        last = places.get((ts, name))
-        if last is not None and last + 1 >= merged:  # otherwise nothing is merged, and the rows will differ
-            groups[start + last + 1 - merged : start + last + 1] = group
-            group += 1
-    return group
+def _groups(
+    truth: Arranged,
+    deltas: Mapping[Key, tuple[int, int]],
+    held: Arranged,
+    kept: Mapping[Key, tuple[int, int]],
+) -> Ints:
+    """Which deltas of raw each checkpoint says it stands for."""
+    groups, group = np.full(truth.rows.num_rows, NONE, np.int64), 0
+    ids, ends = truth.rows.column("delta_id").to_pylist(), held.rows.column("delta_id").to_pylist()
+    times, at = truth.chains.ts.tolist(), held.chains.ts.tolist()
+    merged, pending = held.rows.column("merged").to_pylist(), held.chains.pending.tolist()
+    for key, (start, end) in deltas.items():
+        marked = [row for row in range(*kept.get(key, (0, 0))) if not pending[row]]
+        places = {(times[row], ids[row]): row for row in range(start, end)} if marked else {}
+        for row in marked:
+            last = places.get((at[row], ends[row]))
+            first = last + 1 - merged[row] if last is not None else -1
+            if last is not None and first >= start:  # otherwise nothing is merged, and the rows will differ
+                groups[first : last + 1] = group
+                group += 1
+    return groups
 
 
 def _same(one: pa.Table, other: pa.Table) -> bool:
