@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import work
+from bench.chains import chains
 from bench.gateway import gateway, gateway_visible
 from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.packing import pack
@@ -109,6 +110,7 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "streaming_live": streaming_live,
     "gateway": gateway,
     "gateway_visible": gateway_visible,
+    "chains": chains,
 }
 
 

@@ -38,7 +38,7 @@ class Finding:
     """Something that is not as it should be."""
 
     stream: str
-    what: str  # slice | raw | quarantine | ids | tile | window | dataset | result | index
+    what: str  # slice | raw | quarantine | ids | tile | window | dataset | result | index | chain
     where: str
     difference: str
 
@@ -55,6 +55,7 @@ class StreamAudit:
     index: int = 0  # parts of it
     sealed: int = 0  # tiles that can not be held against raw any more, since that is gone
     sealed_windows: int = 0  # the same of datasets and results
+    chains: int = 0  # vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,11 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     index, wrong = _check_index(mill, stream)
     findings += wrong
     windows = _sealed_windows(mill, stream)
-    done = StreamAudit(stream, len(entries), rows, tiles, pending, datasets, results, index, sealed, windows)
+    chains, unlike = mill.chains.verify(stream)
+    findings += [Finding(stream, "chain", d.vector, d.what) for d in unlike]
+    done = StreamAudit(
+        stream, len(entries), rows, tiles, pending, datasets, results, index, sealed, windows, chains
+    )
     return done, findings
 
 

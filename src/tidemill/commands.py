@@ -1,20 +1,54 @@
-"""IngestDataCommands, carried out: the object that each one names is landed with its bounds and metadata.
+"""Files that are named, and IngestDataCommands that name them: each is landed with its bounds and metadata.
 
-A command that can not be carried out is refused and does not keep the others out.
+Part of the mill. What can not be landed is refused and does not keep the others out.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tidemill import given
 from tidemill.config import Project
 from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.command import MAX_BYTES, IngestCommand, read_command
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.slices import Format
+from tidemill.model.time import Interval
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+
+def land_files(
+    mill: Mill,
+    stream: str,
+    files: Sequence[str],
+    bounds: Interval | None,
+    source: str,
+    format: str | Format | None,
+    progress: Callable[[], None] | None,
+    *,
+    empty: bool,
+) -> LandedMany:
+    """Land files (paths, globs, folders, `-` for standard input); with `empty` that there are none."""
+    if empty:
+        if files or bounds is None:
+            raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
+        nothing = mill.land(stream, b"", name="nothing", start=bounds.start, end=bounds.end, source=source)
+        return LandedMany((nothing,), ())
+    return mill.landing.land_named(
+        stream,
+        files,
+        arrival=mill.clock(),
+        format=given.format_of(mill.project.stream(stream), format),
+        declared=bounds,
+        source=source,
+        progress=(lambda _result: progress()) if progress else None,
+    )
 
 
 def land_commands(project: Project, landing: Landing, files: Sequence[str], now: int) -> LandedMany:

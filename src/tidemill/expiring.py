@@ -194,6 +194,8 @@ def _limits(mill: Mill, stream: Stream, before: int, raw: int) -> Iterator[tuple
             yield watermark if watermark is not None else MIN_INSTANT, f"the watermark, which is at {said}"
     if stream.aggregation_span is not None:
         yield from _unbuilt(mill, stream, before)
+    if stream.kind == "delta":  # a late delta, or a retraction, and all of a chain is made again
+        yield MIN_INSTANT, "its chains, which are made again from all that raw has"
     for refresher, at, why in mill.flow.needed(name, raw) if stream.windows else ():
         yield at, f"window {refresher}, {why}"
 

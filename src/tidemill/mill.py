@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from tidemill import eventtime, given, rounds
+from tidemill import chaining, eventtime, given, rounds
 from tidemill.config import Project, load_project
 from tidemill.ingest.adopt import adopt, has_landings
 from tidemill.ingest.expiries import ExpiryLog
@@ -25,7 +25,7 @@ from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
-from tidemill.model.errors import InputError, NotFoundError, StorageError
+from tidemill.model.errors import NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.reports import StreamStatus, TickReport, watermark_of
 from tidemill.state.opening import open_store, store_exists, store_name
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tidemill.asking import Asked
     from tidemill.audit import Audit
     from tidemill.catalog import StreamFacts
+    from tidemill.chains.reading import VectorDesk
+    from tidemill.chains.view import ChainView
     from tidemill.engine import Engine
     from tidemill.events.delivery import Delivery
     from tidemill.eventtime import Watermark
@@ -97,6 +99,7 @@ class Mill:
         self.expiries = ExpiryLog(project.warehouse)
         self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
         self.looks = Looks(project.warehouse)
+        self.chains = chaining.Chainer(self)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
 
@@ -155,22 +158,10 @@ class Mill:
     ) -> LandedMany:
         """Land files (paths, globs, folders, `-` for standard input); returns once they are durable. With
         `empty` there are none: nothing happened between `start` and `end`."""
-        declared = self.project.stream(stream)
-        bounds = given.bounds(declared, start, end)
-        if empty:
-            if files or bounds is None:
-                raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
-            nothing = self.land(stream, b"", name="nothing", start=start, end=end, source=source)
-            return LandedMany((nothing,), ())
-        return self.landing.land_named(
-            stream,
-            [str(file) for file in files],
-            arrival=self.clock(),
-            format=given.format_of(declared, format),
-            declared=bounds,
-            source=source,
-            progress=(lambda _result: progress()) if progress else None,
-        )
+        from tidemill.commands import land_files
+
+        bounds, names = given.bounds(self.project.stream(stream), start, end), [str(file) for file in files]
+        return land_files(self, stream, names, bounds, source, format, progress, empty=empty)
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
         """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
@@ -191,15 +182,11 @@ class Mill:
     ) -> Landed:
         """Land one slice given as bytes."""
         declared = self.project.stream(stream)
+        kind = given.format_of(declared, format) or (None if content else Format.NDJSON)
         return self.landing.land_bytes(
-            stream,
-            content,
-            arrival=self.clock(),
-            format=given.format_of(declared, format) or (None if content else Format.NDJSON),
+            stream, content, arrival=self.clock(), format=kind, source=source, name=name,
             declared=given.bounds(declared, start, end),
-            source=source,
-            name=name,
-        )
+        )  # fmt: skip
 
     # -- the pipeline
 
@@ -376,13 +363,9 @@ class Mill:
         self, after: int = 0, limit: int = 1000, stream: str | None = None
     ) -> list[tuple[int, dict[str, object]]]:
         """CloudEvents of the outbox behind the place `after`, each with its place."""
-        from tidemill.events.cloudevents import cloud_event
+        from tidemill.standing import told
 
-        if stream is not None:
-            self.project.stream(stream)
-        source, warehouse = self.project.events.source, self.project.warehouse
-        found = self.state.outbox(after, limit, stream)
-        return [(event.seq, cloud_event(event, source, warehouse)) for event in found]
+        return told(self, after, limit, stream)
 
     @cached_property
     def delivery(self) -> Delivery:
@@ -512,15 +495,9 @@ class Mill:
 
         end, at = stop or threading.Event(), given.instant(since) if since is not None else None
         return tail(
-            self.feed(stream),
-            ordered=ordered,
-            follow=follow,
-            since=at,
-            limit=limit,
-            tenant=tenant,
-            stop=end,
-            wait=lambda: end.wait(interval),
-        )
+            self.feed(stream), ordered=ordered, follow=follow, since=at, limit=limit, tenant=tenant,
+            stop=end, wait=lambda: end.wait(interval),
+        )  # fmt: skip
 
     def feed(self, stream: str) -> Feed:
         """What `tidemill.following` reads: `tail`, `late_rows`, `late_totals`."""
@@ -573,6 +550,29 @@ class Mill:
         from tidemill.catalog import catalog
 
         return catalog(self, stream, tenant)
+
+    # -- vectors
+
+    @cached_property
+    def vector_desk(self) -> VectorDesk:
+        """Answers about vectors: what they are, and the chains they are made of."""
+        from tidemill.chains.reading import VectorDesk
+
+        seal, count = self.expiries.seal, self.chains.was_read
+        return VectorDesk(self.project.streams, self.state, self.looks, seal, count)
+
+    def vectors(
+        self, stream: str, ids: Sequence[str | int], at: str | int | None = None, *, tenant: str | None = None
+    ) -> pa.Table:
+        """Vectors of a delta stream now, or at an instant: vector_id, exists, ts and values for each id."""
+        until = None if at is None else given.instant(at)
+        return self.vector_desk.vectors(self.project.stream(stream).name, ids, until, tenant)
+
+    def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> ChainView:
+        """What the chain of a vector holds: checkpoints, pending deltas, and what they take."""
+        from tidemill.chains.view import chain_of
+
+        return chain_of(self.vector_desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
 
     # -- proving
 

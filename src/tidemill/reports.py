@@ -11,6 +11,7 @@ from tidemill.state.protocol import ClockState, Progress
 
 if TYPE_CHECKING:
     from tidemill.accept.batch import Batch
+    from tidemill.chaining import ChainRound, ChainStanding
     from tidemill.config import Stream
     from tidemill.events.delivery import Delivered
     from tidemill.expiring import ExpiryStep
@@ -34,10 +35,11 @@ class StreamTick:
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
     packed: PackLook | None = None  # None: nothing is packed
+    chains: ChainRound | None = None  # None: it has no vectors
 
     @property
     def idle(self) -> bool:
-        parts = (self.windows, self.indexed, self.packed)
+        parts = (self.windows, self.indexed, self.packed, self.chains)
         return self.batch is None and not self.tiles and all(part is None or part.idle for part in parts)
 
 
@@ -128,6 +130,7 @@ class StreamStatus:
     packed_parts: int = 0  # of raw
     fresh_parts: int = 0  # of raw, with rows that are not packed
     unpacked_slices: int = 0  # that wait for a full group
+    chains: ChainStanding | None = None  # None: it has no vectors
 
     @property
     def sources(self) -> list[SourceStanding]:

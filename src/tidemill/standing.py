@@ -49,6 +49,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         unpacked_slices=mill.packer.waiting(stream)[stream],
         retry_at=_next_try(mill, stream) if totals["failed_slices"] else None,
         manifests=mill.sources.counts(declared),
+        chains=mill.chains.standing(stream),
     )
 
 
@@ -98,3 +99,14 @@ def quarantined(
     found = mill.slice(slice).id if slice is not None else None
     held = mill.snapshot("quarantine", stream)
     return read_quarantine(held, reason=reason, slice_id=found, limit=limit, after=after, of=of)
+
+
+def told(mill: Mill, after: int, limit: int, stream: str | None) -> list[tuple[int, dict[str, object]]]:
+    """CloudEvents of the outbox behind a place, each with its own."""
+    from tidemill.events.cloudevents import cloud_event
+
+    if stream is not None:
+        mill.project.stream(stream)
+    source, warehouse = mill.project.events.source, mill.project.warehouse
+    found = mill.state.outbox(after, limit, stream)
+    return [(event.seq, cloud_event(event, source, warehouse)) for event in found]

@@ -25,6 +25,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "tail", "late", "explain", "results", "flush",
         "windows", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
+        "vector", "chain", "compact",
         "verify", "recover", "bench",
         "serve", "up",
     ]  # fmt: skip

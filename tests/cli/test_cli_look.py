@@ -57,6 +57,7 @@ def test_status_of_pending_slices(cli, landed):
             "raw": {"rows": 0, "parts": 0, "packed_parts": 0, "fresh_parts": 0, "unpacked_slices": 0},
             "quarantine": {"rows": 0},
             "index": None,
+            "chains": None,
             "sealed_before": None,
             "tiles": {},
             "stale_tiles": 0,

@@ -28,6 +28,7 @@ from tidemill.config.gateway import AdaptiveWindow, Gateway
 from tidemill.config.packing import Pack
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.stream import Csv
+from tidemill.config.vectors import Compaction, Vector
 from tidemill.eventtime import registered
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
@@ -111,7 +112,12 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     said = set[str]().union(*(window.model_fields_set for window in windows))
     assert said == set(WindowDeclaration.model_fields) - {"n"}
     assert [spec.kind for spec in stream.window_specs] == ["sliding", "session", "state"]
-    assert stream.model_fields_set == set(Stream.model_fields)
+    deltas = project.stream("embeddings")
+    assert deltas.vector == Vector(dimension=384)
+    assert deltas.vector.model_fields_set == set(Vector.model_fields)
+    assert deltas.compaction == Compaction()
+    assert deltas.compaction.model_fields_set == set(Compaction.model_fields) - {"interval"}
+    assert stream.model_fields_set == set(Stream.model_fields) - {"kind", "vector", "compaction"}
 
 
 def test_every_section_of_the_file_is_in_the_template() -> None:

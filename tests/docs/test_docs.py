@@ -50,6 +50,7 @@ from tidemill.config.stream import (
     Stream,
     Tenant,
 )
+from tidemill.config.vectors import Compaction, Vector
 from tidemill.config.windowing import WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
 from tidemill.mill import Mill, recover
@@ -69,7 +70,7 @@ DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *EXAMPLES]
-IN_THE_CLONE = [DOCS / "windows.md", DOCS / "streaming-windows.md"]  # pages that begin by entering an example
+IN_THE_CLONE = [DOCS / f"{name}.md" for name in ("windows", "streaming-windows", "vectors")]  # in examples
 EVERY_PAGE = [
     *PAGES,
     *DECISIONS,
@@ -405,6 +406,8 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.event_type": (EventType, {"column": "c", "allowed": ["a"]}),
     "streams.NAME.event_time": (EventTime, {}),
     "streams.NAME.messages": (Messages, {"column": "c"}),
+    "streams.NAME.vector": (Vector, {"dimension": 3}),
+    "streams.NAME.compaction": (Compaction, {}),
     "streams.NAME.tenant": (Tenant, {"column": "c"}),
     "streams.NAME.skew": (Skew, {}),
     "streams.NAME.metrics.NAME: counter": (Counter, {"kind": "counter"}),

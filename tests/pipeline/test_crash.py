@@ -46,6 +46,7 @@ ELSEWHERE = (
     "search.",
     "pack.",
     "retry.",
+    "chains.",
 )
 HERE = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 LANDING = [point for point in HERE if point.startswith("landing.")]

@@ -276,7 +276,17 @@ HOSTILE = (
 )
 
 
-PATHS = ("", "/ledger", "/manifest", "/windows", "/datasets", f"/datasets/{HOUR}", "/search", "/quarantine", "/late")
+PATHS = (
+    "",
+    "/ledger",
+    "/manifest",
+    "/windows",
+    "/datasets",
+    f"/datasets/{HOUR}",
+    "/search",
+    "/quarantine",
+    "/late",
+)
 
 
 def test_names_from_outside_stay_names(full):

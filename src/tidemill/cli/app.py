@@ -1,6 +1,6 @@
 """The Typer application, and how a command is declared: with the options of every command, an example and
 a panel. The commands themselves are in `start`, `feed`, `keep`, `pack`, `look`, `ask`, `event_time`,
-`results`, `windows`, `datasets`, `prove`, `serve` and `tokens`.
+`results`, `windows`, `datasets`, `vectors`, `prove`, `serve` and `tokens`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Panel(StrEnum):
     TIME = "Event time"
     WINDOWS = "Windows"
     DATASETS = "Datasets"
+    VECTORS = "Vectors"
     PROVE = "Prove"
     SERVE = "Serve"
 

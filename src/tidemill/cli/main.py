@@ -20,6 +20,7 @@ from tidemill.cli import (  # noqa: F401 - they declare the commands
     serve,
     start,
     tokens,
+    vectors,
     windows,
 )
 from tidemill.cli.app import Panel, app

@@ -16,6 +16,7 @@ from tidemill.cli.output_packing import JsonPacking, PackingOutput, TextPacking
 from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
 from tidemill.cli.output_serving import JsonServing, ServingOutput, TextServing
 from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
+from tidemill.cli.output_vectors import JsonVectors, TextVectors, VectorsOutput
 from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
@@ -83,6 +84,11 @@ class Output(Protocol):
         """The same for what is said of large parts."""
         ...
 
+    @property
+    def vectors(self) -> VectorsOutput:
+        """The same for what is said of vectors."""
+        ...
+
     def error(self, problem: TidemillError) -> None: ...
     def note(self, text: str) -> None:
         """Something that helps a person and is no part of the result."""
@@ -134,6 +140,7 @@ class JsonOutput:
         self.access: AccessOutput = JsonAccess(self._print)
         self.serving: ServingOutput = JsonServing(self._print)
         self.packing: PackingOutput = JsonPacking(self._print)
+        self.vectors: VectorsOutput = JsonVectors(self._print)
 
     def _print(self, document: object) -> None:
         sys.stdout.write(dumps(document) + "\n")
@@ -226,6 +233,7 @@ class TextOutput:
         self.access: AccessOutput = TextAccess(voice)
         self.serving: ServingOutput = TextServing(voice)
         self.packing: PackingOutput = TextPacking(voice)
+        self.vectors: VectorsOutput = TextVectors(voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console

@@ -238,6 +238,7 @@ def audit_lines(audit: Audit) -> Iterator[list[Piece]]:
         made = [many(one.tiles, "tile")]
         made += [many(one.datasets, "dataset")] if one.datasets else []
         made += [many(one.results, "result")] if one.results else []
+        made += [many(one.chains, "chain")] if one.chains else []
         gone = [many(one.sealed, "tile")] if one.sealed else []
         gone += [many(one.sealed_windows, "window")] if one.sealed_windows else []
         sealed = f" ({all_of(gone)} sealed: raw is gone)" if gone else ""

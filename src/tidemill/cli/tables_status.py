@@ -27,6 +27,7 @@ from tidemill.model.time import format_instant
 from tidemill.plain import shapes as plain
 
 if TYPE_CHECKING:
+    from tidemill.chaining import ChainStanding
     from tidemill.reports import StreamStatus
 
 
@@ -55,6 +56,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
         *([("sealed before", Text(format_instant(of.sealed)))] if of.sealed is not None else []),
         ("quarantine", Text(many(of.quarantine_rows, "row"))),
         *([("index", _index(of))] if of.index_parts is not None else []),
+        *([("chains", _chains(of.chains))] if of.chains is not None else []),
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
     ]
@@ -72,6 +74,11 @@ def _index(of: StreamStatus) -> Text:
 def _packing(of: StreamStatus) -> Text:
     parts = f"{many(of.packed_parts, 'packed part')}, {of.fresh_parts:,} fresh"
     return Text(f"{parts}; {many(of.unpacked_slices, 'slice')} not packed yet")
+
+
+def _chains(of: ChainStanding) -> Text:
+    held = f"{many(of.checkpoints, 'checkpoint')}, {of.pending:,} pending"
+    return Text(f"{held} in {many(of.parts, 'part')}, {size(of.bytes)}")
 
 
 def _phases(windows: Mapping[str, int]) -> Text:

@@ -17,6 +17,7 @@ from tidemill.plain import shapes as plain
 from tidemill.plain import ticks as plain_ticks
 
 if TYPE_CHECKING:
+    from tidemill.chaining import ChainRound
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.model.slices import SliceEntry
     from tidemill.plain.ticks import Remaking
@@ -63,8 +64,20 @@ def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
         yield f"{many(done.indexed.built, 'index part')} built{gone}"
     if done.packed is not None and not done.packed.idle:
         yield look_words(done.packed)
+    if done.chains is not None:
+        yield from _chain_words(done.chains)
     if words := _window_words(done, builds):
         yield words
+
+
+def _chain_words(done: ChainRound) -> Iterator[str]:
+    if not done.folded.idle:
+        again = f", {many(done.folded.remade, 'chain')} made again" if done.folded.remade else ""
+        yield f"{many(done.folded.deltas, 'delta')} put into chains{again}"
+    if done.compacted is not None and not done.compacted.idle:
+        of = done.compacted
+        sizes = f"{size(of.bytes_before)} to {size(of.bytes_after)}"
+        yield f"{many(of.chains, 'chain')} compacted, {many(of.deltas, 'delta')} merged, {sizes}"
 
 
 def _window_words(done: StreamTick, builds: Sequence[Outcome]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 from tidemill.config.checks_metrics import check_metrics
 from tidemill.config.checks_retention import check_indexed, check_retention, unused_retention
+from tidemill.config.checks_vectors import check_vectors, unused_vectors
 from tidemill.config.checks_windowing import check_windows
 from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.problems import Path, choices
@@ -57,6 +58,7 @@ def check_stream(
     yield from _dataset_columns(stream, broken)
     yield from check_windows(stream, columns, broken)
     yield from check_retention(stream, broken)
+    yield from check_vectors(stream, columns, broken)
 
 
 def unused(stream: Stream) -> Iterator[Finding]:
@@ -74,6 +76,7 @@ def unused(stream: Stream) -> Iterator[Finding]:
         message = f"the times of messages are not used, since {why} for event_time"
         yield Finding(("messages",), message, f"set {instead} there to use them, or leave messages out")
     yield from unused_retention(stream)
+    yield from unused_vectors(stream)
 
 
 def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:

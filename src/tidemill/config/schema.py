@@ -26,8 +26,13 @@ _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)
 _COLUMN_HINT: Final = "use letters, digits and _, not starting with a digit; dots lead into objects"
 
 
+def is_column(name: object) -> bool:
+    """Whether a column can be called so."""
+    return isinstance(name, str) and bool(_COLUMN.fullmatch(name)) and len(name) <= 255
+
+
 def _column(name: str) -> str:
-    if not _COLUMN.fullmatch(name) or len(name) > 255:
+    if not is_column(name):
         raise wrong(f"column name {name!r} is not allowed", _COLUMN_HINT)
     return name
 

@@ -18,6 +18,7 @@ from tidemill.config.names import SafeName
 from tidemill.config.packing import Pack
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
 from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
+from tidemill.config.vectors import Compaction, Vector, with_implied
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
 from tidemill.model.streaming import WindowSpec
@@ -200,6 +201,9 @@ class Stream(pydantic.BaseModel):
     description: str = ""
     keywords: tuple[Text, ...] = ()
     source_links: tuple[Link, ...] = ()
+    kind: Literal["events", "delta"] = "events"  # delta: records change vectors
+    vector: Vector | None = None  # of a delta stream
+    compaction: Compaction = Compaction()  # of its chains
     format: FormatName = "auto"
     csv: Csv = Csv()
     json_rows: Annotated[Json, pydantic.Field(alias="json")] = Json()
@@ -228,7 +232,8 @@ class Stream(pydantic.BaseModel):
     def _empty_section_is_absent(cls, data: object) -> object:
         """`csv:` with all its keys commented out is the default, not an error."""
         if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}
+            data = {key: value for key, value in data.items() if value is not None}
+            return with_implied(data) if data.get("kind") == "delta" else data
         return data
 
     @property

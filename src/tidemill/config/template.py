@@ -218,4 +218,19 @@ streams:
     #   idle: 30s            # … and when none do
     #   retry_delay: 5s      # until a slice that can not be read is tried again; doubles with each try
     #   max_retry_delay: 10m
+
+  # A stream of deltas: each record changes one vector. What its columns are follows from its kind:
+  # delta_id, vector_id, op (replace, set, add, scale, offset, delete), values, and indices where only some
+  # components are meant. `tidemill vector STREAM ID --at T` says what a vector was.
+  # embeddings:
+  #   kind: delta
+  #   vector: {dimension: 384, id: vector_id, op: op, values: values, indices: indices}
+  #   event_time: {column: ts, type: iso8601}
+  #   compaction:
+  #     strategy: tiered_merge  # or full_merge, time_boundary (with an interval, such as 1h), adaptive
+  #     keep_recent: 10         # deltas of a vector that stay as they are
+  #     delta_threshold: 100    # pending deltas of a vector, from which its chain is compacted
+  #     time_threshold: 1m      # age of the oldest of them, likewise
+  #     max_chain_length: 1000  # a chain is never left longer
+  #     background: true        # false leaves it to `tidemill compact`
 """

@@ -68,6 +68,9 @@ POINTS: Final[dict[str, str]] = {
     "pack.after_commit": "raw has packed parts instead of small ones, the state does not know it",
     "search.after_build": "index parts are staged",
     "search.after_commit": "index parts are committed, staging is not cleaned",
+    "chains.after_build": "parts of chains are staged",
+    "chains.before_commit": "parts of chains have their names, no commit",
+    "chains.after_commit": "parts of chains are committed, staging is not cleaned",
     "gate.after_merge": "id runs are merged into a new one, the old ones still stand",
 }
 EXIT_CODE: Final = 86

@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -200,6 +200,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "index": None
         if of.index_parts is None
         else {"parts": of.index_parts, "unindexed_parts": of.unindexed_parts},
+        "chains": None if of.chains is None else asdict(of.chains),
         "sealed_before": instant(of.sealed),
         "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
         "stale_tiles": of.stale_tiles,
@@ -302,6 +303,7 @@ def audit(of: Audit) -> Plain:
                 "tiles": one.tiles,
                 "datasets": one.datasets,
                 "results": one.results,
+                "chains": one.chains,
                 "sealed_tiles": one.sealed,
                 "sealed_windows": one.sealed_windows,
             }

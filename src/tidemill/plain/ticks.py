@@ -70,6 +70,7 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         "merged_runs": done.merged_runs,
         "index": _indexed(done),
         "packed": look(done.packed),
+        "chains": _chains(done),
         "windows": _windows(done, builds),
         "results": refreshed(of.results),
     }
@@ -87,6 +88,26 @@ def _stream(of: Busy, *, details: bool) -> Plain:
         ]
         plain["builds"] = [outcome(one) for one in builds]
     return plain
+
+
+def _chains(done: StreamTick) -> Plain | None:
+    if done.chains is None:
+        return None
+    folded, compacted = done.chains.folded, done.chains.compacted
+    return {
+        "slices": folded.slices,
+        "deltas": folded.deltas,
+        "made_again": folded.remade,
+        "compacted": None
+        if compacted is None
+        else {
+            "chains": compacted.chains,
+            "deltas": compacted.deltas,
+            "bytes_before": compacted.bytes_before,
+            "bytes_after": compacted.bytes_after,
+            "reasons": dict(compacted.reasons),
+        },
+    }
 
 
 def _indexed(done: StreamTick) -> Plain | None:

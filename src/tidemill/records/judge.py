@@ -7,12 +7,14 @@ else comes here. So this is the definition, and its speed matters only for what 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from tidemill.eventtime import Parser, resolve
+from tidemill.model.deltas import Op
 from tidemill.model.slices import Reject
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
 from tidemill.records.digits import HUGE, exact_parts_of, parts_of
@@ -31,8 +33,9 @@ from tidemill.records.hashing import (
     member_int,
     number_int,
 )
-from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, MessageRule, ReadPlan
+from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, DeltaRule, MessageRule, ReadPlan
 
+OPS: Final = frozenset(op.value for op in Op)
 INT64: Final = range(-(2**63), 2**63)
 MAX_DECIMAL: Final = 10**18
 _INTEGER_DIGITS: Final = 40
@@ -339,6 +342,96 @@ def _schema(value: object, plan: ReadPlan) -> None:
             raise RuleError(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
 
 
+def vector_id(value: object, rule: DeltaRule) -> str:
+    """The vector that a delta is about: text, or the digits of a whole number."""
+    found = at(value, rule.id)
+    if found is None:
+        raise RuleError(Reject.MISSING_FIELD, f"{rule.id} is required: it names the vector")
+    if isinstance(found, str) and found:
+        if len(found.encode()) > MAX_ID_BYTES:
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.id} is longer than {MAX_ID_BYTES} bytes")
+        return found
+    if isinstance(found, Number) and (whole := found.integer()) is not None:
+        return str(whole)
+    raise RuleError(Reject.WRONG_TYPE, f"{rule.id} is not a non-empty string or an integer")
+
+
+def _delta(value: object, rule: DeltaRule) -> None:
+    """That a record is a delta of a vector of this dimension."""
+    vector_id(value, rule)
+    op = _op(value, rule)
+    indices = _indices(value, rule)
+    if indices is not None and op in (Op.REPLACE, Op.DELETE):
+        said = "all components" if op is Op.REPLACE else "the whole vector"
+        raise RuleError(Reject.WRONG_TYPE, f"{op} is about {said} and takes no {rule.indices}")
+    _values(value, rule, op, indices)
+
+
+def _op(value: object, rule: DeltaRule) -> Op:
+    found = at(value, rule.op)
+    known = ", ".join(op.value for op in Op)
+    if found is None:
+        raise RuleError(Reject.MISSING_FIELD, f"{rule.op} is required: {known}")
+    if not isinstance(found, str) or found not in OPS:
+        said = repr(found[:80]) if isinstance(found, str) else "what it is"
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.op} can not be {said}; it is one of {known}")
+    return Op(found)
+
+
+def _indices(value: object, rule: DeltaRule) -> int | None:
+    """How many components are meant; None: all of them."""
+    found = at(value, rule.indices)
+    if found is None:
+        return None
+    if not isinstance(found, list):
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.indices} is not of type array")
+    seen: set[int] = set()
+    for place, item in enumerate(found):
+        index = item.integer() if isinstance(item, Number) else None
+        if index is None or not 0 <= index < rule.dimension:
+            valid = f"a whole number from 0 to {rule.dimension - 1}"
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is not {valid}")
+        if index in seen:
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is {index} again; each stands once")
+        seen.add(index)
+    return len(seen)
+
+
+def _values(value: object, rule: DeltaRule, op: Op, indices: int | None) -> None:
+    found = at(value, rule.values)
+    takes = sizes_of(op, indices, rule.dimension)
+    if found is None:
+        if 0 in takes:
+            return
+        raise RuleError(Reject.MISSING_FIELD, f"{rule.values} is required: {op} takes {_numbers(takes)}")
+    if not isinstance(found, list):
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.values} is not of type array")
+    if len(found) not in takes:
+        meant = f" for {indices} {rule.indices}" if indices is not None and op is not Op.OFFSET else ""
+        said = f"{op} takes {_numbers(takes)}{meant}, and there are {len(found)}"
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.values}: {said}")
+    for place, item in enumerate(found):
+        if not isinstance(item, Number) or not math.isfinite(float(item.text)):
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.values}[{place}] is not a finite number of 64 bits")
+
+
+def sizes_of(op: Op, indices: int | None, dimension: int) -> tuple[int, ...]:
+    """How many values an operation takes; any of them will do."""
+    match op:
+        case Op.DELETE:
+            return (0,)
+        case Op.OFFSET:
+            return (1,)
+        case Op.SCALE if indices is None:
+            return (1, dimension)
+    return (dimension if indices is None else indices,)
+
+
+def _numbers(sizes: Sequence[int]) -> str:
+    counts = " or ".join(str(size) for size in dict.fromkeys(sizes)) if any(sizes) else "no"
+    return f"{counts} value{'s' if counts != '1' else ''}"
+
+
 def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
     if plan.skew_future is not None and instant > arrival + plan.skew_future:
         limit = format_duration(plan.skew_future)
@@ -381,6 +474,8 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         tenant = _tenant(value, plan)
         event_type = _event_type(value, plan)
         instant = _time(value, plan, arrival)
+        if plan.delta is not None:
+            _delta(value, plan.delta)
         _schema(value, plan)
         _skew(instant, plan, arrival)
         _sealed(instant, plan)
@@ -409,4 +504,6 @@ __all__ = [
     "judge",
     "message_time",
     "parse",
+    "sizes_of",
+    "vector_id",
 ]

@@ -46,6 +46,17 @@ class MessageRule:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaRule:
+    """Where a record says what it does to which vector, and how many components that has."""
+
+    dimension: int
+    id: str
+    op: str
+    values: str
+    indices: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPlan:
     """How records of one stream are read."""
 
@@ -67,6 +78,7 @@ class ReadPlan:
     record_bytes: int
     depth: int
     sealed_before: int | None = None  # events of an earlier time are refused
+    delta: DeltaRule | None = None  # its records change vectors
     messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
 
     @property
@@ -110,6 +122,12 @@ def _messages(stream: Stream) -> MessageRule | None:
     return MessageRule(declared.column, declared.stream, declared.body, times)
 
 
+def _delta(stream: Stream) -> DeltaRule | None:
+    if stream.kind != "delta" or (vector := stream.vector) is None:
+        return None
+    return DeltaRule(vector.dimension, vector.id, vector.op, vector.values, vector.indices)
+
+
 def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
     time_type = (stream.event_time.type or "") if stream.time_column is not None else ""
     return ReadPlan(
@@ -133,5 +151,6 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         measures=stream.number_columns,
         record_bytes=limits.record_bytes,
         depth=limits.depth,
+        delta=_delta(stream),
         messages=_messages(stream),
     )

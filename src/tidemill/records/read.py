@@ -23,6 +23,7 @@ from tidemill.records.columns import (
     utf8_rows,
     whole_numbers,
 )
+from tidemill.records.deltas import surely_deltas
 from tidemill.records.judge import Judged, Refused, judge
 from tidemill.records.messages import message_times
 from tidemill.records.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
@@ -133,6 +134,8 @@ class _Bulk:
     def read(self) -> pa.Table:
         self._check_types()
         rows = np.flatnonzero(self.good)
+        if self.plan.delta is not None:
+            rows = self._narrow(rows, surely_deltas(self.plan.delta, self.chunk, rows))
         ids, rows = self._identity(rows)
         texts: dict[str, pa.Array] = {}
         tenant, ids, rows, texts = self._tenant(ids, rows, texts)

@@ -38,6 +38,7 @@ def metric_plan(plan: ReadPlan) -> ReadPlan:
         type_column=None,
         time_column=None,
         time_parser=None,
+        delta=None,
         messages=None,
         skew_past=None,
         skew_future=None,

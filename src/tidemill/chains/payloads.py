@@ -1,0 +1,80 @@
+"""Deltas as raw has them: payloads, which the gate let through, to rows of chains.
+
+It judges nothing again; a payload that is no delta was accepted under another declaration, and is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.chains.fold import deltas_from_payloads, rows_of
+from tidemill.chains.table import DELTA, ROWS
+from tidemill.config.vectors import Vector
+from tidemill.lake.parts import open_part
+from tidemill.model.errors import ConfigError
+from tidemill.records.arrow import one
+
+_COLUMNS: Final = ["tenant", "event_time", "event_id", "slice", "payload"]
+_BATCH_ROWS: Final = 32_768
+
+Key = tuple[str, str]  # tenant and vector
+
+
+def raw_rows(
+    path: str, vector: Vector, slices: Iterable[str] | None, only: frozenset[Key] | None = None
+) -> Iterator[pa.Table]:
+    """The deltas of a part of raw that came with these slices (None: all of them), `only` those of some
+    vectors, a bounded batch at a time."""
+    wanted = pa.array(sorted(slices), pa.string()) if slices is not None else None
+    with open_part(path, ("tenant", "slice")) as file:
+        if wanted is not None and not _has(file.read(columns=["slice"], use_threads=False), wanted):
+            return
+        for batch in file.iter_batches(_BATCH_ROWS, columns=_COLUMNS, use_threads=False):
+            if wanted is not None:
+                batch = batch.filter(pc.is_in(batch.column("slice").dictionary_decode(), wanted))
+            rows = delta_rows(batch, vector, path)
+            yield rows if only is None else _only(rows, only)
+
+
+def _has(slices: pa.Table, wanted: pa.Array) -> bool:
+    found = pc.unique(slices.column("slice")).cast(pa.string())
+    return bool(pc.any(pc.is_in(found, wanted)).as_py())
+
+
+def _only(rows: pa.Table, only: frozenset[Key]) -> pa.Table:
+    keys = zip(rows.column("tenant").to_pylist(), rows.column("vector_id").to_pylist(), strict=True)
+    return rows.filter(pa.array([key in only for key in keys], pa.bool_()))
+
+
+def delta_rows(batch: pa.RecordBatch, vector: Vector, where: str = "") -> pa.Table:
+    """Rows of a chain, as they came. The batch has the columns of raw."""
+    payloads, time, ids = (batch.column(name) for name in ("payload", "event_time", "event_id"))
+    try:
+        deltas = rows_of(deltas_from_payloads(payloads, time, ids, vector))
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(
+            "raw holds records that are no deltas of these vectors",
+            hint="they were accepted before `kind: delta` was declared as it is now: "
+            "declare the deltas as a stream of their own",
+            where=where,
+        ) from error
+    size = batch.num_rows
+    tenant = one(batch.column("tenant"))
+    return pa.Table.from_arrays(
+        [
+            tenant.dictionary_decode() if pa.types.is_dictionary(tenant.type) else tenant,
+            deltas.column("vector_id"),
+            pa.repeat(pa.scalar(DELTA), size),
+            time,
+            ids,
+            *(deltas.column(name) for name in ("op", "indices", "values")),
+            pa.array(np.ones(size, np.int64)),
+            time,
+        ],
+        schema=ROWS,
+    )

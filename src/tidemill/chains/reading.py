@@ -1,0 +1,276 @@
+"""What vectors are, now or at an instant: from their chains, and from raw where chains do not tell.
+
+Bit for bit what applying all their deltas gives, however much of them was compacted. It looks, and never
+writes: deltas that no chain has yet are read from raw, and so are instants before what a chain keeps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.chains.fold import Deltas, Floats, deltas_from_rows, fold, order_of, taken
+from tidemill.chains.keeper import declared_as
+from tidemill.chains.parts import ChainParts
+from tidemill.chains.payloads import raw_rows
+from tidemill.chains.table import CHECKPOINT, INSTANT, ROWS, Made
+from tidemill.config import Stream
+from tidemill.config.vectors import Vector
+from tidemill.lake.looking import Looks
+from tidemill.lake.snapshot import Range, Snapshot
+from tidemill.model.errors import InputError, NotFoundError
+from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
+from tidemill.model.time import format_instant
+from tidemill.records.arrays import Ints, Mask
+from tidemill.records.arrow import one
+from tidemill.state.protocol import State
+
+MOST_COMPONENTS: Final = 1 << 26  # of one answer: half a gibibyte
+_EVER: Final = np.iinfo(np.int64).max
+
+Count = Callable[[str, str, Collection[str]], None]  # stream, tenant, vectors that somebody read
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the tables and the ledger said at one moment."""
+
+    chains: Snapshot | None
+    raw: Snapshot | None
+    accepted: Sequence[SliceEntry]
+    made: Made  # nothing, when what stands was made of other slices
+
+    @property
+    def waiting(self) -> list[SliceEntry]:
+        """Accepted, and not in the chains yet."""
+        return [entry for entry in self.accepted if entry.seq > self.made.through]
+
+
+class VectorDesk:
+    """Answers about vectors, for any number of threads. `seal` says before which instant raw of a stream is
+    gone; `count` hears of every read."""
+
+    def __init__(
+        self,
+        streams: Mapping[str, Stream],
+        state: State,
+        looks: Looks,
+        seal: Callable[[str], int | None],
+        count: Count = lambda _stream, _tenant, _ids: None,
+    ) -> None:
+        self._streams = streams
+        self._state = state
+        self._looks = looks
+        self._seal = seal
+        self._count = count
+        self.parts = ChainParts()
+        self._guard = threading.Lock()
+        self._accepted: dict[str, tuple[object, Sequence[SliceEntry]]] = {}
+
+    def vectors(
+        self, stream: str, ids: Sequence[str | int], at: int | None = None, tenant: str | None = None
+    ) -> pa.Table:
+        """A row for each id, in the order asked for: whether the vector is there, when it last changed, and
+        its components; at an instant, or now."""
+        vector = vector_of(self._streams[stream])
+        if len(ids) * vector.dimension > MOST_COMPONENTS:
+            raise InputError(
+                f"{len(ids)} vectors of {vector.dimension} dimensions do not fit an answer",
+                hint=f"ask for at most {MOST_COMPONENTS // vector.dimension} at a time",
+            )
+        asked = [str(name) for name in ids]
+        look = self.look(stream)
+        whose = self.tenant_of(stream, look, tenant)
+        names = list(dict.fromkeys(asked))
+        self._count(stream, whose, names)
+        found = self._answered(stream, vector, look, whose, names, at)
+        return found.table(pa.array(asked, pa.string()), vector.dimension)
+
+    def _answered(
+        self, stream: str, vector: Vector, look: Look, tenant: str, names: Sequence[str], at: int | None
+    ) -> _Answers:
+        fresh = self.waiting_rows(look, vector, tenant, names, at)
+        rows = self.chain_rows(look, tenant, names)
+        links = linked(rows, fresh)
+        told = _Answers(names, vector.dimension)
+        torn = links.torn(_EVER if at is None else at)
+        told.take(links.deltas, at)
+        if torn:
+            self._check_seal(stream, rows, torn)
+            told.forget(torn)
+            again = self._from_raw(look, look.accepted, vector, tenant, torn, at)
+            told.take(linked(ROWS.empty_table(), again).deltas, at)
+        return told
+
+    # -- what there is
+
+    def look(self, stream: str) -> Look:
+        """Chains first, then the ledger, then raw: each has at least what the one before it tells of."""
+        chains = self._looks.snapshot("chains", stream)
+        accepted = self._ledger(stream)
+        raw = self._looks.snapshot("raw", stream)
+        made = self.parts.made(chains, declared_as(self._streams[stream]))
+        names = (entry.name for entry in accepted if entry.seq <= made.through)
+        if chains is None or set_hash(names) != made.hash:
+            return Look(None, raw, accepted, Made())
+        return Look(chains, raw, accepted, made)
+
+    def _ledger(self, stream: str) -> Sequence[SliceEntry]:
+        """Accepted slices; read again only when something was accepted or taken back."""
+        key = (dict(self._state.totals(stream)), dict(self._state.table_versions(stream)))
+        with self._guard:
+            kept = self._accepted.get(stream)
+        if kept is not None and kept[0] == key:
+            return kept[1]
+        found = self._state.slices(stream, SliceStatus.ACCEPTED)
+        with self._guard:
+            self._accepted[stream] = (key, found)
+        return found
+
+    def tenant_of(self, stream: str, look: Look, tenant: str | None) -> str:
+        """Who names none means the only one that the stream has."""
+        if tenant is not None:
+            return tenant
+        declared = self._streams[stream].tenant.value
+        if declared is not None:
+            return declared
+        parts = [part for part in look.raw.parts if part.rows] if look.raw is not None else []
+        found = {side.get("tenant") for part in parts for side in (part.mins, part.maxs)}
+        if len(found) > 1 or None in found:
+            raise InputError(
+                f"stream {stream!r} has vectors of several tenants", hint="name one of them: --tenant NAME"
+            )
+        return str(found.pop()) if found else ""
+
+    # -- rows
+
+    def chain_rows(self, look: Look, tenant: str, names: Sequence[str]) -> pa.Table:
+        return self.parts.rows(look.chains, tenant, names)
+
+    def waiting_rows(
+        self, look: Look, vector: Vector, tenant: str, names: Sequence[str], at: int | None
+    ) -> pa.Table:
+        """Deltas that are accepted and in no chain yet."""
+        return self._from_raw(look, look.waiting, vector, tenant, names, at)
+
+    def _from_raw(
+        self,
+        look: Look,
+        entries: Sequence[SliceEntry],
+        vector: Vector,
+        tenant: str,
+        names: Collection[str],
+        at: int | None,
+    ) -> pa.Table:
+        slices = {entry.id for entry in entries}
+        if look.raw is None or not slices or not names:
+            return ROWS.empty_table()
+        ranges: dict[str, Range] = {
+            "tenant": (tenant, tenant),
+            "event_time": (None, at),
+            "slice": (min(slices), max(slices)),
+        }
+        only = frozenset((tenant, name) for name in names)
+        found = [ROWS.empty_table()]
+        for path in look.raw.paths(look.raw.select(ranges=ranges)):
+            for rows in raw_rows(path, vector, slices, only):
+                if at is not None:
+                    rows = rows.filter(
+                        pc.less_equal(rows.column("ts"), pa.scalar(at, pa.int64()).cast(INSTANT))
+                    )
+                found.append(rows)
+        return pa.concat_tables(found)
+
+    def _check_seal(self, stream: str, rows: pa.Table, torn: Collection[str]) -> None:
+        seal = self._seal(stream)
+        if seal is None:
+            return
+        mine = rows.filter(pc.is_in(rows.column("vector_id"), pa.array(list(torn), pa.string())))
+        first = pc.min(mine.column("first_ts").cast(pa.int64())).as_py()
+        if first is not None and first < seal:
+            raise NotFoundError(
+                f"what {min(torn)!r} was then is in no chain any more, and raw before {format_instant(seal)} "
+                "is gone",
+                hint="ask for a later instant; `tidemill chain` says what is kept",
+            )
+
+
+def vector_of(stream: Stream) -> Vector:
+    if stream.kind != "delta" or stream.vector is None:
+        raise InputError(
+            f"stream {stream.name!r} has no vectors", hint="vectors are in streams of `kind: delta`"
+        )
+    return stream.vector
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """Rows of chains in the order in which they count, and what is to be known of each."""
+
+    deltas: Deltas
+    checkpoint: Mask
+    waiting: Mask
+    first: Ints  # instant of the first delta that the row stands for
+
+    def torn(self, at: int) -> list[str]:
+        """Vectors whose rows do not tell what they were at an instant: a checkpoint has deltas from before
+        and after it, or a delta that waits comes before one."""
+        ts, of = self.deltas.ts, self.deltas.vectors
+        torn = np.zeros(len(self.deltas.names), np.bool_)
+        torn[of[self.checkpoint & (self.first <= at) & (ts > at)]] = True
+        place, last = np.arange(ts.size), np.full(torn.size, -1, np.int64)
+        base = self.checkpoint & (ts <= at)
+        np.maximum.at(last, of[base], place[base])
+        torn[of[self.waiting & (place < last[of])]] = True
+        found: list[str] = self.deltas.names.filter(pa.array(torn)).to_pylist()
+        return found
+
+
+def linked(rows: pa.Table, waiting: pa.Table) -> Linked:
+    both = pa.concat_tables([rows, waiting]).combine_chunks()
+    late = np.arange(both.num_rows) >= rows.num_rows
+    deltas = deltas_from_rows(both)
+    order = order_of(deltas)
+    checkpoint = np.asarray(pc.equal(one(both.column("kind")), CHECKPOINT), np.bool_)
+    first = one(both.column("first_ts")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return Linked(taken(deltas, order), checkpoint[order], late[order], first[order])
+
+
+class _Answers:
+    """The vectors as far as they are known."""
+
+    def __init__(self, names: Sequence[str], dimension: int) -> None:
+        self._names = pa.array(names, pa.string())
+        self._matrix: Floats = np.zeros((len(names), dimension))
+        self._exists: Mask = np.zeros(len(names), np.bool_)
+        self._ts: Ints = np.zeros(len(names), np.int64)
+        self._known: Mask = np.zeros(len(names), np.bool_)  # of which there was ever a delta
+
+    def take(self, deltas: Deltas, at: int | None) -> None:
+        """What the deltas make of the vectors that they are about; it replaces what was known of those."""
+        done = fold(None, None, deltas, self._matrix.shape[1], at)
+        place = pc.index_in(deltas.names, self._names).to_numpy(zero_copy_only=False)
+        self._matrix[place], self._exists[place] = done.matrix, done.exists
+        self._known[place] = done.last >= 0
+        self._ts[place] = deltas.ts[done.last] if len(deltas) else 0
+
+    def forget(self, names: Collection[str]) -> None:
+        place = pc.index_in(pa.array(list(names), pa.string()), self._names).to_numpy(zero_copy_only=False)
+        self._exists[place] = self._known[place] = False
+
+    def table(self, asked: pa.Array, dimension: int) -> pa.Table:
+        place = pc.index_in(asked, self._names).to_numpy(zero_copy_only=False)
+        if not np.array_equal(place, np.arange(len(self._names))):
+            matrix, exists = self._matrix[place], self._exists[place]
+        else:
+            matrix, exists = self._matrix, self._exists
+        flat = pa.array(matrix.reshape(-1))
+        values = pa.FixedSizeListArray.from_arrays(flat, dimension, mask=pa.array(~exists))
+        ts = pa.array(self._ts[place], mask=~self._known[place]).cast(INSTANT)
+        return pa.table({"vector_id": asked, "exists": pa.array(exists), "ts": ts, "values": values})

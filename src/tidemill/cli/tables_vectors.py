@@ -1,0 +1,110 @@
+"""Vectors, chains and compactions as Rich tables and lines for people.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.shown import shown
+from tidemill.cli.tables import listing, many, pairs_table, size
+from tidemill.model.time import format_duration, format_instant
+
+if TYPE_CHECKING:
+    from tidemill.chaining import ChainRound
+    from tidemill.chains.keeper import Step
+    from tidemill.chains.view import ChainView, Link
+    from tidemill.plain.shapes import Plain
+
+SHOWN: Final = 8  # components
+
+
+def vector_table(said: Plain) -> Table:
+    values = said["values"]
+    there = "not there" if values is None else "there"
+    pairs = [
+        ("at", Text(str(said["at"] or "now"))),
+        ("vector", Text(there, style="yellow" if values is None else "green")),
+        ("last change", Text(str(said["ts"] or "none ever"))),
+    ]
+    if isinstance(values, list):
+        rest = f", … of {len(values)}" if len(values) > SHOWN else ""
+        pairs.append(("values", Text(", ".join(map(repr, values[:SHOWN])) + rest)))
+    return pairs_table(shown(f"{said['stream']} {said['vector_id']}"), pairs)
+
+
+def chain_table(of: ChainView) -> Table:
+    batch, kept = of.pending, of.kept_from
+    waiting = sum(link.waiting for link in of.deltas)
+    pending = many(len(of.deltas), "delta") + (f" ({waiting} not in the chain yet)" if waiting else "")
+    stands = f"{many(len(of.checkpoints), 'checkpoint')} of {many(of.merged, 'delta')}"
+    if batch.deltas:
+        pending += f" over {format_duration(batch.duration)}"
+    pairs = [
+        ("merged", Text(stands if of.checkpoints else "nothing yet")),
+        ("pending", Text(pending)),
+        ("as a batch", Text(f"{many(batch.deltas, 'delta')}, {size(batch.bytes)}")),
+        ("size", Text(size(of.bytes))),
+        ("every instant", Text("kept" if kept is None else f"kept from {format_instant(kept)}")),
+        ("strategy", Text(of.compaction.strategy)),
+        ("to be compacted", Text("no" if of.reason is None else f"yes: {of.reason.value}")),
+    ]
+    return pairs_table(shown(f"{of.stream} {of.vector_id}"), pairs)
+
+
+def links_table(of: ChainView) -> Table:
+    table = listing(
+        "ts", "delta_id", "kind", "op", "components", "bytes", "merged", "since",
+        right=("components", "bytes", "merged"),
+    )  # fmt: skip
+    for link in of.links:
+        table.add_row(
+            Text(format_instant(link.ts)),
+            Text(shown(link.delta_id)),
+            Text(_kind(link), style="bold" if link.checkpoint else ""),
+            Text(link.op.value),
+            f"{link.components:,}",
+            f"{link.bytes:,}",
+            f"{link.merged:,}",
+            Text(format_instant(link.first_ts) if link.checkpoint else ""),
+        )
+    return table
+
+
+def _kind(link: Link) -> str:
+    return "checkpoint" if link.checkpoint else "waiting" if link.waiting else "delta"
+
+
+def compacted_words(of: ChainRound) -> str:
+    done = of.compacted
+    folded = f"{many(of.folded.deltas, 'delta')} put into chains, " if of.folded.deltas else ""
+    if done is None or done.idle:
+        return f"{folded}nothing to compact"
+    sizes = f"{size(done.bytes_before)} before, {size(done.bytes_after)} after"
+    return (
+        f"{folded}{many(done.chains, 'chain')} compacted ({_reasons(done.reasons)}), "
+        f"{many(done.deltas, 'delta')} merged, {sizes}"
+    )
+
+
+def plan_table(stream: str, steps: Sequence[Step]) -> Table:
+    table = listing("bucket", "chains", "deltas", "why", "bytes", right=("chains", "deltas", "bytes"))
+    table.title, table.title_justify = Text(shown(stream), style="bold"), "left"
+    for step in steps:
+        table.add_row(
+            Text(step.bucket),
+            f"{step.chains:,}",
+            f"{step.deltas:,}",
+            Text(_reasons(step.reasons)),
+            size(step.bytes),
+        )
+    return table
+
+
+def _reasons(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} by {reason}" for reason, count in sorted(reasons.items()))

@@ -1,0 +1,85 @@
+"""Commands about vectors: vector and chain only look; compact has chains made shorter.
+
+What a vector is, and which chains are compacted, is decided below; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli.app import Panel, command
+from tidemill.cli.session import OK, Session
+from tidemill.cli.spans import instant_of
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+StreamName = Annotated[str, typer.Argument(help="A stream of `kind: delta`.")]
+VectorId = Annotated[str, typer.Argument(metavar="ID", help="Of the vector, as its deltas spell it.")]
+Tenant = Annotated[str | None, typer.Option(metavar="T", help="Whose vector it is, where several have some.")]
+
+
+@command(
+    "vector",
+    Panel.VECTORS,
+    "tidemill vector embeddings doc-00017",
+    "tidemill vector embeddings doc-00017 --at 2024-01-15T12:00:00Z --output json",
+)
+def vector(
+    session: Session,
+    stream: StreamName,
+    id_: VectorId,
+    at: Annotated[
+        str | None, typer.Option(metavar="T", help="An instant: 2024-01-15T12:00:00Z. By default now.")
+    ] = None,
+    tenant: Tenant = None,
+) -> int:
+    """Show a vector as it is, or as it was at an instant: all deltas up to it, in order of event time.
+
+    From the checkpoint of its chain and what came after; from raw where the chain does not go back so far.
+    """
+    instant = instant_of(at)
+    with session.mill() as mill:
+        session.out.vectors.vector(stream, mill.vectors(stream, [id_], instant, tenant=tenant), instant)
+    return OK
+
+
+@command("chain", Panel.VECTORS, "tidemill chain embeddings doc-00017")
+def chain(session: Session, stream: StreamName, id_: VectorId, tenant: Tenant = None) -> int:
+    """Show what a vector is made of: its checkpoints, the deltas that are pending, and what they take."""
+    with session.mill() as mill:
+        session.out.vectors.chain(mill.chain(stream, id_, tenant=tenant))
+    return OK
+
+
+@command("compact", Panel.VECTORS, "tidemill compact --explain", "tidemill compact embeddings")
+def compact(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams of deltas.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Merge what the strategy of a stream lets be merged, whatever its thresholds say.
+
+    `tidemill run` compacts by itself the chains that are long, old or full, unless `background` is false.
+    No vector changes, now or at an instant that is kept.
+    """
+    if explain:
+        with session.mill() as mill:
+            now = mill.clock()
+            plans = {name: mill.chains.plan(name, now, force=True) for name in _streams(mill, stream)}
+            session.out.vectors.planned(plans)
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        done = {name: mill.chains.compact_now(name, mill.clock()) for name in _streams(mill, stream)}
+    session.out.vectors.compacted(done)
+    return OK
+
+
+def _streams(mill: Mill, stream: str | None) -> list[str]:
+    if stream is not None:
+        return [mill.project.stream(stream).name]
+    return [name for name, one in mill.project.streams.items() if one.kind == "delta"]

@@ -1,0 +1,75 @@
+"""What a stream of deltas says about the rest of itself: columns of types that suit their use.
+
+Pure: each rule yields findings, and none stops at the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from tidemill.config.columns import Columns, one_of
+from tidemill.config.problems import Path
+from tidemill.config.schema import FieldType
+from tidemill.config.stream import Stream
+from tidemill.config.validation import Finding
+
+_TYPES: Final[Mapping[str, tuple[FieldType, ...]]] = {
+    "id": ("string", "integer", "any"),
+    "op": ("string", "any"),
+    "values": ("array", "any"),
+    "indices": ("array", "any"),
+}
+_KEEPS_RECENT: Final = ("tiered_merge", "adaptive")
+
+
+def check_vectors(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
+    """Everything wrong between its vectors and the stream; paths are relative to the stream."""
+    if stream.kind != "delta":
+        for key in ("vector", "compaction"):
+            if key in stream.model_fields_set and ("kind",) not in broken:
+                message = "only a stream of deltas has vectors"
+                yield Finding((key,), message, "add kind: delta to the stream, or leave it out")
+        return
+    if stream.gate != "event_id":
+        message = "deltas are told apart, and ordered, by their identity, so that all of them pass the gate"
+        yield Finding(("gate",), message, "leave gate out, or use gate: event_id")
+    if stream.format == "csv":
+        message = "a cell of a CSV file is never an array"
+        yield Finding(("format",), message, "use another format: ndjson, …")
+    if stream.messages is not None:
+        message = "a record of a stream of deltas is one delta, and holds no messages"
+        yield Finding(("messages",), message, "leave it out, or land the deltas as records of their own")
+    if stream.vector is None:
+        if not any(path[0] == "vector" for path in broken):
+            hint = "add vector: {dimension: 384}, with as many components as each of its vectors has"
+            yield Finding(("kind",), "a stream of deltas needs to know its vectors", hint)
+        return
+    yield from _columns(stream, columns)
+
+
+def _columns(stream: Stream, columns: Columns) -> Iterator[Finding]:
+    assert stream.vector is not None
+    taken: dict[str, str] = {}
+    for key, types in _TYPES.items():
+        column = getattr(stream.vector, key)
+        path = ("vector", key) if key in stream.vector.model_fields_set else ("vector",)
+        yield from columns.check(path, column, types, f"{key} of a delta is {one_of(types)}")
+        other = taken.setdefault(column, key)
+        if other != key:
+            message = f"column {column!r} can not be both {other} and {key}"
+            yield Finding(path, message, "name a column for each of them")
+
+
+def unused_vectors(stream: Stream) -> Iterator[Finding]:
+    """What is declared of compaction and has no effect."""
+    given, strategy = stream.compaction.model_fields_set, stream.compaction.strategy
+    if "keep_recent" in given and strategy not in _KEEPS_RECENT:
+        message = f"{strategy} keeps no deltas by their number"
+        yield Finding(("compaction", "keep_recent"), message, f"use strategy: {one_of(_KEEPS_RECENT)}")
+    if "interval" in given and strategy != "time_boundary":
+        message = f"{strategy} knows no boundaries of time"
+        yield Finding(("compaction", "interval"), message, "use strategy: time_boundary, or leave it out")
+
+
+__all__ = ["check_vectors", "unused_vectors"]

@@ -1,0 +1,32 @@
+"""What can be done to a vector, and what a delta is. Values only; the algebra is in the room `chains`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Op(StrEnum):
+    """With `indices`, only those components are meant (sparse); without, all of them (dense).
+
+    A vector that is not there counts as zeros for everything but `delete`, which leaves it not there.
+    """
+
+    REPLACE = "replace"  # becomes `values`; dense only
+    SET = "set"  # v[i] = x
+    ADD = "add"  # v[i] = v[i] + x
+    SCALE = "scale"  # v[i] = v[i] * x; one value without indices: all of them by it
+    OFFSET = "offset"  # v[i] = v[i] + x, with one value x for all components (or for `indices`)
+    DELETE = "delete"  # there is no vector any more, until another delta makes one
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One change of one vector. Deltas of a vector are applied in order of (ts, delta_id)."""
+
+    vector_id: str
+    delta_id: str
+    ts: int
+    op: Op
+    values: tuple[float, ...] = ()
+    indices: tuple[int, ...] | None = None  # ascending, each once; None: dense

@@ -1,0 +1,112 @@
+"""Vectors, their chains and compactions as plain data with stable snake_case keys.
+
+Only spells: what a vector is and what is compacted was decided elsewhere. Components keep every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.model.time import format_duration, format_instant, from_datetime
+from tidemill.plain.shapes import Plain, instant
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.chaining import ChainRound
+    from tidemill.chains.batches import BatchStats
+    from tidemill.chains.keeper import Step
+    from tidemill.chains.view import ChainView, Link
+
+
+def vector(stream: str, found: pa.Table, at: int | None) -> Plain:
+    """Of an answer for one id."""
+    (row,) = found.to_pylist()
+    return {
+        "stream": stream,
+        "vector_id": row["vector_id"],
+        "at": instant(at),
+        "exists": row["exists"],
+        "ts": None if row["ts"] is None else format_instant(from_datetime(row["ts"])),
+        "values": row["values"],
+    }
+
+
+def chain(of: ChainView) -> Plain:
+    return {
+        "stream": of.stream,
+        "tenant": of.tenant,
+        "vector_id": of.vector_id,
+        "bucket": of.bucket,
+        "dimension": of.dimension,
+        "merged": of.merged,
+        "bytes": of.bytes,
+        "kept_from": instant(of.kept_from),
+        "strategy": of.compaction.strategy,
+        "reason": None if of.reason is None else of.reason.value,
+        "checkpoints": [_link(link) for link in of.checkpoints],
+        "pending": [_link(link) for link in of.deltas],
+        "batch": _batch(of.pending),
+    }
+
+
+def _link(of: Link) -> Plain:
+    return {
+        "ts": format_instant(of.ts),
+        "delta_id": of.delta_id,
+        "op": of.op.value,
+        "components": of.components,
+        "bytes": of.bytes,
+        "merged": of.merged,
+        "first_ts": format_instant(of.first_ts),
+        "waiting": of.waiting,
+    }
+
+
+def _batch(of: BatchStats) -> Plain:
+    return {
+        "deltas": of.deltas,
+        "vectors": of.vectors,
+        "bytes": of.bytes,
+        "average": round(of.average, 1),
+        "duration": format_duration(of.duration),
+    }
+
+
+def compacted(done: Mapping[str, ChainRound]) -> Plain:
+    return {"streams": [_round(stream, of) for stream, of in done.items()]}
+
+
+def _round(stream: str, of: ChainRound) -> Plain:
+    assert of.compacted is not None, stream
+    return {
+        "stream": stream,
+        "folded": of.folded.deltas,
+        "chains": of.compacted.chains,
+        "deltas_merged": of.compacted.deltas,
+        "bytes_before": of.compacted.bytes_before,
+        "bytes_after": of.compacted.bytes_after,
+        "reasons": dict(of.compacted.reasons),
+    }
+
+
+def planned(plans: Mapping[str, Sequence[Step]]) -> Plain:
+    return {
+        "streams": [
+            {
+                "stream": stream,
+                "steps": [
+                    {
+                        "bucket": step.bucket,
+                        "chains": step.chains,
+                        "deltas": step.deltas,
+                        "reasons": dict(step.reasons),
+                        "bytes": step.bytes,
+                    }
+                    for step in steps
+                ],
+            }
+            for stream, steps in plans.items()
+        ]
+    }
