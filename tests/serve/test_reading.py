@@ -276,7 +276,10 @@ HOSTILE = (
 )
 
 
-PATHS = ("", "/ledger", "/manifest", "/windows", "/datasets", f"/datasets/{HOUR}", "/search", "/quarantine", "/late")
+PATHS = (
+    "", "/ledger", "/manifest", "/windows", "/datasets", f"/datasets/{HOUR}",
+    "/search", "/quarantine", "/late",
+)  # fmt: skip
 
 
 def test_names_from_outside_stay_names(full):
