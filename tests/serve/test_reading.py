@@ -277,16 +277,9 @@ HOSTILE = (
 
 
 PATHS = (
-    "",
-    "/ledger",
-    "/manifest",
-    "/windows",
-    "/datasets",
-    f"/datasets/{HOUR}",
-    "/search",
-    "/quarantine",
-    "/late",
-)
+    "", "/ledger", "/manifest", "/windows", "/datasets", f"/datasets/{HOUR}",
+    "/search", "/quarantine", "/late",
+)  # fmt: skip
 
 
 def test_names_from_outside_stay_names(full):

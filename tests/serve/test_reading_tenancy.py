@@ -271,16 +271,9 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
 def test_a_stream_of_another_is_as_absent_as_one_that_never_was(two):
     headers = two.served.token("read", tenant=OURS)
     paths = (
-        "",
-        "/ledger",
-        "/manifest",
-        "/windows",
-        "/datasets",
-        f"/datasets/{HOUR}",
-        "/search",
-        "/quarantine",
-        "/late",
-    )
+        "", "/ledger", "/manifest", "/windows", "/datasets", f"/datasets/{HOUR}",
+        "/search", "/quarantine", "/late",
+    )  # fmt: skip
     for path in paths:
         hidden, absent = (
             two.served.http.get(f"/v1/streams/{name}{path}", headers=headers)

@@ -73,7 +73,8 @@ def _footer(path: str) -> dict[str, object]:
 
 def _narrow(path: str) -> pa.Table:
     try:
-        return pq.read_table(path, partitioning=None, columns=["slice", "event_time", "watermark"])
+        with pq.ParquetFile(path) as file:
+            return file.read(["slice", "event_time", "watermark"], use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"the part can not be read: {str(error).splitlines()[0]}",

@@ -55,6 +55,8 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
         yield Rewritten(None)
         return
     rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
+    for name in ("tenant", "slice"):
+        rows = _used(rows, name)
     times = _ints(rows, "event_time")
     if rows.column("event_type").null_count == rows.num_rows:  # of a stream that declares none
         place = rows.schema.get_field_index("event_type")
@@ -87,6 +89,19 @@ def _rows(path: str, unit: RewriteUnit) -> Iterator[pa.Table]:
                 continue
             rows = file.read_row_group(group, _COLUMNS, use_threads=False).select(_COLUMNS)
             yield rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _used(rows: pa.Table, name: str) -> pa.Table:
+    """Without the texts of rows that were left out: a part names no slice that it has no row of."""
+    texts, codes = _codes(rows, name)
+    used = np.unique(codes)
+    if used.size == len(texts):
+        return rows
+    column = pa.DictionaryArray.from_arrays(
+        pa.array(np.searchsorted(used, codes).astype(np.int32)),
+        pa.array([texts[i] for i in used], pa.string()),
+    )
+    return rows.set_column(rows.schema.get_field_index(name), name, column)
 
 
 def _may_hold(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:

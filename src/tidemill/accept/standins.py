@@ -140,7 +140,7 @@ def write_expired(
 
 
 def _hash(told: Sequence[Told], progress: Mapping[str, object] | None) -> str:
-    """Also of the version: when all is packed anew, the next word may speak for the same parts as the last."""
+    """Also of the version: when all is packed anew, the next word may speak for the same parts."""
     version = progress["version"] if progress is not None else 0
     return set_hash([*(str(one["path"]) for one in told), f"version {version}"])[:24]
 
