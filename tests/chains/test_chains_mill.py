@@ -197,6 +197,55 @@ def test_what_is_taken_back_leaves_the_chains(plant: Plant) -> None:
     assert plant.mill.chains.verify("drift") == (1, [])
 
 
+def test_taking_back_what_came_last_gives_what_stood_before_it(plant: Plant) -> None:
+    plant.land(delta("a", "v", 0, "add", [1, 1, 1]), delta("x", "w", 0, "add", [1, 1, 1]))
+    plant.tick()
+    before = plant.rows()
+    last = plant.land(delta("b", "v", 1, "scale", [0.1]))
+    plant.tick()
+    plant.take_back(last)
+    plant.tick()
+    assert plant.rows() == before
+    plant.check()
+    version = plant.version()
+    plant.tick()
+    assert plant.version() == version
+
+
+def test_when_all_is_taken_back_no_chain_is_left(plant: Plant) -> None:
+    only = plant.land(delta("a", "v", 0, "add", [1, 1, 1]))
+    plant.tick()
+    compact(plant)
+    plant.take_back(only)
+    plant.tick()
+    assert plant.rows() == []
+    plant.land(delta("b", "v", 1, "add", [1, 1, 2]))
+    plant.tick()
+    plant.check()
+
+
+def test_a_slice_without_a_new_delta_leaves_a_round_idle(plant: Plant) -> None:
+    plant.land(delta("a", "v", 0, "add", [1, 1, 1]))
+    plant.tick()
+    plant.land(delta("a", "v", 0, "add", [1, 1, 1]), delta("a", "v", 0, "add", [2, 2, 2]))
+    (done,) = plant.mill.tick().streams
+    assert done.chains is not None
+    assert done.chains.idle
+    plant.check()
+
+
+def test_parts_that_are_gone_are_filled_in_again(plant: Plant) -> None:
+    for n in range(3):
+        plant.land(delta(f"d{n}", "v", n, "add", [1, 2, 3]))
+        plant.tick()
+    table = plant.mill.chains.keeper("drift").table
+    newest = max(table.snapshot().parts, key=lambda part: part.path)
+    table.commit([], [newest], info={}, now=plant.clock())
+    plant.tick()
+    assert [row["delta_id"] for row in plant.rows()] == ["d0", "d1", "d2"]
+    plant.check()
+
+
 def test_a_vector_that_was_deleted_is_not_there_until_a_delta_makes_it_anew(plant: Plant) -> None:
     plant.land(delta("a", "v", 0, "add", [1, 1, 1]), delta("b", "v", 1, "delete"))
     plant.tick()
