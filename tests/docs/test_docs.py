@@ -38,16 +38,7 @@ from tidemill.config.messages import Messages
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Term, Transition
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.schema import Field
-from tidemill.config.stream import (
-    Csv,
-    EventTime,
-    EventType,
-    Link,
-    Retention,
-    Skew,
-    Stream,
-    Tenant,
-)
+from tidemill.config.stream import Csv, EventTime, EventType, Link, Retention, Skew, Stream, Tenant
 from tidemill.config.vectors import Compaction, Vector
 from tidemill.config.windowing import WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
