@@ -175,14 +175,24 @@ class ChainKeeper:
         versions = (self.raw.version, self.table.version)
         if self._settled == versions:
             return Chained(version=self.table.version)
+        return self._follow(now, rebuild=False)
+
+    def rebuild(self, now: int) -> Chained:
+        """Make all chains again from raw, whatever the table says of itself."""
+        self.raw.refresh()
+        self.table.refresh()
+        return self._follow(now, rebuild=True)
+
+    def _follow(self, now: int, *, rebuild: bool) -> Chained:
+        raw = self.raw.version
         self.table.clean_staging()
         entries, made = list(self._slices()), self.made()
         standing = set_hash(entry.name for entry in entries if entry.seq <= made.through)
-        whole = bool(self._footers) and standing != made.hash
+        whole = rebuild or (bool(self._footers) and standing != made.hash)
         new = entries if whole else [entry for entry in entries if entry.seq > made.through]
         target = Made(max((e.seq for e in entries), default=0), set_hash(e.name for e in entries))
         done = self._fold_in(new, target, entries, now, whole=whole) if new or whole else Chained()
-        self._settled = (versions[0], self.table.version)
+        self._settled = (raw, self.table.version)
         self._used = (self.made().through, frozenset(part.path for part in self.raw.snapshot().parts))
         if not (done.deltas or whole):
             return Chained(version=self.table.version)
