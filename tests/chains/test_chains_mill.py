@@ -454,6 +454,31 @@ def test_recover_needs_nothing_of_the_chains(plant: Plant, spark: SparkSession) 
     plant.check()
 
 
+def test_on_spark_chains_are_the_same_to_the_byte(plant: Plant, tmp_path: Path, spark: SparkSession) -> None:
+    deltas = [delta(f"d{n}", f"v{n % 7}", n, "add", [0.1 * n, 1 / (n + 1), 3]) for n in range(40)]
+    late = delta("late", "v3", 0.5, "scale", [0.3])
+    other = Plant(tmp_path / "spark", STRATEGIES["full"])
+    other.mill.close()
+    file = other.folder / "tidemill.yaml"
+    file.write_text(file.read_text().replace("inline_bytes: 1GiB", "inline_bytes: 0"))
+    other.mill = Mill.open(other.folder, spark=spark, clock=other.clock)
+    held = []
+    for each in (plant, other):
+        each.land(*deltas)
+        each.tick()
+        compact(each)
+        each.land(late)
+        each.tick()
+        compact(each)
+        each.check()
+        assert each.mill.chains.verify("drift") == (7, [])
+        parts = each.mill.snapshot("chains", "drift")
+        assert parts is not None
+        held.append([Path(path).read_bytes() for path in parts.paths()])
+    other.mill.close()
+    assert held[0] == held[1]
+
+
 # -- anything that can happen, in any order
 
 numbers = st.sampled_from([0.0, -0.0, 0.1, 1 / 3, -2.5, 1e16, 3.0, 1e-300, 7.25, 1e308])
