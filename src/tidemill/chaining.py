@@ -105,17 +105,25 @@ class Chainer:
     def compact_now(self, stream: str, now: int, *, force: bool = True) -> ChainRound:
         """Both, as one act of its own."""
         with exclusive(self._mill.project.warehouse / ".tick.lock", "compact"):
-            self.keeper(stream)
-            if is_judging_again(self._mill.state, stream):
-                raise InputError(
-                    f"slices of {stream!r} are being judged again",
-                    hint="run `tidemill tick` until nothing is pending, then the same again",
-                )
+            self._check_settled(stream)
             return ChainRound(self.refresh(stream, now), self.compact(stream, now, force=force))
+
+    def rebuild(self, stream: str, now: int) -> Chained:
+        """Make all chains of a stream again from raw, as one act of its own."""
+        with exclusive(self._mill.project.warehouse / ".tick.lock", "rebuild"):
+            self._check_settled(stream)
+            return self.keeper(stream).rebuild(now)
 
     def plan(self, stream: str, now: int, *, force: bool = False) -> list[Step]:
         """What `compact` would do."""
         return self.keeper(stream).plan(now, force=force)
+
+    def _check_settled(self, stream: str) -> None:
+        if is_judging_again(self._mill.state, stream):
+            raise InputError(
+                f"slices of {stream!r} are being judged again",
+                hint="run `tidemill run --once`, then the same again",
+            )
 
     def verify(self, stream: str) -> tuple[int, list[Difference]]:
         """How many chains were held against raw, and what differs."""

@@ -39,17 +39,7 @@ from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Ter
 from tidemill.config.packing import Pack
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
 from tidemill.config.schema import Field
-from tidemill.config.stream import (
-    Csv,
-    EventTime,
-    EventType,
-    Json,
-    Link,
-    Retention,
-    Skew,
-    Stream,
-    Tenant,
-)
+from tidemill.config.stream import Csv, EventTime, EventType, Json, Link, Retention, Skew, Stream, Tenant
 from tidemill.config.vectors import Compaction, Vector
 from tidemill.config.windowing import WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
 
 import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tidemill.config import Limits, Stream
 from tidemill.model.deltas import Op
+from tidemill.model.slices import Format
 from tidemill.records.chunk import RecordChunk
+from tidemill.records.columnar import columnar_records
 from tidemill.records.deltas import surely_deltas
 from tidemill.records.judge import Judged, Refused, judge
 from tidemill.records.plan import MAX_ID_BYTES, ReadPlan, plan_for
@@ -234,6 +240,15 @@ def test_sparse_deltas_of_a_large_vector_all_go_the_quick_way() -> None:
         for number in range(2000)
     ]
     assert all(sure(records, plan))
+
+
+def test_floats_of_a_parquet_slice_keep_their_bits(tmp_path: Path) -> None:
+    numbers = [-0.0, 0.0, 0.1, 5e-324, -1.7976931348623157e308, 1e22, 2.0, 1 / 3]
+    rows = pa.table({"values": pa.array([numbers], pa.list_(pa.float64()))})
+    pq.write_table(rows, tmp_path / "slice.parquet")
+    [[spelled]] = columnar_records(tmp_path / "slice.parquet", Format.PARQUET)
+    read = [float(number) for number in orjson.loads(spelled)["values"]]
+    assert np.array(read).tobytes() == np.array(numbers).tobytes()
 
 
 def test_metrics_do_not_ask_again_whether_an_accepted_record_is_a_delta() -> None:

@@ -146,7 +146,8 @@ class ChainKeeper:
         self._slices = slices
         self._declared = declared_as(stream)
         self._settled: tuple[int, int] | None = None  # versions of raw and chains found in agreement
-        self._used: frozenset[str] = frozenset()  # parts of raw with nothing that is not folded in
+        # How far the table had come, and the parts of raw with nothing that was not folded in by then.
+        self._used: tuple[int, frozenset[str]] = (0, frozenset())
         self._footers: dict[str, Mapping[str, object]] = {}  # of parts, by path
         self._facts: dict[str, tuple[tuple[str, ...], Facts]] = {}  # of buckets, with the parts they are of
 
@@ -174,18 +175,28 @@ class ChainKeeper:
         versions = (self.raw.version, self.table.version)
         if self._settled == versions:
             return Chained(version=self.table.version)
+        return self._follow(now, rebuild=False)
+
+    def rebuild(self, now: int) -> Chained:
+        """Make all chains again from raw, whatever the table says of itself."""
+        self.raw.refresh()
+        self.table.refresh()
+        return self._follow(now, rebuild=True)
+
+    def _follow(self, now: int, *, rebuild: bool) -> Chained:
+        raw = self.raw.version
         self.table.clean_staging()
         entries, made = list(self._slices()), self.made()
         standing = set_hash(entry.name for entry in entries if entry.seq <= made.through)
-        whole = bool(self._footers) and standing != made.hash
+        whole = rebuild or (bool(self._footers) and standing != made.hash)
         new = entries if whole else [entry for entry in entries if entry.seq > made.through]
         target = Made(max((e.seq for e in entries), default=0), set_hash(e.name for e in entries))
         done = self._fold_in(new, target, entries, now, whole=whole) if new or whole else Chained()
-        self._settled = (versions[0], self.table.version)
-        self._used = frozenset(part.path for part in self.raw.snapshot().parts)
-        return Chained(len(new), done.deltas, done.remade, whole, self.table.version) if not done.idle else (
-            Chained(version=self.table.version)
-        )  # fmt: skip
+        self._settled = (raw, self.table.version)
+        self._used = (self.made().through, frozenset(part.path for part in self.raw.snapshot().parts))
+        if not (done.deltas or whole):
+            return Chained(version=self.table.version)
+        return Chained(len(new), done.deltas, done.remade, whole, self.table.version)
 
     # -- making it so
 
@@ -193,9 +204,13 @@ class ChainKeeper:
         self, new: Sequence[SliceEntry], made: Made, entries: Sequence[SliceEntry], now: int, *, whole: bool
     ) -> Chained:
         seed = f"{made.through} {made.hash} {self._declared}"
+        if whole:  # a part of the same slices may stand already: it goes, and its name with it
+            seed = f"{seed} {self.table.version}"
         folder = self.table.staging(_short(seed))
         parts = self.raw.snapshot().parts
-        unseen = [part for part in parts if whole or part.path not in self._used]
+        through, used = self._used
+        known = used if not whole and self.made().through >= through else frozenset()
+        unseen = [part for part in parts if part.path not in known]
         fresh = self._gather(unseen, new, None, folder, "new")
         standing = self.buckets()
         removes = [part for found in standing.values() for part in found] if whole else []

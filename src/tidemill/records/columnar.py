@@ -26,7 +26,10 @@ from tidemill.records.fragments import SURROGATE, objects, quoted
 
 _ROWS: Final = 8192
 _BINARY: Final = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary, kinds.is_binary_view)
-_NO_NUMBER: Final = {"nan": "null", "-nan": "null", "inf": "null", "-inf": "null"}
+_OTHERWISE: Final = {
+    **dict.fromkeys(("nan", "-nan", "inf", "-inf"), "null"),
+    "-0": "-0.0",  # read as an integer it would lose its sign
+}
 
 
 def columnar_records(path: Path, format: Format) -> Iterator[list[bytes]]:
@@ -133,7 +136,7 @@ def _floats(array: pa.Array) -> list[str]:
     if kinds.is_float16(array.type):
         array = pc.cast(array, pa.float32())
     texts = pc.cast(array, pa.string()).to_pylist()
-    return ["" if text is None else _NO_NUMBER.get(text, text) for text in texts]
+    return ["" if text is None else _OTHERWISE.get(text, text) for text in texts]
 
 
 def _instants(array: pa.Array) -> pa.Array:

@@ -25,6 +25,7 @@ from tidemill.testing.stream import (
     OracleStream,
 )
 from tidemill.testing.streaming import StreamingOracle, StreamingRow, StreamingSlice, meet, same_results
+from tidemill.testing.vectors import VectorOracle
 from tidemill.testing.windows import (
     Act,
     Land,
@@ -66,6 +67,7 @@ __all__ = [
     "StreamingRow",
     "StreamingSlice",
     "Tick",
+    "VectorOracle",
     "Verdict",
     "WindowOracle",
     "meet",
