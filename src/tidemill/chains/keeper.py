@@ -228,9 +228,14 @@ class ChainKeeper:
         deltas = sum(found.rows for found in fresh)
         return Chained(len(new), deltas, sum(map(len, again.values())), whole)
 
-    def gather_all(self, folder: Path) -> list[Gathered]:
-        """All deltas that raw has of accepted slices."""
-        return self._gather(self.raw.snapshot().parts, self._slices(), None, folder, "all")
+    def gather_all(self, folder: Path) -> list[Gathered] | None:
+        """All deltas that raw has of the slices that the chains say they are made of; None when those are
+        not what they were: then the next round makes the chains again."""
+        made = self.made()
+        entries = [entry for entry in self._slices() if entry.seq <= made.through]
+        if set_hash(entry.name for entry in entries) != made.hash:
+            return None
+        return self._gather(self.raw.snapshot().parts, entries, None, folder, "all")
 
     def _gather(
         self,

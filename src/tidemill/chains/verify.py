@@ -40,12 +40,14 @@ class _Unit:
 
 
 def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
-    """How many chains were compared, and what differs."""
+    """How many chains were compared, and what differs; not what they have not come to yet."""
     keeper.raw.refresh()
     keeper.table.refresh()
     folder = keeper.table.staging("verify")
     try:
-        gathered: list[Gathered] = keeper.gather_all(folder)
+        gathered: list[Gathered] | None = keeper.gather_all(folder)
+        if gathered is None:
+            return 0, []
         standing = keeper.buckets()
         units = []
         for number in range(BUCKETS):
