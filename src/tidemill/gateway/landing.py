@@ -32,10 +32,6 @@ class ClosedWindow:
     def lsns(self) -> tuple[int, ...]:
         return tuple(entry.lsn for entry in self.entries)
 
-    @property
-    def bytes(self) -> int:
-        return sum(len(entry.submission.content) for entry in self.entries)
-
 
 def closed(entries: Sequence[Entry], trigger: str, keys: int) -> ClosedWindow:
     """The window of entries of one feed; its name is that of its first entry."""
