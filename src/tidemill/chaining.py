@@ -5,18 +5,24 @@ Part of the mill. It decides nothing: which chains are compacted, and how, is fo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemill import given
 from tidemill.ingest.retractions import is_judging_again
+from tidemill.lake.sync import atomic_write, storage_errors
 from tidemill.locks import exclusive
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
+from tidemill.model.time import HOUR, format_duration, format_instant, parse_duration
 
 if TYPE_CHECKING:
+    from tidemill.chains.batches import BatchStats, WindowBatch
     from tidemill.chains.keeper import Chained, ChainKeeper, Compaction, Reads, Step
     from tidemill.chains.verify import Difference
+    from tidemill.config import Stream
     from tidemill.mill import Mill
 
 
@@ -43,9 +49,19 @@ class ChainStanding:
     through: int = 0  # the last place in the ledger that is folded in
 
 
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """The batch of a window [start, end), and where it was written; None: it was not."""
+
+    start: int
+    end: int
+    stats: BatchStats
+    file: Path | None
+
+
 class Chainer:
-    """Of one mill. Who calls anything but `plan`, `verify`, `standing` and `was_read` holds the lock of a
-    round, or asks for `compact_now`."""
+    """Of one mill. Who calls anything but `plan`, `batches`, `verify`, `standing` and `was_read` holds the
+    lock of a round, or asks for `compact_now`."""
 
     def __init__(self, mill: Mill) -> None:
         self._mill = mill
@@ -56,15 +72,7 @@ class Chainer:
         """Who keeps the chains of a stream; InputError when it is none of deltas."""
         from tidemill.chains.keeper import ChainKeeper
 
-        mill, declared = self._mill, self._mill.project.stream(stream)
-        if declared.kind != "delta":
-            names = [name for name, each in mill.project.streams.items() if each.kind == "delta"]
-            raise InputError(
-                f"stream {stream!r} has no vectors",
-                hint=f"streams of deltas: {', '.join(names)}"
-                if names
-                else "declare a stream with `kind: delta`",
-            )
+        mill, declared = self._mill, self._declared(stream)
         if stream not in self._keepers:
             self._keepers[stream] = ChainKeeper(
                 mill.project.warehouse,
@@ -102,21 +110,68 @@ class Chainer:
         """Compact the chains that need it; with `force`, whatever can be merged."""
         return self.keeper(stream).compact(now, force=force)
 
-    def compact_now(self, stream: str, now: int, *, force: bool = True) -> ChainRound:
-        """Both, as one act of its own."""
+    def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
+        """Both, as one act of its own; with `rebuild` all chains are made again from raw first."""
         with exclusive(self._mill.project.warehouse / ".tick.lock", "compact"):
             self._check_settled(stream)
-            return ChainRound(self.refresh(stream, now), self.compact(stream, now, force=force))
-
-    def rebuild(self, stream: str, now: int) -> Chained:
-        """Make all chains of a stream again from raw, as one act of its own."""
-        with exclusive(self._mill.project.warehouse / ".tick.lock", "rebuild"):
-            self._check_settled(stream)
-            return self.keeper(stream).rebuild(now)
+            folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
+            return ChainRound(folded, self.compact(stream, now, force=force))
 
     def plan(self, stream: str, now: int, *, force: bool = False) -> list[Step]:
-        """What `compact` would do."""
+        """What `compact` would do. It makes nothing, not even a table."""
+        self._declared(stream)
+        if self._mill.existing("chains", stream) is None:
+            return []
         return self.keeper(stream).plan(now, force=force)
+
+    def batches(
+        self,
+        stream: str,
+        every: str | int | None = None,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        *,
+        tenant: str | None = None,
+    ) -> Iterator[WindowBatch]:
+        """The deltas of each window as one batch; windows are as wide as the stream's datasets, or an hour.
+
+        Those that hold the start or the end are cut there.
+        """
+        from tidemill.chains.batches import window_batches
+
+        declared = self._declared(stream)
+        width = parse_duration(every) if isinstance(every, str) else every
+        width = declared.aggregation_span or HOUR if width is None else width
+        if width <= 0:
+            raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
+        since, until = (None if edge is None else given.instant(edge) for edge in (start, end))
+        return window_batches(self._mill.vector_desk.deltas(stream, since, until, tenant), width)
+
+    def batched(self, found: Iterable[WindowBatch], folder: Path | None = None) -> Iterator[Batched]:
+        """What the batches are, each written to a file of the folder, if one is named."""
+        if folder is not None:
+            with storage_errors("create the folder", folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        for one in found:
+            file = None
+            if folder is not None:
+                begins = format_instant(one.start).replace("-", "").replace(":", "")
+                file = folder / f"{begins}_{format_duration(one.end - one.start)}.arrow"
+                atomic_write(file, one.batch.content)
+            yield Batched(one.start, one.end, one.batch.stats, file)
+
+    def _declared(self, stream: str) -> Stream:
+        """InputError when it is none of deltas."""
+        declared = self._mill.project.stream(stream)
+        if declared.kind != "delta":
+            names = [name for name, each in self._mill.project.streams.items() if each.kind == "delta"]
+            raise InputError(
+                f"stream {stream!r} has no vectors",
+                hint=f"streams of deltas: {', '.join(names)}"
+                if names
+                else "declare a stream with `kind: delta`",
+            )
+        return declared
 
     def _check_settled(self, stream: str) -> None:
         if is_judging_again(self._mill.state, stream):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.chains.chains_playing import NOON, Plant
+from tests.chains.chains_playing import delta as at_noon
 
 from tidemill.chains.batches import Batch, batch_of, deltas_in
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError
+from tidemill.model.time import MINUTE, SECOND
 from tidemill.testing.vectors import VectorOracle
 
 DIMENSION = 3
@@ -136,3 +140,63 @@ def test_applied_to_any_vectors_it_gives_the_bits_that_all_deltas_give(
 
 def bits(vector: list[float] | None) -> list[str] | None:
     return None if vector is None else [value.hex() for value in vector]
+
+
+# -- of the windows of a stream
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    window=st.lists(changes(), min_size=1, max_size=25, unique_by=lambda one: one.delta_id),
+    width=st.integers(1, 3),
+)
+def test_batches_of_windows_one_after_the_other_give_the_bits_of_the_stream(
+    tmp_path_factory: pytest.TempPathFactory, window: list[Delta], width: int
+) -> None:
+    moved = [replace(one, ts=NOON + one.ts * SECOND) for one in window]
+    plant = Plant(tmp_path_factory.mktemp("batches") / "plant", "{strategy: full_merge, delta_threshold: 2}")
+    plant.land(*moved[::2])
+    plant.land(*moved[1::2], *moved[:3])  # some of them twice
+    plant.tick()
+    whole, sent = plant.oracle, list[Delta]()
+    for one in plant.mill.chains.batches("drift", width * SECOND):
+        sent += one.batch.deltas
+        assert one.batch == batch_of(each for each in moved if one.start <= each.ts < one.end)
+        for vector in whole.ids:
+            assert bits(VectorOracle(DIMENSION, sent).at(vector)) == bits(whole.at(vector, one.end - 1))
+    plant.mill.close()
+
+
+def test_windows_are_as_wide_as_asked_for_and_cut_where_asked(tmp_path: Path) -> None:
+    plant = Plant(tmp_path / "plant", "{}")
+    plant.land(*(at_noon(f"d{n}", f"v{n % 2}", 20 * n, "add", [1, 2, 3]) for n in range(6)))
+    plant.tick()
+    chains = plant.mill.chains
+    told = [
+        (one.start - NOON, one.end - NOON, one.stats.received)
+        for one in chains.batched(chains.batches("drift", "1m"))
+    ]
+    assert told == [(0, MINUTE, 3), (MINUTE, 2 * MINUTE, 3)]
+    (hour,) = chains.batches("drift")
+    assert (hour.start, hour.batch.stats.vectors) == (NOON, 2)
+    (some,) = chains.batches("drift", start=NOON + 20 * SECOND, end=NOON + 60 * SECOND)
+    assert [one.delta_id for one in some.batch.deltas] == ["d1", "d2"]
+    assert list(chains.batches("drift", start="2024-01-16T00:00:00Z")) == []
+
+
+def test_what_is_taken_back_is_in_no_batch(tmp_path: Path) -> None:
+    plant = Plant(tmp_path / "plant", "{}")
+    wrong = plant.land(at_noon("d1", "v", 1, "add", [1, 1, 1]))
+    plant.land(at_noon("d2", "v", 2, "add", [1, 1, 1]))
+    plant.tick()
+    plant.take_back(wrong)
+    plant.tick()
+    (hour,) = plant.mill.chains.batches("drift")
+    assert [one.delta_id for one in hour.batch.deltas] == ["d2"]
+
+
+@pytest.mark.parametrize("width", ["0s", 0, -1])
+def test_a_window_without_width_is_refused(tmp_path: Path, width: str | int) -> None:
+    plant = Plant(tmp_path / "plant", "{}")
+    with pytest.raises(InputError, match=r"width|duration"):
+        list(plant.mill.chains.batches("drift", width))

@@ -99,7 +99,7 @@ def test_query_in_json_is_exact_and_says_where_it_is_from(cli, milled):
     assert sum(row["count"] for row in one["rows"]) == sum(event["tenant"] == "acme" for event in lines)
     shown = cli("query", ask, "--all-tenants").out
     assert re.search(
-        r"rows from level 1h; \d+ rows in 1 file read; open, complete up to \S+Z; "
+        r"rows from level 1h; \d+ rows in \d files? read; open, complete up to \S+Z; "
         r"includes what arrived up to \S+Z; version \d",
         shown,
     )

@@ -1,10 +1,12 @@
-"""`vector`, `chain` and `compact`: what they print, for people and for programs."""
+"""`vector`, `chain`, `deltas` and `compact`: what they print, for people and for programs."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+
+from tidemill.chains.batches import deltas_in
 
 PROJECT = """
 version: 1
@@ -125,3 +127,35 @@ def test_many_components_are_cut_for_people(cli, tmp_path, monkeypatch):
     assert "0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, … of 100" in done.out
     assert "--output json" in done.err
     assert len(cli("vector", "moves", "v", "--output", "json").json["values"]) == 100
+
+
+def test_deltas_of_a_window_as_one_batch(moves, tmp_path):
+    said = moves("deltas", "moves", "--window", "1m", "-o", "out", "--output", "json").json
+    (window,) = said["windows"]
+    assert (window["start"], window["end"]) == ("2024-01-15T10:00:00Z", "2024-01-15T10:01:00Z")
+    assert (window["received"], window["deltas"], window["vectors"], window["duration"]) == (5, 5, 1, "4s")
+    content = (tmp_path / "out" / "20240115T100000Z_1m.arrow").read_bytes()
+    assert window["file"] == "out/20240115T100000Z_1m.arrow"
+    assert window["bytes"] == len(content)
+    assert [one.delta_id for one in deltas_in(content)] == ["d0", "d1", "d2", "d3", "d4"]
+    assert "2024-01-15T10:00:00Z" in moves("deltas", "moves").out
+    assert "no deltas" in moves("deltas", "moves", "--from", "2025-01-01T00:00:00Z").out
+
+
+def test_deltas_of_a_stream_that_has_none(moves):
+    refused = moves("deltas", "plain")
+    assert refused.code != 0
+    assert "streams of deltas: moves" in refused.err
+
+
+def test_explain_makes_nothing(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tidemill.yaml").write_text(PROJECT)
+    assert "nothing to compact" in cli("compact", "--explain").out
+    assert not (tmp_path / "warehouse" / "chains").exists()
+
+
+def test_chains_are_made_again_from_raw(moves):
+    moves("compact")
+    again = moves("compact", "--rebuild", "--output", "json").json
+    assert [(one["folded"], one["deltas_merged"]) for one in again["streams"]] == [(5, 3)]

@@ -1,29 +1,23 @@
-"""Deltas of one window as one batch: each once, in order of time, merged where no bit changes, compressed.
+"""Deltas of a window as one batch: each once, in order of time, merged where no bit changes, compressed.
 
 Pure. It never computes with a component: what would need an addition stays two deltas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
+from tidemill.chains.fold import CODES, ROWS, Deltas, Floats, deltas_from_rows, order_of, rows_of, taken
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError
+from tidemill.records.arrays import Ints, Mask
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("vector_id", pa.string(), nullable=False),
-        pa.field("delta_id", pa.string(), nullable=False),
-        pa.field("ts", pa.int64(), nullable=False),  # microseconds
-        pa.field("op", pa.string(), nullable=False),
-        pa.field("indices", pa.list_(pa.int32())),
-        pa.field("values", pa.list_(pa.float64()), nullable=False),
-    ]
-)
+_COMPRESSION: Final = "zstd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +46,21 @@ class BatchStats:
 class Batch:
     """Applied to any vectors, the deltas give what all that came in would have given."""
 
-    deltas: tuple[Delta, ...]  # by (ts, delta_id)
-    content: bytes  # the same as Arrow, zstd
+    content: bytes  # an Arrow stream, by (ts, delta_id)
     stats: BatchStats
+
+    @property
+    def deltas(self) -> tuple[Delta, ...]:
+        return deltas_in(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBatch:
+    """The batch of a window [start, end)."""
+
+    start: int
+    end: int
+    batch: Batch
 
 
 def batch_of(deltas: Iterable[Delta]) -> Batch:
@@ -62,22 +68,18 @@ def batch_of(deltas: Iterable[Delta]) -> Batch:
     row, what came last counts."""
     received = list(deltas)
     once = {delta.delta_id: delta for delta in reversed(received)}  # of equal ids the first that came
-    ordered = sorted(once.values(), key=_place)
-    chains: dict[str, list[Delta]] = {}
-    for delta in ordered:
-        _join(chains.setdefault(delta.vector_id, []), delta)
-    merged = tuple(sorted((delta for chain in chains.values() for delta in chain), key=_place))
-    content = _packed(merged)
-    stats = BatchStats(
-        received=len(received),
-        duplicates=len(received) - len(once),
-        deltas=len(merged),
-        vectors=len(chains),
-        bytes=len(content),
-        start=ordered[0].ts if ordered else None,
-        end=ordered[-1].ts if ordered else None,
-    )
-    return Batch(merged, content, stats)
+    batch = _batch(deltas_from_rows(_table(once.values())))
+    repeated = len(received) - len(once)
+    return replace(batch, stats=replace(batch.stats, received=len(received), duplicates=repeated))
+
+
+def window_batches(deltas: Deltas, every: int) -> Iterator[WindowBatch]:
+    """The batches of the windows of a width that have deltas, from the first on. Each delta is there once."""
+    order = np.argsort(deltas.ts, kind="stable")
+    number = deltas.ts[order] // every
+    for window in np.unique(number).tolist():
+        low, high = np.searchsorted(number, [window, window + 1]).tolist()
+        yield WindowBatch(window * every, (window + 1) * every, _batch(taken(deltas, order[low:high])))
 
 
 def deltas_in(content: bytes) -> tuple[Delta, ...]:
@@ -102,46 +104,104 @@ def deltas_in(content: bytes) -> tuple[Delta, ...]:
     )
 
 
-def _place(delta: Delta) -> tuple[int, str]:
-    return delta.ts, delta.delta_id
+def _table(deltas: Iterable[Delta]) -> pa.Table:
+    rows = [(d.vector_id, d.ts, d.delta_id, d.op.value, d.indices, d.values) for d in deltas]
+    columns = zip(*rows, strict=True) if rows else [()] * len(ROWS)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=ROWS)
 
 
-def _join(chain: list[Delta], delta: Delta) -> None:
-    """Put `delta` at the end of a vector's chain."""
-    if delta.op in (Op.REPLACE, Op.DELETE) or (delta.op is Op.SET and delta.indices is None):
-        chain[:] = [delta]
-    elif delta.op is Op.SET and chain and chain[-1].op in (Op.SET, Op.REPLACE):
-        chain[-1] = _set_over(chain[-1], delta)
-    else:
-        chain.append(delta)
-
-
-def _set_over(before: Delta, delta: Delta) -> Delta:
-    """Both in one, in the place of the later."""
-    assert delta.indices is not None, delta
-    news = dict(zip(delta.indices, delta.values, strict=True))
-    if before.indices is None:
-        values = tuple(news.get(place, value) for place, value in enumerate(before.values))
-        return replace(delta, op=before.op, indices=None, values=values)
-    both = dict(zip(before.indices, before.values, strict=True)) | news
-    indices = tuple(sorted(both))
-    return replace(delta, indices=indices, values=tuple(both[place] for place in indices))
-
-
-def _packed(deltas: Sequence[Delta]) -> bytes:
-    table = pa.Table.from_pydict(
-        {
-            "vector_id": [delta.vector_id for delta in deltas],
-            "delta_id": [delta.delta_id for delta in deltas],
-            "ts": [delta.ts for delta in deltas],
-            "op": [delta.op.value for delta in deltas],
-            "indices": [delta.indices for delta in deltas],
-            "values": [delta.values for delta in deltas],
-        },
-        schema=SCHEMA,
+def _batch(deltas: Deltas) -> Batch:
+    left = _merged(taken(deltas, order_of(deltas)))
+    in_time = order_of(replace(left, vectors=np.zeros_like(left.vectors)))
+    content = _packed(rows_of(taken(left, in_time)))
+    stats = BatchStats(
+        received=len(deltas),
+        duplicates=0,
+        deltas=len(left),
+        vectors=int(np.unique(deltas.vectors).size),
+        bytes=len(content),
+        start=int(deltas.ts.min()) if len(deltas) else None,
+        end=int(deltas.ts.max()) if len(deltas) else None,
     )
+    return Batch(content, stats)
+
+
+def _packed(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, ROWS, options=pa.ipc.IpcWriteOptions(compression=_COMPRESSION)) as writer:
+        writer.write_table(rows)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+# -- merging: rows are by (vector, ts, delta_id)
+
+
+def _merged(deltas: Deltas) -> Deltas:
+    deltas = _without_void(deltas)
+    says = np.isin(deltas.ops, (CODES[Op.SET], CODES[Op.REPLACE]))  # what components are, whatever they were
+    joins = (deltas.ops == CODES[Op.SET]) & ~deltas.dense  # a row that goes on where the one before it says
+    joins[:1] = False
+    joins[1:] &= says[:-1] & (deltas.vectors[1:] == deltas.vectors[:-1])
+    return _joined(deltas, joins) if joins.any() else deltas
+
+
+def _without_void(deltas: Deltas) -> Deltas:
+    """Without what comes before a whole vector, or before its end."""
+    whole = deltas.dense & np.isin(deltas.ops, (CODES[Op.SET], CODES[Op.REPLACE], CODES[Op.DELETE]))
+    place = np.arange(len(deltas))
+    last = np.zeros(len(deltas.names), np.int64)
+    np.maximum.at(last, deltas.vectors[whole], place[whole])
+    return taken(deltas, place >= last[deltas.vectors])
+
+
+def _joined(deltas: Deltas, joins: Mask) -> Deltas:
+    """Each run of rows that say what components are as one, in the place of its last; in any order."""
+    starts = np.flatnonzero(~joins)
+    ends = np.append(starts[1:], len(deltas)) - 1
+    long = ends > starts
+    single, starts, ends = taken(deltas, starts[~long]), starts[long], ends[long]
+    run, component, value = _said(deltas, starts, ends)
+    dense = deltas.dense[starts]
+    components = np.bincount(run, minlength=starts.size)
+    return Deltas(
+        names=deltas.names,
+        vectors=np.append(single.vectors, deltas.vectors[ends]),
+        ts=np.append(single.ts, deltas.ts[ends]),
+        ids=pa.concat_arrays([single.ids, deltas.ids.take(pa.array(ends))]),
+        ops=np.append(single.ops, deltas.ops[starts]),
+        dense=np.append(single.dense, dense),
+        index_at=_behind(single.index_at, np.where(dense, 0, components)),
+        indices=np.append(single.indices, component[~dense[run]].astype(np.int32)),
+        value_at=_behind(single.value_at, components),
+        values=np.append(single.values, value),
+    )
+
+
+def _behind(at: Ints, sizes: Ints) -> Ints:
+    return np.append(at, at[-1] + np.cumsum(sizes))
+
+
+def _said(deltas: Deltas, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Floats]:
+    """Run, component and value of all that runs of rows say in the end, in this order."""
+    sizes = ends - starts + 1
+    rows = _counted(starts, sizes)
+    counts = np.diff(deltas.value_at)[rows]
+    value = deltas.values[_counted(deltas.value_at[rows], counts)]
+    component = _counted(np.zeros_like(rows), counts)  # of a dense row; a sparse one names them
+    sparse = ~np.repeat(deltas.dense[rows], counts)
+    component[sparse] += np.repeat(deltas.index_at[rows], counts)[sparse]
+    component[sparse] = deltas.indices[component[sparse]]
+    run = np.repeat(np.repeat(np.arange(starts.size), sizes), counts)
+    order = np.lexsort((component, run))  # what was said later stays behind
+    run, component, value = run[order], component[order], value[order]
+    last = np.ones(run.size, np.bool_)
+    last[:-1] = (run[1:] != run[:-1]) | (component[1:] != component[:-1])
+    return run[last], component[last], value[last]
+
+
+def _counted(firsts: Ints, counts: Ints) -> Ints:
+    """So many numbers from each of the firsts on, one after the other."""
+    starts = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) + np.repeat(firsts - starts, counts)

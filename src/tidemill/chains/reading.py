@@ -104,7 +104,7 @@ class VectorDesk:
         if torn:
             self._check_seal(stream, rows, torn)
             told.forget(torn)
-            again = self._from_raw(look, look.accepted, vector, tenant, torn, at)
+            again = self._from_raw(look, look.accepted, vector, tenant, torn, (None, at))
             told.take(linked(ROWS.empty_table(), again).deltas, at)
         return told
 
@@ -157,7 +157,17 @@ class VectorDesk:
         self, look: Look, vector: Vector, tenant: str, names: Sequence[str], at: int | None
     ) -> pa.Table:
         """Deltas that are accepted and in no chain yet."""
-        return self._from_raw(look, look.waiting, vector, tenant, names, at)
+        return self._from_raw(look, look.waiting, vector, tenant, names, (None, at))
+
+    def deltas(self, stream: str, start: int | None, end: int | None, tenant: str | None = None) -> Deltas:
+        """All accepted deltas of a tenant with a time in [start, end)."""
+        vector = vector_of(self._streams[stream])
+        look = self.look(stream)
+        whose = self.tenant_of(stream, look, tenant)
+        span = (start, None if end is None else end - 1)
+        return deltas_from_rows(
+            self._from_raw(look, look.accepted, vector, whose, None, span).combine_chunks()
+        )
 
     def _from_raw(
         self,
@@ -165,26 +175,21 @@ class VectorDesk:
         entries: Sequence[SliceEntry],
         vector: Vector,
         tenant: str,
-        names: Collection[str],
-        at: int | None,
+        names: Collection[str] | None,  # None: all vectors
+        span: Range,  # of their times
     ) -> pa.Table:
         slices = {entry.id for entry in entries}
-        if look.raw is None or not slices or not names:
+        if look.raw is None or not slices or (names is not None and not names):
             return ROWS.empty_table()
         ranges: dict[str, Range] = {
             "tenant": (tenant, tenant),
-            "event_time": (None, at),
+            "event_time": span,
             "slice": (min(slices), max(slices)),
         }
-        only = frozenset((tenant, name) for name in names)
+        only = None if names is None else frozenset((tenant, name) for name in names)
         found = [ROWS.empty_table()]
         for path in look.raw.paths(look.raw.select(ranges=ranges)):
-            for rows in raw_rows(path, vector, slices, only):
-                if at is not None:
-                    rows = rows.filter(
-                        pc.less_equal(rows.column("ts"), pa.scalar(at, pa.int64()).cast(INSTANT))
-                    )
-                found.append(rows)
+            found += [_within(rows, tenant, span) for rows in raw_rows(path, vector, slices, only)]
         return pa.concat_tables(found)
 
     def _check_seal(self, stream: str, rows: pa.Table, torn: Collection[str]) -> None:
@@ -199,6 +204,15 @@ class VectorDesk:
                 "is gone",
                 hint="ask for a later instant; `tidemill chain` says what is kept",
             )
+
+
+def _within(rows: pa.Table, tenant: str, span: Range) -> pa.Table:
+    """Those of a tenant with a time in the span, both ends included."""
+    mine = pc.equal(rows.column("tenant"), tenant)
+    for end, holds in zip(span, (pc.greater_equal, pc.less_equal), strict=True):
+        if end is not None:
+            mine = pc.and_(mine, holds(rows.column("ts"), pa.scalar(end, pa.int64()).cast(INSTANT)))
+    return rows.filter(mine)
 
 
 def vector_of(stream: Stream) -> Vector:

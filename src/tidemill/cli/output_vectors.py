@@ -15,7 +15,7 @@ from tidemill.plain import vectors as plain
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.chaining import ChainRound
+    from tidemill.chaining import Batched, ChainRound
     from tidemill.chains.keeper import Step
     from tidemill.chains.view import ChainView
 
@@ -25,6 +25,7 @@ class VectorsOutput(Protocol):
 
     def vector(self, stream: str, found: pa.Table, at: int | None) -> None: ...
     def chain(self, chain: ChainView) -> None: ...
+    def batches(self, stream: str, found: Sequence[Batched]) -> None: ...
     def compacted(self, done: Mapping[str, ChainRound]) -> None: ...
     def planned(self, plans: Mapping[str, Sequence[Step]]) -> None: ...
 
@@ -40,6 +41,9 @@ class JsonVectors:
 
     def chain(self, chain: ChainView) -> None:
         self._print(plain.chain(chain))
+
+    def batches(self, stream: str, found: Sequence[Batched]) -> None:
+        self._print(plain.batches(stream, found))
 
     def compacted(self, done: Mapping[str, ChainRound]) -> None:
         self._print(plain.compacted(done))
@@ -68,6 +72,14 @@ class TextVectors:
 
         self._say.table(chain_table(chain))
         self._say.table(links_table(chain))
+
+    def batches(self, stream: str, found: Sequence[Batched]) -> None:
+        from tidemill.cli.tables_vectors import batches_table
+
+        if found:
+            self._say.table(batches_table(found))
+        else:
+            self._say.line((shown(stream), "bold"), ": no deltas")
 
     def compacted(self, done: Mapping[str, ChainRound]) -> None:
         from tidemill.cli.tables_vectors import compacted_words

@@ -16,7 +16,7 @@ from tidemill.cli.tables import listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
-    from tidemill.chaining import ChainRound
+    from tidemill.chaining import Batched, ChainRound
     from tidemill.chains.keeper import Step
     from tidemill.chains.view import ChainView, Link
     from tidemill.plain.shapes import Plain
@@ -78,6 +78,26 @@ def links_table(of: ChainView) -> Table:
 
 def _kind(link: Link) -> str:
     return "checkpoint" if link.checkpoint else "waiting" if link.waiting else "delta"
+
+
+def batches_table(found: Sequence[Batched]) -> Table:
+    table = listing(
+        "window", "until", "came", "deltas", "vectors", "bytes", "average", "over", "file",
+        right=("came", "deltas", "vectors", "bytes", "average"),
+    )  # fmt: skip
+    for one in found:
+        table.add_row(
+            Text(format_instant(one.start)),
+            Text(format_instant(one.end)),
+            f"{one.stats.received:,}",
+            f"{one.stats.deltas:,}",
+            f"{one.stats.vectors:,}",
+            size(one.stats.bytes),
+            f"{one.stats.average:,.1f}",
+            Text(format_duration(one.stats.duration)),
+            Text("" if one.file is None else shown(str(one.file))),
+        )
+    return table
 
 
 def compacted_words(of: ChainRound) -> str:

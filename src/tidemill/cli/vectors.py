@@ -1,10 +1,11 @@
-"""Commands about vectors: vector and chain only look; compact has chains made shorter.
+"""Commands about vectors: vector, chain and deltas only look; compact has chains made shorter.
 
 What a vector is, and which chains are compacted, is decided below; nothing is decided here.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,10 +55,46 @@ def chain(session: Session, stream: StreamName, id_: VectorId, tenant: Tenant = 
     return OK
 
 
+@command(
+    "deltas",
+    Panel.VECTORS,
+    "tidemill deltas embeddings --window 1h",
+    "tidemill deltas embeddings --from 2024-01-15T12:00:00Z --to 2024-01-15T13:00:00Z -o out/",
+)
+def deltas(
+    session: Session,
+    stream: StreamName,
+    window: Annotated[
+        str | None, typer.Option(metavar="D", help="By default the aggregation_span of the stream, or 1h.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="T", help="Only deltas from here on …")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")] = None,
+    tenant: Tenant = None,
+    target: Annotated[
+        str | None, typer.Option("-o", "--folder", metavar="PATH", help="Write each batch as an Arrow file.")
+    ] = None,
+) -> int:
+    """Show the deltas of each window as one batch: how many came, what is left merged, and what it takes.
+
+    A batch has each delta once, in order of time; only what changes no bit is merged, so that applied to any
+    vectors it gives what all of its deltas give.
+    """
+    with session.mill() as mill:
+        found = mill.chains.batches(stream, window, start, end, tenant=tenant)
+        told = list(mill.chains.batched(found, None if target is None else Path(target)))
+    session.out.vectors.batches(stream, told)
+    return OK
+
+
 @command("compact", Panel.VECTORS, "tidemill compact --explain", "tidemill compact embeddings")
 def compact(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams of deltas.")] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", metavar="", help="Make all chains again from raw first.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
     ] = False,
@@ -74,7 +111,10 @@ def compact(
             session.out.vectors.planned(plans)
         return OK
     with session.working() as progress, session.mill(progress) as mill:
-        done = {name: mill.chains.compact_now(name, mill.clock()) for name in _streams(mill, stream)}
+        done = {
+            name: mill.chains.compact_now(name, mill.clock(), rebuild=rebuild)
+            for name in _streams(mill, stream)
+        }
     session.out.vectors.compacted(done)
     return OK
 

@@ -14,7 +14,7 @@ from tidemill.plain.shapes import Plain, instant
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.chaining import ChainRound
+    from tidemill.chaining import Batched, ChainRound
     from tidemill.chains.batches import BatchStats
     from tidemill.chains.keeper import Step
     from tidemill.chains.view import ChainView, Link
@@ -71,6 +71,22 @@ def _batch(of: BatchStats) -> Plain:
         "bytes": of.bytes,
         "average": round(of.average, 1),
         "duration": format_duration(of.duration),
+    }
+
+
+def batches(stream: str, found: Sequence[Batched]) -> Plain:
+    return {
+        "stream": stream,
+        "windows": [
+            {
+                "start": format_instant(one.start),
+                "end": format_instant(one.end),
+                "received": one.stats.received,
+                **_batch(one.stats),
+                "file": None if one.file is None else str(one.file),
+            }
+            for one in found
+        ],
     }
 
 
