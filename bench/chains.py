@@ -7,6 +7,7 @@ same, bit for bit, as those of the pure-Python loop.
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import statistics
@@ -18,6 +19,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench.running import OUT, Bench, Result, within
@@ -103,6 +105,24 @@ def by_python(of: Job) -> list[list[float]]:
     return found
 
 
+def from_disk_by_python(parts: Path, target: Path, count: int) -> None:
+    """The same loop as a script: the deltas out of the parts, the vectors into a file, made durable."""
+    rows = [row for part in sorted(parts.rglob("*.parquet")) for row in pq.read_table(part).to_pylist()]
+    rows.sort(key=lambda row: (row["ts"], row["delta_id"]))
+    found = by_python(
+        Job(
+            [int(row["vector_id"].removeprefix("doc-")) for row in rows],
+            [row["op"] for row in rows],
+            [row["indices"] for row in rows],
+            [row["values"] for row in rows],
+        )
+    )
+    names = [f"doc-{number:05}" for number in range(count)]
+    pq.write_table(pa.table({"vector_id": names, "values": found}), target, compression="zstd")
+    with target.open("rb") as written:
+        os.fsync(written.fileno())
+
+
 @dataclass(frozen=True, slots=True)
 class Arrays:
     """The same deltas in memory, as numpy wants them."""
@@ -186,7 +206,7 @@ def same(found: Floats, truth: Floats, who: str) -> None:
 
 
 def chains(bench: Bench) -> list[Result]:
-    """Compaction beside both loops, the kernel alone, and vectors at an instant."""
+    """Compaction beside loops in memory and from disk to disk, the kernel alone, vectors at an instant."""
     vectors, deltas = (VECTORS, DELTAS) if bench.plan.repeats > 1 else (VECTORS // 10, DELTAS // 10)
     made = job(vectors, deltas)
     bench.say(f"{deltas} deltas of {vectors} vectors: pure Python, numpy, the kernel")
@@ -202,12 +222,14 @@ def chains(bench: Bench) -> list[Result]:
     same(folded.matrix, truth, "the kernel")
     bench.say("compaction")
     whole, note = _compacted(bench, made, truth)
+    script = _scripted(bench, made, truth)
     reading, asked = _asked(bench, made, truth)
     rate = f"{deltas / kernel:,.0f} deltas/s"
     return [
         _beside("chains_kernel vs python", kernel, python, PYTHON_TARGET, rate),
         _beside("chains_kernel vs numpy", kernel, numpy, NUMPY_TARGET, rate),
-        _beside("chains_compact vs python", whole, python, None, note),
+        _beside("chains_compact vs python", whole, python, PYTHON_TARGET, note),
+        _beside("chains_compact vs python from disk", whole, script, None, note),
         _beside("chains_compact vs numpy", whole, numpy, NUMPY_TARGET, note),
         within("chains_vectors", reading, None, MOST_MS, "ms", asked),
     ]
@@ -238,6 +260,13 @@ def _compacted(bench: Bench, made: Job, truth: Floats) -> tuple[float, str]:
         mib = f"{done.bytes_before / 2**20:.0f} MiB of deltas, {done.bytes_after / 2**20:.0f} MiB of vectors"
         note = f"read, merged, written, synced and committed: {mib}"
     return min(times[1:]), note
+
+
+def _scripted(bench: Bench, made: Job, truth: Floats) -> float:
+    parts, target = OUT / "chains" / "warehouse" / "chains" / STREAM, OUT / "chains-script.parquet"
+    taken_, _ = timed(lambda: from_disk_by_python(parts, target, len(truth)), bench.plan.repeats)
+    same(_matrix(pq.read_table(target)), truth, "the script")
+    return taken_
 
 
 def _matrix(found: pa.Table) -> Floats:

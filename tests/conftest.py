@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut
+# A JVM of a test lives for seconds or minutes: compiling its code thoroughly costs more than it brings.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

@@ -89,10 +89,12 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     roller.catch_up()
     acceptor.raw.refresh()
     entries = mill.state.slices(stream)
-    changed = mill.engine.run(check_slice, _units(mill, entries), "verify slices")
+    landed = sum(entry.slice.size for entry in entries)
+    changed = mill.engine.run(check_slice, _units(mill, entries), "verify slices", landed)
     findings = [Finding(stream, *f) for f in changed]
     paths = acceptor.raw.snapshot().paths()
-    read = mill.engine.run(check_part, paths, "verify raw")
+    size = sum(part.size for part in acceptor.raw.snapshot().parts)
+    read = mill.engine.run(check_part, paths, "verify raw", size)
     facts = [fact for fact in read if isinstance(fact, PartFacts)]
     findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
     if len(facts) == len(read):
@@ -107,7 +109,7 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
         findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
         return StreamAudit(stream, len(entries), rows, 0, pending), findings
     if acceptor.plan.gated and paths:
-        twice = mill.engine.run(repeated_ids, [paths], "verify ids")
+        twice = mill.engine.run(repeated_ids, [paths], "verify ids", size)
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
     tiles = sealed = 0
     if roller.spec.metrics:

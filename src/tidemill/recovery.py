@@ -111,7 +111,8 @@ def _records(mill: Mill, stream: str, entries: Sequence[SliceEntry]) -> list[Bat
     if raw is None:
         return []
     mill.progress(stream, "recover", 0.0)
-    facts = mill.engine.run(part_facts, raw.snapshot().paths(), "recover raw")
+    size = sum(part.size for part in raw.snapshot().parts)
+    facts = mill.engine.run(part_facts, raw.snapshot().paths(), "recover raw", size)
     mill.progress(stream, "recover", 1.0)
     if quarantine is not None:
         # It is committed before raw: what a crash left of a batch that raw does not have goes again.

@@ -95,7 +95,7 @@ def start_session(
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.shuffle.partitions", str(2 * (cores or default_cores())))
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Xss4m")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -Xss4m")
     )
     if local_dir is not None:
         builder = builder.config("spark.local.dir", str(local_dir))

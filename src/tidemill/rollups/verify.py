@@ -181,7 +181,8 @@ def verify_tiles(
         found.append(Difference("", 0, f"parts hold {rows} rows; their tiles say {told}"))
     sealed = frozenset(key for key in parts if known.sealed is not None and key.start < known.sealed)
     days = _days(spec, plan, raw, {k: p for k, p in parts.items() if k not in sealed}, known, folder)
-    found += engine.run(check_day, days, "verify 5s 1m 1h")
+    size = sum(part.size for each in (raw, table) for part in each.snapshot().parts)
+    found += engine.run(check_day, days, "verify 5s 1m 1h", size)
     by_year: dict[int, list[str]] = {}
     for unit in days:
         by_year.setdefault(WEEK_LEVEL.tile_of(unit.day), []).append(unit.out)
@@ -197,7 +198,7 @@ def verify_tiles(
         )
         for year, files in sorted(by_year.items())
     ]
-    found += engine.run(check_high, units, "verify 1d 7d")
+    found += engine.run(check_high, units, "verify 1d 7d", size)
     return len(parts) - len(sealed), len(sealed), sorted(found, key=lambda d: (d.level, d.start))
 
 

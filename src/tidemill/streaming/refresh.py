@@ -458,7 +458,8 @@ class Refresher:
             return []
         self.places.look(look.snapshot.version, anew=True)
         units = self._units(task, look, self.table.version + 1)
-        found = self.engine.run(check, units, f"verify {self.spec.name}")
+        size = sum(part.size for part in look.snapshot.parts)
+        found = self.engine.run(check, units, f"verify {self.spec.name}", size)
         self.table.clean_staging()
         return found
 
