@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from tidemill.mill import Mill
     from tidemill.state.protocol import State
 
-GROUPS_AT_ONCE: Final = 16  # in one commit; in a round no more, so that what has landed does not wait long
+# In one commit so many groups, or more small ones: what waits beside them is written again by each commit.
+# A round makes one commit, so that what has landed does not wait long.
+GROUPS_AT_ONCE: Final = 16
+BYTES_AT_ONCE: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +206,9 @@ class Packer:
         if seen is not None and _is_short(stream, raw, seen, accepted):
             return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now)
         choice = self._choice(stream)
-        done = self._carry_out(stream, choice.groups[:GROUPS_AT_ONCE], now)
-        later = choice.groups[GROUPS_AT_ONCE:]
+        first, *rest = _commits(choice.groups) or [[]]
+        done = self._carry_out(stream, first, now)
+        later = [group for commit in rest for group in commit]
         raw.refresh()
         waiting = choice.waiting + sum(len(group.slices) for group in later)
         looked = self._looked(stream, raw, accepted, waiting, now, full=bool(later))
@@ -243,10 +247,10 @@ class Packer:
         return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)
 
     def _carry_out(self, stream: Stream, chosen: Sequence[Group], now: int) -> list[Packed]:
-        mill, done = self._mill, list[Packed]()
-        for first in range(0, len(chosen), GROUPS_AT_ONCE):
-            some = chosen[first : first + GROUPS_AT_ONCE]
-            mill.progress(stream.name, "pack", first / len(chosen))
+        mill, done, passed = self._mill, list[Packed](), 0
+        for some in _commits(chosen):
+            mill.progress(stream.name, "pack", passed / len(chosen))
+            passed += len(some)
             began = time.perf_counter()
             found = {one.slices: one for one in pack_groups(mill.acceptor(stream.name), some, now)}
             seconds = (time.perf_counter() - began) / len(some)
@@ -259,6 +263,19 @@ class Packer:
             tables = [mill.acceptor(stream.name).raw]
             rounds.tidy(tables, mill.project.engine.keep_replaced, now)
         return done
+
+
+def _commits(chosen: Sequence[Group]) -> list[list[Group]]:
+    """Which groups go into one commit, in their order."""
+    found: list[list[Group]] = []
+    size = 0
+    for group in chosen:
+        if not found or (len(found[-1]) >= GROUPS_AT_ONCE and size >= BYTES_AT_ONCE):
+            found.append([])
+            size = 0
+        found[-1].append(group)
+        size += group.bytes
+    return found
 
 
 def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:

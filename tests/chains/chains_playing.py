@@ -12,10 +12,24 @@ import pyarrow as pa
 
 from tidemill.mill import Mill
 from tidemill.model.deltas import Delta, Op
+from tidemill.model.failpoints import POINTS
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, MILLISECOND, SECOND, parse_instant
 from tidemill.testing import FakeClock
 from tidemill.testing.vectors import VectorOracle
+
+QUIET = "delta_threshold: 1000, max_chain_length: 1000, time_threshold: 30d"
+STRATEGIES = {
+    "full": f"{{strategy: full_merge, {QUIET}}}",
+    "tiered": f"{{strategy: tiered_merge, keep_recent: 2, {QUIET}}}",
+    "boundary": f"{{strategy: time_boundary, interval: 10s, {QUIET}}}",
+    "adaptive": f"{{strategy: adaptive, keep_recent: 2, {QUIET}}}",
+}
+EAGER = {
+    name: text.replace(QUIET, "delta_threshold: 2, max_chain_length: 6, time_threshold: 5s")
+    for name, text in STRATEGIES.items()
+}
+WALK = [point for point in POINTS if point.startswith("chains.")]
 
 NOON = parse_instant("2024-01-15T12:00:00Z")
 CONFIG = """
@@ -35,6 +49,7 @@ streams:
       indices: array
     event_time: {{column: ts, type: unixtimestamp_ms}}
     identity: delta_id
+    pack: {pack}
     skew: {{past: 30d, future: 30d}}
 """
 
@@ -69,10 +84,11 @@ def bits(values: Sequence[float] | None) -> bytes | None:
 class Plant:
     """Deltas land and are accepted by rounds; `oracle` knows those that count."""
 
-    def __init__(self, folder: Path, compaction: str, dimension: int = 3) -> None:
+    def __init__(self, folder: Path, compaction: str, dimension: int = 3, pack: str = "{}") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.dimension = dimension
+        self.pack = pack
         self.clock = FakeClock(NOON + HOUR)
         self.slices: dict[str, list[Delta]] = {}
         self._landed = 0
@@ -81,7 +97,7 @@ class Plant:
 
     def declare(self, compaction: str) -> None:
         (self.folder / "tidemill.yaml").write_text(
-            CONFIG.format(compaction=compaction, dimension=self.dimension)
+            CONFIG.format(compaction=compaction, dimension=self.dimension, pack=self.pack)
         )
 
     def reopen(self) -> None:
@@ -139,6 +155,11 @@ class Plant:
         moments = sorted({each.ts for each in oracle.deltas} | set(instants))
         for at in [None, *moments, *(moment - 1 for moment in moments)]:
             assert self.vectors(ids, at) == [bits(oracle.at(name, at)) for name in ids], at
+
+
+def compact(plant: Plant, *, force: bool = True) -> int:
+    """How many deltas were merged."""
+    return plant.mill.chains.compact("drift", plant.clock(), force=force).deltas
 
 
 def copy_of(plant: Plant, to: Path) -> Plant:

@@ -6,37 +6,20 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.chains.chains_playing import NOON, Plant, copy_of, delta
+from tests.chains.chains_playing import EAGER, NOON, QUIET, STRATEGIES, WALK, Plant, compact, copy_of, delta
 
 from tidemill.lake.parts import read_footer
 from tidemill.mill import Mill, recover
-from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError
-from tidemill.model.failpoints import POINTS, observed
+from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus, set_hash
-from tidemill.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from tidemill.model.time import DAY, HOUR, MILLISECOND
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-QUIET = "delta_threshold: 1000, max_chain_length: 1000, time_threshold: 30d"
-STRATEGIES = {
-    "full": f"{{strategy: full_merge, {QUIET}}}",
-    "tiered": f"{{strategy: tiered_merge, keep_recent: 2, {QUIET}}}",
-    "boundary": f"{{strategy: time_boundary, interval: 10s, {QUIET}}}",
-    "adaptive": f"{{strategy: adaptive, keep_recent: 2, {QUIET}}}",
-}
-EAGER = {
-    name: text.replace(QUIET, "delta_threshold: 2, max_chain_length: 6, time_threshold: 5s")
-    for name, text in STRATEGIES.items()
-}
-WALK = [point for point in POINTS if point.startswith("chains.")]
 
 
 @pytest.fixture
@@ -44,11 +27,6 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
     made = Plant(tmp_path / "plant", STRATEGIES["full"])
     yield made
     made.mill.close()
-
-
-def compact(plant: Plant, *, force: bool = True) -> int:
-    """How many deltas were merged."""
-    return plant.mill.chains.compact("drift", plant.clock(), force=force).deltas
 
 
 def shape(plant: Plant) -> list[tuple[str, str, int]]:
@@ -477,107 +455,6 @@ def test_on_spark_chains_are_the_same_to_the_byte(plant: Plant, tmp_path: Path, 
         held.append([Path(path).read_bytes() for path in parts.paths()])
     other.mill.close()
     assert held[0] == held[1]
-
-
-# -- anything that can happen, in any order
-
-numbers = st.sampled_from([0.0, -0.0, 0.1, 1 / 3, -2.5, 1e16, 3.0, 1e-300, 7.25, 1e308])
-
-
-@st.composite
-def changes(draw: st.DrawFn) -> tuple[str, float, Op, list[float], list[int] | None]:
-    """Vector, seconds, what is done to it."""
-    op = draw(st.sampled_from(list(Op)))
-    places = None
-    if op in (Op.SET, Op.ADD, Op.SCALE, Op.OFFSET) and draw(st.booleans()):
-        places = draw(st.lists(st.integers(0, 2), unique=True, min_size=1, max_size=3))
-    if op is Op.DELETE:
-        size = 0
-    elif op is Op.OFFSET:
-        size = 1
-    elif places is not None:
-        size = len(places)
-    else:
-        size = draw(st.sampled_from([1, 3])) if op is Op.SCALE else 3
-    values = draw(st.lists(numbers, min_size=size, max_size=size))
-    return draw(st.sampled_from("uvw")), draw(st.integers(0, 40)), op, values, places
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("land"), st.lists(changes(), min_size=1, max_size=5)),
-        st.tuples(st.just("tick"), st.none()),
-        st.tuples(st.just("compact"), st.booleans()),
-        st.tuples(st.just("retract"), st.integers(0, 5)),
-        st.tuples(st.just("crash"), st.sampled_from(WALK)),
-        st.tuples(st.just("wait"), st.integers(1, 20)),
-    ),
-    min_size=2,
-    max_size=9,
-)
-
-
-@pytest.mark.parametrize("name", [*STRATEGIES, *(f"eager {name}" for name in EAGER)])
-@given(script=steps)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-def test_vectors_are_what_the_oracle_says_whatever_happened(
-    name: str, script: list[tuple[str, object]]
-) -> None:
-    """Late deltas, repeats, retractions, crashes, compactions: the law, to the bit."""
-    settings_of = {**STRATEGIES, **{f"eager {each}": text for each, text in EAGER.items()}}
-    with TemporaryDirectory() as folder:
-        plant = Plant(Path(folder) / "plant", settings_of[name])
-        plant.clock.set(NOON + 30 * SECOND)
-        made = 0
-        for number, (step, given_) in enumerate(script):
-            if step == "land":
-                assert isinstance(given_, list)
-                deltas: list[Delta] = []
-                for vector, seconds, op, values, places in given_:
-                    made += 1
-                    deltas.append(delta(f"d{made * 7 % 101:03d}", vector, seconds, op, values, places))
-                plant.land(*deltas)
-            elif step == "tick":
-                plant.tick()
-            elif step == "compact":
-                if plant.mill.existing("chains", "drift") is not None:
-                    compact(plant, force=bool(given_))
-            elif step == "retract":
-                ids = [entry.id for entry in plant.mill.state.slices("drift", SliceStatus.ACCEPTED)]
-                if ids:
-                    plant.take_back(ids[int(str(given_)) % len(ids)])
-            elif step == "wait":
-                plant.clock.advance(int(str(given_)) * SECOND)
-            else:
-                plant = _died(plant, str(given_), Path(folder) / f"crash-{number}")
-        plant.tick()
-        plant.check([NOON - MINUTE, NOON + MINUTE])
-        compact(plant)
-        plant.check()
-        assert plant.mill.chains.verify("drift")[1] == []
-        version = plant.version()
-        plant.tick()
-        compact(plant)
-        assert plant.version() == version
-        plant.mill.close()
-
-
-def _died(plant: Plant, point: str, folder: Path) -> Plant:
-    """Goes on with what is on disk where a round first passes the point, if it does."""
-    copies: list[Plant] = []
-
-    def copy(passed: str) -> None:
-        if passed == point and not copies:
-            copies.append(copy_of(plant, folder))
-
-    with observed(copy):
-        plant.tick()
-        if plant.mill.existing("chains", "drift") is not None:
-            compact(plant)
-    if not copies:
-        return plant
-    plant.mill.close()
-    return copies[0]
 
 
 def test_a_payload_is_kept_as_it_was_sent(plant: Plant) -> None:

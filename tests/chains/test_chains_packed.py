@@ -12,10 +12,7 @@ from tests.chains.chains_playing import Plant, delta
     "strategy", ["{strategy: tiered_merge, keep_recent: 1, delta_threshold: 2}", "{strategy: full_merge}"]
 )
 def test_vectors_are_the_same_before_and_after_slices_are_packed(tmp_path: Path, strategy: str) -> None:
-    plant = Plant(tmp_path / "p", strategy)
-    yaml = plant.folder / "tidemill.yaml"
-    yaml.write_text(yaml.read_text() + "    pack: {slices: 3}\n")
-    plant.reopen()
+    plant = Plant(tmp_path / "p", strategy, pack="{slices: 3}")
     landed = []
     for number in range(7):
         landed.append(

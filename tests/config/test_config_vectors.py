@@ -202,6 +202,12 @@ def test_what_the_strategy_does_not_use_is_warned_about(compaction: str, said: s
     assert "tidemill.yaml:6" in warning
 
 
+def test_raw_of_deltas_does_not_expire() -> None:
+    project = load(changed(("    kind: delta\n", "    kind: delta\n    retention: {raw: 90d}\n")))
+    [warning] = project.warnings
+    assert "raw of deltas does not expire" in warning
+
+
 def test_what_the_strategy_uses_is_not_warned_about() -> None:
     for compaction in ("strategy: adaptive, keep_recent: 4", "strategy: time_boundary, interval: 10s"):
         assert load(changed(("keep_recent: 4", compaction))).warnings == ()

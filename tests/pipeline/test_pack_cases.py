@@ -289,7 +289,20 @@ def test_a_stream_that_is_not_packed_by_the_daemon_asks_for_nothing(spark, tmp_p
         assert len(mill.packer.pack()) == 2
 
 
-def test_many_full_groups_are_packed_some_at_a_time_and_the_next_round_goes_on(spark, tmp_path: Path) -> None:
+def test_many_small_groups_are_packed_in_one_commit(spark, tmp_path: Path) -> None:
+    plant = made(tmp_path / "plant", spark, STRUCTURAL, 1)
+    with plant.open() as mill:
+        for number in range(GROUPS_AT_ONCE + 3):
+            mill.land("requests", content(number), name=f"{number}")
+        look = mill.tick().streams[0].packed
+        assert look is not None
+        assert (len(look.packed), look.waiting) == (GROUPS_AT_ONCE + 3, 0)
+
+
+def test_many_full_groups_are_packed_some_at_a_time_and_the_next_round_goes_on(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.packing.BYTES_AT_ONCE", 1)
     plant = made(tmp_path / "plant", spark, STRUCTURAL, 1)
     with plant.open() as mill:
         for number in range(GROUPS_AT_ONCE + 3):

@@ -62,7 +62,10 @@ def _columns(stream: Stream, columns: Columns) -> Iterator[Finding]:
 
 
 def unused_vectors(stream: Stream) -> Iterator[Finding]:
-    """What is declared of compaction and has no effect."""
+    """What is declared and has no effect."""
+    if stream.kind == "delta" and stream.retention.raw is not None:
+        message = "raw of deltas does not expire: a chain that is made again needs all of it"
+        yield Finding(("retention", "raw"), message, "leave it out")
     given, strategy = stream.compaction.model_fields_set, stream.compaction.strategy
     if "keep_recent" in given and strategy not in _KEEPS_RECENT:
         message = f"{strategy} keeps no deltas by their number"
