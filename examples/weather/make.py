@@ -55,11 +55,13 @@ def text(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def write(folder: Path, start: datetime, end: datetime, *, empty: bool = False) -> None:
+def write(folder: Path, start: datetime, end: datetime, *, empty: bool = False, dated: bool = False) -> None:
     """One slice: what the stations measured (nothing, when it is `empty`), and its command."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{start:%H%M}-{end:%H%M}"
     command: dict[str, object] = {"id": f"{start:%Y%m%d}-{name}", "metadata": {"dataset": DATASET}}
+    if dated:  # names are in order of time past midnight, too
+        name = f"{start:%Y%m%d}-{name}"
     if not empty:
         (folder / f"{name}.ndjson").write_bytes(lines(start, end))
         command["payload_location"] = f"{name}.ndjson"
@@ -96,7 +98,7 @@ def main() -> None:
     write(to / "late", gap, gap + timedelta(minutes=15))
     hour = now.replace(minute=0, second=0, microsecond=0)
     for back in (3, 2, 1):
-        write(to / "now", hour - back * HOUR, hour - (back - 1) * HOUR)
+        write(to / "now", hour - back * HOUR, hour - (back - 1) * HOUR, dated=True)
     sys.stdout.write(f"wrote {len(list(to.rglob('*.json')))} slices to {to}\n")
 
 

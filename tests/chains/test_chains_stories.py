@@ -17,7 +17,7 @@ from tidemill.model.time import MINUTE, SECOND
 
 SETTINGS = {**STRATEGIES, **{f"eager {name}": text for name, text in EAGER.items()}}
 POINTS = [*WALK, "pack.before_commit", "pack.after_commit"]
-few = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=150)
 
 numbers = st.sampled_from([0.0, -0.0, 0.1, 1 / 3, -2.5, 1e16, 3.0, 1e-300, 7.25, 1e308])

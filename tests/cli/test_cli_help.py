@@ -25,7 +25,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "tail", "late", "explain", "results", "flush",
         "windows", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
-        "vector", "chain", "compact",
+        "vector", "chain", "deltas", "compact",
         "verify", "recover", "bench",
         "serve", "up",
     ]  # fmt: skip

@@ -327,7 +327,7 @@ INDEXED = GATED + "    indexed: [event_id]\n"
 
 @pytest.mark.parametrize(
     ("count", "together"),
-    [(600, 12), pytest.param(10_000, 20, marks=pytest.mark.soak)],
+    [(300, 12), pytest.param(10_000, 20, marks=pytest.mark.soak)],
     ids=["hundreds", "ten thousand"],
 )
 def test_small_slices_do_not_stay_small_files(spark, tmp_path: Path, count: int, together: int) -> None:
