@@ -107,7 +107,8 @@ def watermark_of(stream: Stream, state: State, now: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """Where a stream stands; from maintained totals, so it costs the same however long its history."""
+    """Where a stream stands; from maintained totals, so that it costs the same however long its history. Only
+    for what waits to be packed are the footers of packed parts read, and those are few."""
 
     stream: str
     totals: dict[str, int]
