@@ -145,7 +145,7 @@ def bits(vector: list[float] | None) -> list[str] | None:
 # -- of the windows of a stream
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     window=st.lists(changes(), min_size=1, max_size=25, unique_by=lambda one: one.delta_id),
     width=st.integers(1, 3),

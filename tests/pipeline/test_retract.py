@@ -162,7 +162,7 @@ def taken_back(mills: Mills, shape: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("shape", ["requests", "processing"])
-@settings(few, max_examples=8)
+@settings(few, max_examples=4)
 @given(data=st.data())
 def test_slices_taken_back_leave_what_the_oracle_says(shape: str, mills: Mills, data: st.DataObject) -> None:
     taken_back(mills, shape, data)

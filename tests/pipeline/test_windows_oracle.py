@@ -21,7 +21,7 @@ from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rule
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -80,19 +80,19 @@ def answered_or_refused(desk, text: str) -> None:
         assert outcome.position is None or 0 <= outcome.position <= len(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=80))
 def test_any_text(anything, text):
     answered_or_refused(anything, text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
 def test_any_words(anything, words):
     answered_or_refused(anything, " ".join(words))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=125, deadline=None)
 @given(
     st.lists(
         st.sampled_from(["count", "rate", "avg(price)", "sum(latency_ms)", "min(price)"]),
@@ -142,7 +142,7 @@ def plant(tmp_path_factory, kit):
     return kit.Desk(kit.Shelf(tmp_path_factory.mktemp("plant")).put(events))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=125, deadline=None)
 @given(st.data(), st.sampled_from(sorted(OF_KINDS)), st.booleans())
 def test_any_clauses_of_any_kind(plant, data, metric, explain):
     items = data.draw(st.lists(st.sampled_from(OF_KINDS[metric]), min_size=1, max_size=3, unique=True))

@@ -22,7 +22,7 @@ from tidemill.testing.oracle import Landing
 from tidemill.testing.project import project_text
 from tidemill.testing.strategies_metrics import START, metered_streams, sensor_feeds
 
-some = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=3_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -69,7 +69,7 @@ ISO_BACK = replace(
     time_type="iso8601",
 )
 STREAMS = [BUNDLES, DEEPER, FALLING_BACK, ISO_BACK]
-few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 by_name = pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
 

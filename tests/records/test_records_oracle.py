@@ -113,7 +113,7 @@ STREAMS = [
     replace(TYPED, name="roomy", skew_past=2 * DAY, skew_future=None, depth=512, record_bytes=1 << 20),
 ]  # fmt: skip
 by_name = pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
-few = settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 
 Verdict = tuple[object, ...]

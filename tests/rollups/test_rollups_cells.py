@@ -109,8 +109,8 @@ STATE_CELLS = st.lists(
     ),
     max_size=20,
 )
-seeded = settings(max_examples=40, deadline=None, derandomize=True)
-seeded_few = settings(seeded, max_examples=15)  # of what takes long
+seeded = settings(max_examples=20, deadline=None, derandomize=True)
+seeded_few = settings(seeded, max_examples=8)  # of what takes long
 
 
 def text(values: Sequence[str | None]) -> pa.DictionaryArray:

@@ -19,8 +19,8 @@ from tidemill.testing import windows as naive
 from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 from tidemill.windows.rules import WindowRules, admit, is_complete, is_final, judge, readiness, windows_of
 
-quick = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-scripted = settings(quick, max_examples=100)
+quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+scripted = settings(quick, max_examples=50)
 
 
 # --- members made at random, on a grid so small that everything touches everything ------------------
