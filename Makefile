@@ -38,7 +38,7 @@ check: setup ## ruff, mypy --strict, the rooms (import-linter) and the house rul
 	@$(BIN)/python scripts/house_rules.py
 
 test: check ## check, then every test (the long ones apart: see soak)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: setup ## the long versions of the tests
 	@$(BIN)/python -m pytest -m soak $(ARGS)
