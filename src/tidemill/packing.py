@@ -287,5 +287,4 @@ def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
 
 
 def _step(stream: str, group: Group) -> PackStep:
-    days = sorted({path.partition("/")[0].removeprefix("day=") for path in group.parts})
-    return PackStep(stream, group.slices, group.rows, group.bytes, len(group.parts), tuple(days))
+    return PackStep(stream, group.slices, group.rows, group.bytes, len(group.parts), group.days)

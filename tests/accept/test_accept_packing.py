@@ -49,11 +49,6 @@ def test_a_group_is_full_by_bytes_when_those_come_first() -> None:
     assert chosen(found) == [("s0", "s1", "s2"), ("s3",), ("s4", "s5")]
 
 
-def test_what_is_packed_is_passed_over() -> None:
-    found = groups([waiting(n) for n in range(7)], Pack(slices=3), packed={"s0", "s1", "s2"})
-    assert chosen(found) == [("s3", "s4", "s5")]
-
-
 def test_fewer_than_a_group_wait() -> None:
     assert groups([], Pack(slices=1)) == []
     assert groups([waiting(n) for n in range(63)], Pack()) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.chains.rules import HOT, NONE, ChainFacts, Chains, Reason, kept_from, merges, needed, needs
+from tidemill.chains.rules import HOT, NONE, ChainFacts, Chains, Reason, merges, needed, needs
 from tidemill.config.vectors import Compaction
 from tidemill.model.time import DAY, MINUTE, SECOND
 
@@ -104,12 +104,6 @@ def test_the_age_of_a_checkpoint_does_not_count() -> None:
     of = settings("full_merge", time_threshold="1m")
     assert needs(pending(0, NOW, checkpoints=1), of, NOW) is None
     assert needs(pending(0, checkpoints=1), of, NOW) is None
-
-
-def test_an_instant_is_kept_unless_a_checkpoint_has_deltas_from_both_sides_of_it() -> None:
-    ts, first, waits = np.array([20, 40, 50]), np.array([10, 30, 50]), np.array([False, False, True])
-    kept = {at: kept_from(ts, first, waits, at) for at in (9, 10, 19, 20, 29, 30, 39, 40, 49, 50, 60)}
-    assert [at for at, good in kept.items() if not good] == [10, 19, 30, 39]
 
 
 chains = st.lists(

@@ -51,15 +51,13 @@ class Group:
         return tuple(sorted({path.partition("/")[0].removeprefix("day=") for path in self.parts}))
 
 
-def groups(waiting: Iterable[Waiting], pack: Pack, packed: Collection[str] = ()) -> list[Group]:
+def groups(waiting: Iterable[Waiting], pack: Pack) -> list[Group]:
     """Full groups, oldest slices first; the slices behind the last one wait. A group is full once it has so
     many slices, or so many bytes, whatever comes first."""
     found: list[Group] = []
     current: list[Waiting] = []
     size = 0
     for each in sorted(waiting, key=_age):
-        if each.id in packed:
-            continue
         current.append(each)
         size += each.bytes
         if len(current) >= pack.slices or size >= pack.bytes:

@@ -340,11 +340,10 @@ class Facts:
 
     chains: Chains
     keys: Sequence[Key]
-    deltas: int  # that they stand for
 
 
 def facts(paths: Sequence[str]) -> Iterator[Facts]:
-    names = ["tenant", "vector_id", "kind", "ts", "delta_id", "merged"]
+    names = ["tenant", "vector_id", "kind", "ts", "delta_id"]
     pieces = []
     for path in paths:
         with open_part(path) as file:
@@ -356,7 +355,7 @@ def facts(paths: Sequence[str]) -> Iterator[Facts]:
         schema=ROWS,
     )  # fmt: skip
     found = arranged(rows.set_column(5, "op", pa.repeat(pa.scalar(Op.DELETE.value), rows.num_rows)))
-    yield Facts(found.chains, found.keys, int(pc.sum(rows.column("merged")).as_py() or 0))
+    yield Facts(found.chains, found.keys)
 
 
 def _write(unit: BuildUnit | CompactUnit, rows: pa.Table) -> StagedPart:

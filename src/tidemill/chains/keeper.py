@@ -394,11 +394,6 @@ class ChainKeeper:
             self.table.version,
         )
 
-    def facts(self) -> list[Facts]:
-        """The chains of all buckets."""
-        self.table.refresh()
-        return [self._facts_of(bucket, parts) for bucket, parts in self.buckets().items()]
-
     def buckets(self) -> dict[str, list[Part]]:
         """The parts that stand, by bucket."""
         found: dict[str, list[Part]] = {}

@@ -163,9 +163,3 @@ def _oldest_pending(chains: Chains) -> Ints:
         return np.zeros(0, np.int64)
     ts = np.where(chains.pending, chains.ts, np.iinfo(np.int64).max)
     return np.asarray(np.minimum.reduceat(ts, chains.starts[:-1]))
-
-
-def kept_from(ts: Ints, first_ts: Ints, pending: Mask, at: int) -> bool:
-    """Whether the rows of one chain tell what the vector was at an instant: none of their checkpoints has
-    deltas from both before and after it."""
-    return not bool(np.any(~pending & (first_ts <= at) & (ts > at)))
