@@ -28,7 +28,7 @@ from tidemill.locks import exclusive
 from tidemill.model.errors import NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.reports import StreamStatus, TickReport, watermark_of
-from tidemill.state.opening import open_store, store_exists, store_name
+from tidemill.state.opening import open_store, state_file
 from tidemill.state.protocol import State
 
 if TYPE_CHECKING:
@@ -117,13 +117,13 @@ class Mill:
         warehouse = project.warehouse
         with storage_errors("create the warehouse", warehouse):
             warehouse.mkdir(parents=True, exist_ok=True)
-        if has_landings(warehouse) and not store_exists(project.state, warehouse):
+        if has_landings(warehouse) and not state_file(warehouse).exists():
             raise StorageError(
-                f"the warehouse has slices, but there is no state in {store_name(project.state, warehouse)}",
+                f"the warehouse has slices, but there is no state in {state_file(warehouse)}",
                 where=str(warehouse),
                 hint="run `tidemill recover`: it rebuilds the state from the warehouse",
             )
-        return cls(project, open_store(project.state, warehouse), spark=spark, clock=clock, progress=progress)
+        return cls(project, open_store(warehouse), spark=spark, clock=clock, progress=progress)
 
     def __enter__(self) -> Self:
         return self

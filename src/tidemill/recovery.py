@@ -23,7 +23,7 @@ from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.mill import Mill, wall_clock
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.state.opening import open_fresh, replace_with_fresh, store_name
+from tidemill.state.opening import open_fresh, replace_with_fresh, state_file
 from tidemill.state.protocol import BatchRecord, Progress, SliceResult
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Recovered:
     tiles: int
     datasets: int
     results: int  # commits of streaming windows whose events were told again
-    state: str  # what it is called: a file, or a server
+    state: str  # its file
 
 
 def recover_state(
@@ -49,10 +49,10 @@ def recover_state(
 ) -> Recovered:
     warehouse = project.warehouse
     with exclusive(warehouse / ".tick.lock", "recover"):
-        fresh = open_fresh(project.state, warehouse)
+        fresh = open_fresh(warehouse)
         with Mill(project, fresh, spark=spark, clock=clock, progress=progress) as mill:
-            result = _fill(mill, store_name(project.state, warehouse))
-        replace_with_fresh(project.state, warehouse)
+            result = _fill(mill, str(state_file(warehouse)))
+        replace_with_fresh(warehouse)
     return result
 
 

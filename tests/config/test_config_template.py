@@ -26,7 +26,7 @@ from tidemill.config import (
 from tidemill.config.events import FileSink
 from tidemill.config.gateway import AdaptiveWindow, Gateway
 from tidemill.config.packing import Pack
-from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
+from tidemill.config.project import Builder, Engine, Limits, Settings
 from tidemill.config.stream import Csv
 from tidemill.config.vectors import Compaction, Vector
 from tidemill.eventtime import registered
@@ -45,7 +45,7 @@ def test_template_loads() -> None:
         FILE, Path("/srv/mill"), Path("/srv/mill/warehouse"),
     )  # fmt: skip
     assert (project.engine, project.limits) == (Engine(), Limits())
-    assert (project.builder, project.state, project.events.sinks) == (Builder(), StateStore(), {})
+    assert (project.builder, project.events.sinks) == (Builder(), {})
     assert project.gateway == Gateway()
     assert list(project.streams) == ["requests"]
     assert project.stream("requests").aggregation_span is None
@@ -75,7 +75,6 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     assert project.limits.model_fields_set == set(Limits.model_fields)
     assert project.builder == Builder()
     assert project.builder.model_fields_set == set(Builder.model_fields)
-    assert project.state == StateStore()
     assert project.events.sinks == {"log": FileSink(kind="file", path="events.ndjson")}
     gateway = project.gateway
     assert gateway == Gateway()

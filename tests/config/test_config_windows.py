@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import Builder, LateSlices, Project, StateStore, parse_project
+from tidemill.config import Builder, LateSlices, Project, parse_project
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
@@ -259,17 +259,15 @@ def of_windows(stream: str, span: str | None = "1h") -> Project:
 # -- builder, state, events
 
 
-def test_settings_of_the_builder_and_the_state() -> None:
+def test_settings_of_the_builder() -> None:
     project = load(
         "builder: {concurrency: 0, attempts: 3, retry_delay: 5s, max_retry_delay: 1m, lease: 90s}\n"
-        'state: {kind: redis, url: "redis://10.0.0.7:6379/1", prefix: weather.eu}\n' + WEATHER
+        "state: {kind: sqlite}\n" + WEATHER
     )
     assert project.builder == Builder(
         concurrency=0, attempts=3, retry_delay="5s", max_retry_delay="1m", lease="90s"
     )
     assert (project.builder.retry_delay, project.builder.max_retry_delay) == (5 * SECOND, MINUTE)
-    assert project.state == StateStore(kind="redis", url="redis://10.0.0.7:6379/1", prefix="weather.eu")
-    assert load(WEATHER).state == StateStore(kind="sqlite")
 
 
 @pytest.mark.parametrize(
@@ -284,11 +282,13 @@ def test_settings_of_the_builder_and_the_state() -> None:
         ("builder: {retry_delay: 1}", "builder.retry_delay: duration 1 has no unit", "5s"),
         ("builder: {retry_delay: 1h}", "builder: max_retry_delay is less than retry_delay", "or longer"),
         ("builder: {threads: 2}", "builder.threads: unknown key", "keys: concurrency, attempts"),
-        ("state: {kind: redis}", "state: a url belongs to kind: redis", "url: redis://localhost:6379/0"),
-        ("state: {url: 'redis://a'}", "state: a url belongs to kind: redis", "{kind: sqlite}"),
-        ("state: {kind: redis, url: 'http://a'}", "state: the url is not one of a Redis", "rediss://"),
-        ("state: {kind: postgres}", "state.kind: 'postgres' is not a valid kind", "choices: sqlite, redis"),
-        ("state: {prefix: 'a b'}", "state.prefix: 'a b' can not begin keys", "1 to 64 letters"),
+        (
+            "state: {kind: redis, url: 'redis://a', prefix: b}",
+            "state: the state is no longer kept on Redis",
+            "remove the state section and run `tidemill recover`",
+        ),
+        ("state: {kind: postgres}", "state.kind: 'postgres' is not a valid kind", "choices: sqlite"),
+        ("state: {url: 'redis://a'}", "state.url: unknown key", "keys: kind"),
         ("events: {sinks: {Log: {kind: file, path: e}}}", "name 'Log' is not allowed", "lower-case"),
         ("events: {sinks: {log: {kind: file}}}", "events.sinks.log: path is missing", "add path"),
         ("events: {sinks: {log: {path: e}}}", "events.sinks.log: kind is missing", "file | webhook | redis"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 from tests.events.conftest import NOON, SECRET, NewDelivery, announce
-from tests.state.redis_server import RedisServer
+from tests.events.redis_server import RedisServer
 
 from tidemill.events import Delivered
 from tidemill.model.time import SECOND

@@ -3,7 +3,6 @@ compared, row by row at every level. The process may die, and trails and state m
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.pipeline.test_engine_oracle import as_read, as_slice, content
-from tests.state.redis_server import RedisServer
 
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.table import Table
@@ -219,22 +217,16 @@ def files(mill: Mill, stream: str, kinds: Collection[str] = KINDS) -> dict[str, 
 class Projects:
     """Makes projects of one stream."""
 
-    def __init__(
-        self, folder: Path, spark: SparkSession | None = None, redis: RedisServer | None = None
-    ) -> None:
+    def __init__(self, folder: Path, spark: SparkSession | None = None) -> None:
         self._folder = folder
         self._spark = spark
-        self._redis = redis
         self._numbers = count()
 
     @contextmanager
     def metering(self, stream: OracleStream, **engine: int) -> Iterator[Metering]:
         root = self._folder / f"p{next(self._numbers)}"
         root.mkdir()
-        project = json.loads(project_text([stream], cores=2, **engine))
-        if self._redis is not None:
-            project["state"] = {"kind": "redis", "url": self._redis.url, "prefix": root.name}
-        (root / "tidemill.yaml").write_text(json.dumps(project))
+        (root / "tidemill.yaml").write_text(project_text([stream], cores=2, **engine))
         metering = Metering(root, stream, self._spark)
         try:
             yield metering

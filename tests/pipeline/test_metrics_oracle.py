@@ -5,7 +5,6 @@ five levels are what a replay of the accepted events in plain Python gives."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -17,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pipeline.metrics_answers import agree_on_answers
 from tests.pipeline.metrics_playing import Metering, Projects, files
-from tests.state.redis_server import RedisServer
 
 from tidemill.model.failpoints import observed
 from tidemill.model.levels import LEVELS, Level
@@ -40,14 +38,6 @@ Event = Literal["nothing", "tick", "settle", "die", "retract", "dying", "trails"
 @pytest.fixture(scope="module")
 def projects(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Projects:
     return Projects(tmp_path_factory.mktemp("projects"), spark)
-
-
-@pytest.fixture(scope="module")
-def with_redis(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Projects]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield Projects(tmp_path_factory.mktemp("with_redis"), spark, server)
-    server.kill()
 
 
 # --- ways to play
@@ -126,7 +116,6 @@ CALM: tuple[Event, ...] = ("nothing", "tick", "settle")
 DYING: tuple[Event, ...] = ("nothing", "tick", "settle", "die", "die", "die")
 TAKING_BACK: tuple[Event, ...] = ("nothing", "tick", "settle", "retract", "dying")
 LOSING: tuple[Event, ...] = ("nothing", "tick", "settle", "trails", "recover", "retract", "rebuild")
-SHARED: tuple[Event, ...] = ("nothing", "tick", "settle", "retract", "trails")
 ALL: tuple[Event, ...] = (
     "nothing",
     "tick",
@@ -178,14 +167,6 @@ def test_it_is_the_same_with_every_kernel_on_spark(
     projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, CALM, inline_bytes=0)
-
-
-@settings(few, max_examples=3)
-@given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
-def test_it_is_the_same_with_the_state_in_redis(
-    with_redis: Projects, stream: OracleStream, feed: list[Landing], seed: int
-) -> None:
-    play(with_redis, stream, feed, seed, SHARED)
 
 
 @pytest.mark.soak

@@ -4,7 +4,7 @@ ticks, whatever is taken back and wherever a process dies, each round leaves wha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pipeline.windows_playing import STREAM, Projects
-from tests.state.redis_server import RedisServer
 
 from tidemill.model.time import HOUR, SECOND, Interval, parse_instant
 from tidemill.testing import Land, OracleRules, Retract, Tick
@@ -46,20 +45,11 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
     return Projects(tmp_path_factory.mktemp("projects"))
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
 # --- ways to play
 
 
 class Options(TypedDict, total=False):
     spark: SparkSession
-    redis: RedisServer
     engine: Mapping[str, int]
     reopen: bool
     one_at_a_time: bool
@@ -177,14 +167,10 @@ def test_a_seal_stands_although_its_slice_is_judged_again(
         assert playing.oracle.datasets[TEN].slices == {f"{sealed.slice}~1"}
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_the_seal_goes_with_a_slice_that_waits_to_be_judged_again(
-    projects: Projects, store: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_seal_goes_with_a_slice_that_waits_to_be_judged_again(projects: Projects) -> None:
     """Two slices of one batch are taken back one after another, with no round in between."""
     one, other, late = landing(5, 6, 10), landing(0, 1, 10, "e"), landing(0, 1, 11, "f")
-    redis = request.getfixturevalue("redis") if store == "redis" else None
-    with projects.playing(STRICT, redis=redis) as playing:
+    with projects.playing(STRICT) as playing:
         playing.play([one, other, tick(10), late, tick(11), gone(one, 12), gone(other, 12), tick(12)])
         assert playing.oracle.datasets[TEN].slices == {late.slice}
 
@@ -208,12 +194,6 @@ def test_with_a_new_process_for_every_act(projects: Projects, script: WindowScri
 @given(script=SCRIPTS)
 def test_with_every_slice_in_a_batch_of_its_own(projects: Projects, script: WindowScript) -> None:
     play(projects, script, one_at_a_time=True)
-
-
-@few
-@given(script=SCRIPTS)
-def test_on_a_state_that_is_shared(projects: Projects, redis: RedisServer, script: WindowScript) -> None:
-    play(projects, script, redis=redis)
 
 
 @few
@@ -264,15 +244,6 @@ def test_with_a_new_process_for_every_act_at_length(projects: Projects, script: 
 @given(script=SCRIPTS)
 def test_with_every_slice_in_a_batch_of_its_own_at_length(projects: Projects, script: WindowScript) -> None:
     play(projects, script, one_at_a_time=True)
-
-
-@pytest.mark.soak
-@many
-@given(script=SCRIPTS)
-def test_on_a_state_that_is_shared_at_length(
-    projects: Projects, redis: RedisServer, script: WindowScript
-) -> None:
-    play(projects, script, redis=redis)
 
 
 @pytest.mark.soak

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from tests.pipeline.test_engine_oracle import agree_on_quarantine, rows_of
-from tests.state.redis_server import RedisServer
 
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.mill import Mill, recover
@@ -326,14 +325,13 @@ class Projects:
         rules: OracleRules,
         *,
         spark: SparkSession | None = None,
-        redis: RedisServer | None = None,
         engine: Mapping[str, int] | None = None,
         concurrency: int = 2,
         reopen: bool = False,
         one_at_a_time: bool = False,
     ) -> Iterator[Playing]:
         root = self.new()
-        configure(root, rules, redis=redis, engine=engine, concurrency=concurrency)
+        configure(root, rules, engine=engine, concurrency=concurrency)
         playing = Playing(root, rules, spark, reopen, one_at_a_time)
         try:
             yield playing
@@ -346,7 +344,6 @@ def configure(
     root: Path,
     rules: OracleRules,
     *,
-    redis: RedisServer | None = None,
     engine: Mapping[str, int] | None = None,
     concurrency: int = 2,
 ) -> None:
@@ -360,6 +357,4 @@ def configure(
         "late_slices": late if rules.max_lateness else "discard",
     }
     project["builder"] = {"concurrency": concurrency, "lease": f"{LEASE}us", "attempts": 100}
-    if redis is not None:
-        project["state"] = {"kind": "redis", "url": redis.url, "prefix": root.name}
     (root / "tidemill.yaml").write_text(json.dumps(project))

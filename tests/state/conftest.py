@@ -1,7 +1,4 @@
-"""What the tests of the state share: the stores they run on, and what they put into them.
-
-An implementation joins by one entry in `STORES`.
-"""
+"""What the tests of the state share: the stores they run on, and what they put into them."""
 
 from __future__ import annotations
 
@@ -10,17 +7,14 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import pytest
-from tests.state.redis_server import RedisServer
 
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import HOUR, MINUTE, Interval
 from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Window, WindowKey
 from tidemill.state.protocol import BatchRecord, ClockState, SliceResult, State, TileBuild
-from tidemill.state.redis_open import open_redis
 from tidemill.state.sqlite import open_state
 
 Open = Callable[[], State]  # opens the same store again and again; it can be sent to another process
@@ -29,52 +23,17 @@ TILE = 15 * MINUTE
 
 
 @dataclass(frozen=True)
-class SqliteOpener:
+class Opener:
     path: Path
 
     def __call__(self) -> State:
         return open_state(self.path)
 
 
-def sqlite_stores(request: pytest.FixtureRequest) -> NewStore:
-    folder: Path = request.getfixturevalue("tmp_path")
+@pytest.fixture
+def new_store(tmp_path: Path) -> NewStore:
     numbers = itertools.count()
-    return lambda: SqliteOpener(folder / f"state{next(numbers) or ''}.db")
-
-
-@dataclass(frozen=True)
-class RedisOpener:
-    url: str
-    prefix: str
-
-    def __call__(self) -> State:
-        return open_redis(self.url, self.prefix)
-
-
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One for all tests that only need a server; each takes a prefix of its own."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
-def redis_stores(request: pytest.FixtureRequest) -> NewStore:
-    server: RedisServer = request.getfixturevalue("redis_server")
-    return lambda: RedisOpener(server.url, f"test{next(PREFIXES)}")
-
-
-PREFIXES: Final = itertools.count()
-STORES: Final[Mapping[str, Callable[[pytest.FixtureRequest], NewStore]]] = {
-    "redis": redis_stores,
-    "sqlite": sqlite_stores,
-}
-
-
-@pytest.fixture(params=sorted(STORES))
-def new_store(request: pytest.FixtureRequest) -> NewStore:
-    return STORES[request.param](request)
+    return lambda: Opener(tmp_path / f"state{next(numbers) or ''}.db")
 
 
 @pytest.fixture

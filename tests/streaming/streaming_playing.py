@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 from tests.pipeline.test_engine_oracle import rows_of
-from tests.state.redis_server import RedisServer
 
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.table import Table
@@ -92,7 +91,6 @@ class Playing:
     script: Script
     moods: frozenset[str] = CALM
     spark: SparkSession | None = None
-    redis: RedisServer | None = None
     engine: Mapping[str, int] = field(default_factory=dict)
     clock: FakeClock = field(init=False)
     random: Random = field(init=False)
@@ -128,8 +126,6 @@ class Playing:
                 "gap_tolerance": "0us",
                 "late_slices": {"policy": "reemit", "max_lateness": f"{9 * self.script.span}us"},
             }
-        if self.redis is not None:
-            project["state"] = {"kind": "redis", "url": self.redis.url, "prefix": self.root.name}
         (self.root / "tidemill.yaml").write_text(json.dumps(project))
 
     def open(self) -> Mill:
@@ -234,7 +230,6 @@ class Playing:
 
     def forget(self) -> None:
         """The state is lost, and made again from the warehouse."""
-        assert self.redis is None
         self.told.append("forget")
         self.close()
         for name in ("state.db", "state.db-wal", "state.db-shm"):
@@ -423,12 +418,11 @@ class Projects:
         moods: frozenset[str] = CALM,
         *,
         spark: SparkSession | None = None,
-        redis: RedisServer | None = None,
         engine: Mapping[str, int] | None = None,
     ) -> Iterator[Playing]:
         root = self._folder / f"p{next(self._numbers)}"
         root.mkdir()
-        playing = Playing(root, script, moods, spark, redis, engine or {})
+        playing = Playing(root, script, moods, spark, engine or {})
         try:
             yield playing
         except BaseException as error:

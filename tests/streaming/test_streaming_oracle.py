@@ -4,15 +4,14 @@ rounds cut them, whatever is taken back, forgotten or dies on the way, what stan
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from tests.state.redis_server import RedisServer
 from tests.streaming.conftest import NewRows, Rows, summed
-from tests.streaming.streaming_playing import ALL, CALM, FORGET, Projects, Script, scripts
+from tests.streaming.streaming_playing import ALL, CALM, Projects, Script, scripts
 
 from tidemill.engine import Engine
 from tidemill.model.failpoints import observed
@@ -37,14 +36,6 @@ SCRIPTS = scripts()
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
     return Projects(tmp_path_factory.mktemp("projects"))
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture
@@ -244,14 +235,6 @@ def test_whatever_happens_in_several_buckets(
     play(projects, script, ALL)
 
 
-@settings(few, max_examples=2)
-@given(script=SCRIPTS)
-def test_on_a_state_that_is_shared(
-    projects: Projects, here: None, redis: RedisServer, script: Script
-) -> None:
-    play(projects, script, ALL - {FORGET, "die"}, redis=redis)
-
-
 @settings(few, max_examples=1)
 @given(script=scripts(max_slices=3))
 def test_on_spark(projects: Projects, spark: SparkSession, buckets: None, script: Script) -> None:
@@ -291,12 +274,3 @@ def test_whatever_happens_in_several_buckets_at_length(
     projects: Projects, here: None, buckets: None, script: Script
 ) -> None:
     play(projects, script, ALL)
-
-
-@pytest.mark.soak
-@settings(many, max_examples=100)
-@given(script=SCRIPTS)
-def test_on_a_state_that_is_shared_at_length(
-    projects: Projects, here: None, redis: RedisServer, script: Script
-) -> None:
-    play(projects, script, ALL - {FORGET, "die"}, redis=redis)

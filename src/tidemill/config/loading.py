@@ -62,7 +62,6 @@ def parse_project(
         warehouse=FilePath(os.path.normpath(root / FilePath(settings.warehouse).expanduser())),
         engine=settings.engine,
         limits=settings.limits,
-        state=settings.state,
         builder=settings.builder,
         events=settings.events,
         gateway=settings.gateway,

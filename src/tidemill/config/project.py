@@ -5,14 +5,13 @@ Paths are absolute here. Nothing is created or opened.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, StrictBool, StrictInt, model_validator
+from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.events import Events
 from tidemill.config.gateway import Gateway
@@ -27,7 +26,6 @@ FILE_NAME: Final = "tidemill.yaml"
 VERSION: Final = 1
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
-_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def _version(value: object) -> object:
@@ -46,12 +44,6 @@ def _warehouse(value: object) -> object:
             Path(value).expanduser()
         except RuntimeError:
             raise wrong(f"{value!r} names the home of nobody", "write the path in full") from None
-    return value
-
-
-def _prefix(value: str) -> str:
-    if not _PREFIX.fullmatch(value):
-        raise wrong(f"{value!r} can not begin keys", "use 1 to 64 letters, digits, _, . or -")
     return value
 
 
@@ -97,24 +89,21 @@ class Builder(pydantic.BaseModel):
 
 
 class StateStore(pydantic.BaseModel):
-    """Where the state is kept: a file in the warehouse, or a Redis server that several machines share."""
+    """Where the state is kept: in a file in the warehouse."""
 
     model_config = SECTION
 
-    kind: Literal["sqlite", "redis"] = "sqlite"
-    url: str | None = None  # redis://host:port/0, rediss://… or unix://…
-    prefix: Annotated[str, AfterValidator(_prefix)] = "tidemill"  # of all its keys
+    kind: Literal["sqlite"] = "sqlite"
 
-    @model_validator(mode="after")
-    def _redis_has_an_address(self) -> StateStore:
-        if (self.kind == "redis") != (self.url is not None):
+    @model_validator(mode="before")
+    @classmethod
+    def _not_on_redis(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("kind") == "redis":
             raise wrong(
-                "a url belongs to kind: redis, and it needs one",
-                "write {kind: redis, url: redis://localhost:6379/0}, or {kind: sqlite}",
+                "the state is no longer kept on Redis",
+                "remove the state section and run `tidemill recover`, which rebuilds the state",
             )
-        if self.url is not None and not self.url.startswith(("redis://", "rediss://", "unix://")):
-            raise wrong("the url is not one of a Redis server", "use redis://, rediss:// or unix://")
-        return self
+        return data
 
 
 class Settings(pydantic.BaseModel):
@@ -150,7 +139,6 @@ class Project:
     engine: Engine
     limits: Limits
     streams: Mapping[str, Stream]
-    state: StateStore
     builder: Builder
     events: Events
     gateway: Gateway

@@ -36,9 +36,7 @@ engine:
 #   max_retry_delay: 5m
 #   lease: 1m          # how long a builder that fell silent keeps a window
 
-# The state is a file in the warehouse, or on a Redis server that several machines share:
-# {kind: redis, url: "redis://localhost:6379/0", prefix: tidemill}.
-# state: {kind: sqlite}
+# state: {kind: sqlite}  # the file state.db in the warehouse
 
 # Who hears of each dataset: a file, a webhook ({kind: webhook, url: "https://…", secret_env: NAME}) or a
 # Redis stream ({kind: redis, url: "redis://…"}). `tidemill events` shows them without a sink.

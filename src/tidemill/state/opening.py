@@ -1,14 +1,14 @@
-"""Which store a project keeps its state in, how it is opened, and how a fresh one is put in its place.
+"""Opens the state of a warehouse, and puts a fresh one in its place.
 
-The fresh state is filled beside the old one and takes its place in one step: a crash leaves either, whole.
+The fresh state is filled beside the old one and replaces it in one step: a crash leaves one of them, whole.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from tidemill.model.errors import ConfigError, StorageError
+from tidemill.model.errors import StorageError
 from tidemill.state.protocol import State
 from tidemill.state.schema import storage_errors, sync_folder
 from tidemill.state.sqlite import open_state
@@ -17,82 +17,34 @@ STATE_FILE: Final = "state.db"
 FRESH_FILE: Final = f"{STATE_FILE}.new"
 
 
-class Where(Protocol):
-    """As the `state` section of `tidemill.yaml` says it."""
-
-    @property
-    def kind(self) -> str: ...  # sqlite or redis
-
-    @property
-    def url(self) -> str | None: ...  # of the Redis server
-
-    @property
-    def prefix(self) -> str: ...  # of its keys
+def state_file(warehouse: Path) -> Path:
+    """A warehouse with slices and without this file needs `recover` first."""
+    return warehouse / STATE_FILE
 
 
-def open_store(where: Where, warehouse: Path) -> State:
-    """The state of a warehouse, made when it is not there."""
-    if where.kind == "sqlite":
-        return open_state(warehouse / STATE_FILE)
-    from tidemill.state.redis_open import open_redis  # nobody else waits for the client to load
-
-    return open_redis(_url(where), where.prefix)
+def open_store(warehouse: Path) -> State:
+    """The state of a warehouse; created if there is none."""
+    return open_state(state_file(warehouse))
 
 
-def store_exists(where: Where, warehouse: Path) -> bool:
-    """Whether there is a state; a warehouse with slices and without one needs `recover` first."""
-    if where.kind == "sqlite":
-        return (warehouse / STATE_FILE).exists()
-    from tidemill.state.redis_open import redis_state_exists
-
-    return redis_state_exists(_url(where), where.prefix)
-
-
-def store_name(where: Where, warehouse: Path) -> str:
-    """What people call it: the file, or the server without its password and the prefix."""
-    if where.kind == "sqlite":
-        return str(warehouse / STATE_FILE)
-    from tidemill.state.redis_link import shown
-
-    return f"{shown(_url(where))} {where.prefix}:"
+def open_fresh(warehouse: Path) -> State:
+    """An empty state beside the one in use, which is left alone; what an earlier try left is deleted.
+    Only one process at a time may do this."""
+    fresh = warehouse / FRESH_FILE
+    with storage_errors(fresh):
+        _remove(fresh)
+    return open_state(fresh)
 
 
-def open_fresh(where: Where, warehouse: Path) -> State:
-    """An empty state beside the one in use, which it does not touch; what an earlier try left is deleted.
-    One process at a time does this."""
-    if where.kind == "sqlite":
-        fresh = warehouse / FRESH_FILE
-        with storage_errors(fresh):
-            _remove(fresh)
-        return open_state(fresh)
-    from tidemill.state.redis_open import open_fresh_redis
-
-    return open_fresh_redis(_url(where), where.prefix)
-
-
-def replace_with_fresh(where: Where, warehouse: Path) -> None:
+def replace_with_fresh(warehouse: Path) -> None:
     """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
-    if where.kind == "sqlite":
-        target, fresh = warehouse / STATE_FILE, warehouse / FRESH_FILE
-        with storage_errors(target):
-            if not fresh.exists():
-                raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")
-            _remove(target)  # with its write-ahead log, which the new file must not meet
-            fresh.replace(target)
-            sync_folder(warehouse)
-        return
-    from tidemill.state.redis_open import promote_fresh_redis
-
-    promote_fresh_redis(_url(where), where.prefix)
-
-
-def _url(where: Where) -> str:
-    if where.kind != "redis" or where.url is None:
-        raise ConfigError(
-            f"there is no store of kind {where.kind!r} to keep the state in",
-            hint="write state: {kind: sqlite}, or {kind: redis, url: redis://localhost:6379/0}",
-        )
-    return where.url
+    target, fresh = state_file(warehouse), warehouse / FRESH_FILE
+    with storage_errors(target):
+        if not fresh.exists():
+            raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")
+        _remove(target)  # with its write-ahead log, which the new file must not meet
+        fresh.replace(target)
+        sync_folder(warehouse)
 
 
 def _remove(path: Path) -> None:

@@ -85,8 +85,8 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
         accepted_before=whole_or_none(accepted_before),
         retracted_at=whole_or_none(retracted_at),
         retract_reason=text_or_none(retract_reason),
-        retried=whole(retried or 0),  # a row on Redis may be older than this
-        failures=whole(failures or 0),
+        retried=whole(retried),
+        failures=whole(failures),
         retry_at=whole_or_none(retry_at),
         failed_as=text_or_none(failed_as),
     )
