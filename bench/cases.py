@@ -15,23 +15,22 @@ from bench.chains import chains
 from bench.gateway import gateway, gateway_visible
 from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.packing import pack
-from bench.running import GB, OUT, PEERS, Bench, Result, best, faster, within
+from bench.running import GB, OUT, Bench, Result, best, faster, within
 from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
 
 
 def whole_job(bench: Bench) -> list[Result]:
-    bench.compare(PEERS)
+    bench.compare(bench.peers)
     ours = best(bench.wholes["ours"]).work
     targets: dict[str, float | None] = {"duckdb": 1.0, "polars": None, "pyspark": 8.0}
     return [
-        faster(f"whole_job vs {name}", ours, best(bench.wholes[name]), target)
-        for name, target in targets.items()
+        faster(f"whole_job vs {name}", ours, best(bench.wholes[name]), targets[name]) for name in bench.peers
     ]
 
 
 def late_slice(bench: Bench) -> list[Result]:
-    peers = [name for name in PEERS if name in bench.wholes] or ["duckdb"]
+    peers = [name for name in bench.peers if name in bench.wholes] or ["duckdb"]
     bench.compare(peers)
     ours = best(bench.lates["ours"]).work
     return [
@@ -80,7 +79,7 @@ def cold_start(bench: Bench) -> list[Result]:
 
 def peers_only(bench: Bench) -> list[Result]:
     """What the peers take on this machine, without ours."""
-    bench.compare(PEERS)
+    bench.compare(bench.peers)
     return [
         Result(f"{case}: {name}", 0.0, best(timings).work, None, None, True, "s", "",
                f"{best(timings).process:.2f} s with its start, {max(t.peak for t in timings) / GB:.2f} GB")

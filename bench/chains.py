@@ -27,8 +27,6 @@ from tidemill.chains.fold import deltas_from_rows, fold, order_of, taken
 from tidemill.mill import Mill
 from tidemill.model.time import format_instant, parse_instant
 
-VECTORS: Final = 20_000
-DELTAS: Final = 200_000
 DIMENSION: Final = 384
 MOVED: Final = 16  # components of a delta
 SLICES: Final = 20
@@ -207,7 +205,7 @@ def same(found: Floats, truth: Floats, who: str) -> None:
 
 def chains(bench: Bench) -> list[Result]:
     """Compaction beside loops in memory and from disk to disk, the kernel alone, vectors at an instant."""
-    vectors, deltas = (VECTORS, DELTAS) if bench.plan.repeats > 1 else (VECTORS // 10, DELTAS // 10)
+    vectors, deltas = bench.plan.vectors, bench.plan.deltas
     made = job(vectors, deltas)
     bench.say(f"{deltas} deltas of {vectors} vectors: pure Python, numpy, the kernel")
     python, lists = timed(lambda: by_python(made), bench.plan.repeats)

@@ -28,8 +28,8 @@ from tidemill.mill import Mill
 BATCH_TARGET = 0.7
 SINGLE_TARGET = 0.5
 CONNECTIONS = 8
-MOST_EVENTS = 1_000_000
-PROBES = 40
+BATCH = 500
+WARM_POSTS = 20
 PER_SECOND = 200  # events that come in while probes are looked for
 STARTED = 120.0  # seconds that a server may take to answer for the first time
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,7 +97,7 @@ def _events(count: int) -> Path:
 
 
 def _load(port: int, batch: int, posts: int) -> Load:
-    file = str(_events(MOST_EVENTS))
+    file = str(_events(batch * max(posts, WARM_POSTS)))
     return Load(
         "127.0.0.1",
         port,
@@ -118,7 +118,7 @@ def _ours(batch: int, posts: int) -> Sent:
     port = _free_port()
     command = [sys.executable, "-m", "tidemill.cli.main", "serve", "--port", str(port), "-p", str(folder)]
     with _server(command, port):
-        _post(_load(port, batch, 20))  # the first requests find nothing warm, here and at the peer
+        _post(_load(port, batch, WARM_POSTS))  # the first requests find nothing warm, here and at the peer
         sent = _post(_load(port, batch, posts))
     _check_stored(folder, _load(port, batch, posts))
     return sent
@@ -141,7 +141,7 @@ def _theirs(batch: int, posts: int) -> Sent:
     path, port = OUT / "appended.ndjson", _free_port()
     path.unlink(missing_ok=True)
     with _server([sys.executable, "-m", "bench.peers.append_server", str(path), str(port)], port):
-        before = _post(_load(port, batch, 20))
+        before = _post(_load(port, batch, WARM_POSTS))
         sent = _post(_load(port, batch, posts))
     if path.stat().st_size != sent.bytes + before.bytes:
         raise RuntimeError("the peer did not store what it acknowledged")
@@ -168,10 +168,10 @@ def _compared(bench: Bench, case: str, batch: int, posts: int, target: float) ->
 
 def gateway(bench: Bench) -> list[Result]:
     """Durable events per second, in batches of 500 and one by one, beside a handler that only appends."""
-    few = bench.plan.repeats == 1
+    plan = bench.plan
     return [
-        _compared(bench, "gateway_batches", 500, 200 if few else 2_000, BATCH_TARGET),
-        _compared(bench, "gateway_single", 1, 1_000 if few else 10_000, SINGLE_TARGET),
+        _compared(bench, "gateway_batches", BATCH, plan.posts, BATCH_TARGET),
+        _compared(bench, "gateway_single", 1, plan.single_posts, SINGLE_TARGET),
     ]
 
 
@@ -183,7 +183,7 @@ def gateway_visible(bench: Bench) -> list[Result]:
     (folder / "tidemill.yaml").write_text(PROJECT)
     port = _free_port()
     command = [sys.executable, "-m", "tidemill.cli.main", "up", "--port", str(port), "-p", str(folder)]
-    probes = 5 if bench.plan.repeats == 1 else PROBES
+    probes = bench.plan.probes
     with _server(command, port), _trickle(port):
         _seen(port, 10**9)  # the first one waits for what is compiled and started once
         found = []

@@ -31,11 +31,12 @@ def _store(bench: Bench, name: str, *, kinds: bool, indexed: bool = False) -> Me
     """A fresh warehouse; Spark's workers are woken by a small one before it, as they are for all cases."""
     assert bench.ours is not None
     spark = bench.ours.session()
-    warm = MetricStore(
-        OUT / "metrics-warm", spark, kinds=kinds, indexed=indexed, settings="engine: {inline_bytes: 0}"
-    )
-    warm.load(Orders(WARM_EVENTS, DAY).slices())
-    warm.close()
+    if bench.plan.on_spark:
+        warm = MetricStore(
+            OUT / "metrics-warm", spark, kinds=kinds, indexed=indexed, settings="engine: {inline_bytes: 0}"
+        )
+        warm.load(Orders(WARM_EVENTS, DAY).slices())
+        warm.close()
     return MetricStore(OUT / name, spark, kinds=kinds, indexed=indexed)
 
 

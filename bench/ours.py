@@ -119,8 +119,9 @@ class Warehouse:
 class Tidemill:
     """`bench.contract.Ours`."""
 
-    def __init__(self) -> None:
-        self.spark: SparkSession | None = None
+    def __init__(self, spark: SparkSession | None = None, *, warmed: bool = True) -> None:
+        self.spark = spark
+        self.warmed = warmed
 
     def start(self) -> float:
         began = time.perf_counter()
@@ -134,6 +135,8 @@ class Tidemill:
 
     def open(self, folder: Path) -> Warehouse:
         assert self.spark is not None
+        if not self.warmed:
+            return Warehouse(_empty(folder), self.spark)
         # Spark ends workers that have been idle for a minute, as they are while others are measured.
         warm = Warehouse(_empty(folder), self.spark, "engine: {inline_bytes: 0}")
         warm.load(work.batch(200_000).slices)

@@ -17,6 +17,7 @@ from bench import work
 from bench.check import Outputs, as_json, differences, folder_outputs
 from bench.contract import Ours, Store
 from bench.measure import PeakMemory, Timing, run_peer
+from bench.sales import DISORDER
 
 if TYPE_CHECKING:
     from bench.windows import Wholes
@@ -43,11 +44,24 @@ class Plan:
     ticks: int = 9
     large_window: int = 5_000_000
     small_slices: int = 2_000
+    posts: int = 2_000  # of 500 events
+    single_posts: int = 10_000
+    probes: int = 40
+    vectors: int = 20_000
+    deltas: int = 200_000
+    disorder: tuple[int, ...] = DISORDER  # per cent, of the cases about streaming
+    on_spark: bool = True  # False: nothing is warmed up, no peer starts a JVM; for sizes too small to time
 
 
 QUICK = Plan(
     events=200_000, late=1_000, batches=3, repeats=1,
     windows=100, many_built=10_000, ticks=3, large_window=500_000, small_slices=200,
+    posts=200, single_posts=1_000, probes=5, vectors=2_000, deltas=20_000,
+)  # fmt: skip
+TINY = Plan(
+    events=400, late=50, batches=2, tenants=20, repeats=1, queries=1, windows=48, window_rows=10, few_built=4,
+    many_built=8, ticks=1, large_window=1_000, small_slices=100, posts=3, single_posts=20, probes=1,
+    vectors=20, deltas=200, disorder=(10,), on_spark=False,
 )  # fmt: skip
 
 
@@ -99,7 +113,7 @@ class Bench:
 
     def warm_up(self) -> None:
         """Start the session and run a small job of the same kind: nothing is compiled on the clock."""
-        if self.ours is None:
+        if self.ours is None or not self.plan.on_spark:
             return
         self.cold_start = self.ours.start()
         small = work.batch(200_000)
@@ -133,6 +147,10 @@ class Bench:
         wrong = differences(self.digests.setdefault(stage, found), found)
         if wrong:
             raise RuntimeError(f"{who}, {stage}: {', '.join(wrong)} differ from the other results")
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return PEERS if self.plan.on_spark else tuple(name for name in PEERS if name != "pyspark")
 
     def compare(self, peers: Sequence[str]) -> None:
         """Whole job, then late slice, by ours and the peers in turn; runs only what has not run yet."""

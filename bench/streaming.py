@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from bench.check_streaming import check
 from bench.measure import run_script
 from bench.ours_streaming import ON_SPARK, WINDOWS, StreamStore
-from bench.running import OUT, Bench, Result
-from bench.sales import DISORDER, TOLERANCE, Sales
+from bench.running import OUT, Bench, Plan, Result
+from bench.sales import TOLERANCE, Sales
 
 SPARK_TARGET = 0.6
 BYTEWAX_TARGET = 5.0
@@ -38,6 +38,8 @@ def _store(bench: Bench, name: str, settings: str = "") -> StreamStore:
 
 def _warm(bench: Bench) -> None:
     """Spark ends workers that have been idle for a minute, as they are while others are measured."""
+    if not bench.plan.on_spark:
+        return
     store = _store(bench, "streaming-warm", ON_SPARK)
     store.accept(Sales(WARM_ROWS).slices(0))
     for kind in WINDOWS:
@@ -54,7 +56,7 @@ def _rate(rows: int, seconds: float) -> str:
 
 def streaming_windows(bench: Bench) -> list[Result]:
     """Each kind, in each degree of disorder: ours, the same aggregation as a batch, and Bytewax."""
-    return [result for disorder in DISORDER for result in _windows(bench, disorder)]
+    return [result for disorder in bench.plan.disorder for result in _windows(bench, disorder)]
 
 
 def _windows(bench: Bench, disorder: int) -> list[Result]:
@@ -71,16 +73,20 @@ def _windows(bench: Bench, disorder: int) -> list[Result]:
             took, results = store.compute(f"{kind}_{turn}", kind)
             check("tidemill", kind, plan.events, results)
             ours[kind] = min(took, ours.get(kind, took))
-    bench.say("plain PySpark")
-    peers = _spark(store.raw_files(), plan.events, plan.repeats)
+    raw = store.raw_files()
     store.close()
-    found = [
-        _beside(f"streaming_{kind}_{disorder} vs pyspark", ours[kind], peers[kind], plan.events, SPARK_TARGET)
-        for kind in WINDOWS
-    ]
+    found = _beside_spark(disorder, ours, raw, plan) if plan.on_spark else []
     bench.say("bytewax")
     files = [each.file for each in slices]
     return found + with_bytewax(disorder, ours["tumbling"], files, plan.events)
+
+
+def _beside_spark(disorder: int, ours: dict[str, float], raw: Sequence[str], plan: Plan) -> list[Result]:
+    peers = _spark(raw, plan.events, plan.repeats)
+    return [
+        _beside(f"streaming_{kind}_{disorder} vs pyspark", ours[kind], peers[kind], plan.events, SPARK_TARGET)
+        for kind in WINDOWS
+    ]
 
 
 def with_bytewax(disorder: int, ours: float, files: Sequence[str], rows: int) -> list[Result]:
@@ -139,7 +145,7 @@ def streaming_ordered(bench: Bench) -> list[Result]:
     """All rows in order of event time with the watermarks between them, as `tail --ordered` reads them."""
     rows = bench.plan.events
     found = []
-    for disorder in DISORDER:
+    for disorder in bench.plan.disorder:
         bench.say(f"in order, {disorder} % disorder")
         store = _store(bench, "streaming")
         store.accept(Sales(rows).slices(disorder))
@@ -157,7 +163,7 @@ def streaming_live(bench: Bench) -> list[Result]:
     ticks are a measure of their own: each disorder runs once."""
     rows = bench.plan.events
     found = []
-    for disorder in DISORDER:
+    for disorder in bench.plan.disorder:
         slices = Sales(rows).slices(disorder)
         bench.say(f"as it comes, {disorder} % disorder")
         _warm(bench)
