@@ -16,6 +16,7 @@ from bench.gateway import gateway, gateway_visible
 from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.packing import pack
 from bench.running import GB, OUT, Bench, Result, best, faster, within
+from bench.sparse import hourly, many_slices, year
 from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
 
@@ -107,6 +108,9 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "streaming_windows": streaming_windows,
     "streaming_ordered": streaming_ordered,
     "streaming_live": streaming_live,
+    "year": year,
+    "hourly": hourly,
+    "many_slices": many_slices,
     "gateway": gateway,
     "gateway_visible": gateway_visible,
     "chains": chains,
