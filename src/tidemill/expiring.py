@@ -91,12 +91,13 @@ class Keeper:
             finish_retractions(self._mill)
             return expire(self._mill, plan)
 
-    def expire_due(self, now: int) -> list[ExpiryStep]:
-        """At the end of a tick, which holds the lock: what is due goes, if it is time to look again."""
+    def expire_due(self, now: int, streams: Sequence[str]) -> list[ExpiryStep]:
+        """At the end of a tick, which holds the lock: what is due of these streams goes, if it is time
+        to look again."""
         if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOK_EVERY:
             return []
         self._looked_at = now
-        plan = plan_expiry(self._mill, now)
+        plan = plan_expiry(self._mill, now, streams)
         return expire(self._mill, plan) if plan.due else []
 
 

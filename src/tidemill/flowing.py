@@ -5,17 +5,16 @@ It decides when to look, never what a window holds: that follows from raw, the w
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
+from tidemill.faults import Round
 from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table
-from tidemill.model.errors import TidemillError
 from tidemill.reports import watermark_of
 from tidemill.rounds import tidy
 from tidemill.state.protocol import State
@@ -25,8 +24,6 @@ from tidemill.streaming.verify import Difference
 
 if TYPE_CHECKING:
     from tidemill.mill import Progress
-
-log = logging.getLogger(__name__)
 
 
 class Flow:
@@ -67,15 +64,15 @@ class Flow:
             tidy([refresher.table], self._project.engine.keep_replaced, now)
         return done
 
-    def refresh_all(self, now: int, troubles: list[TidemillError]) -> dict[str, list[Refreshed]]:
-        """`refresh` all streams; one that is in trouble does not hold up the others."""
+    def refresh_all(
+        self, names: Iterable[str], now: int, faults: Round, *, flush: bool = False
+    ) -> dict[str, list[Refreshed]]:
+        """`refresh` these streams; what is wrong with one does not keep the others waiting."""
         done: dict[str, list[Refreshed]] = {}
-        for name in self.declared:
-            try:
-                done[name] = self.refresh(name, now)
-            except TidemillError as error:
-                log.error("%s", error, extra={"stream": name})
-                troubles.append(error)
+        for name in names:
+            if name in self.declared and name not in faults.found:
+                with faults.apart(name):
+                    done[name] = self.refresh(name, now, flush=flush)
         return done
 
     def recall(self, now: int) -> int:

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidemill.config import Stream
+from tidemill.faults import fault_of
 from tidemill.model.errors import MachineError
 from tidemill.model.gateway import GatewayStatus, Pressure
 from tidemill.model.time import SECOND
@@ -44,6 +45,7 @@ class Meter:
 
         self._records = counter("records", "Records decided, by outcome", "outcome")
         self._rejects = counter("rejects", "Records rejected, by reason", "reason")
+        self._faults = counter("stream_faults", "Rounds in which a stream could not be worked on", "code")
         self._tiles = counter("tiles_built", "Rollup tiles built")
         self._indexed = counter("index_parts_built", "Parts of the index built")
         self._packs = counter("packs", "Groups of slices packed into large parts of raw")
@@ -101,6 +103,8 @@ class Meter:
                 self._queued.labels(done.stream).inc(done.windows.queued)
                 self._ignored.labels(done.stream, "late").inc(done.windows.ignored)
                 self._withdrawn.labels(done.stream).inc(done.windows.withdrawn)
+        for fault in report.faults:
+            self._faults.labels(fault.stream, fault.code).inc()
         for stream, refreshed in report.results.items():
             for one in refreshed:
                 self.window_results(stream, one.window, one.results, one.withdrawn)
@@ -170,9 +174,16 @@ class _Standing(Collector):
         )
         pending = GaugeMetricFamily("tidemill_pending_slices", "Slices not yet accepted", labels=["stream"])
         failed = GaugeMetricFamily("tidemill_failed_slices", "Slices that can not be read", labels=["stream"])
+        faults = GaugeMetricFamily(
+            "tidemill_stream_fault",
+            "1 while a stream cannot be worked on",
+            labels=["stream", "code"],
+        )
         now = self._clock()
         for name, stream in self._streams.items():
             totals = self._state.totals(name)
+            if (fault := fault_of(self._state, name)) is not None:
+                faults.add_metric([name, fault.code], 1)
             pending.add_metric([name], totals["pending_slices"])
             failed.add_metric([name], totals["failed_slices"])
             if stream.aggregation_span is None:
@@ -183,7 +194,7 @@ class _Standing(Collector):
             newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
             if newest:
                 fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
-        return [pending, failed, windows, queue, fresh, *_event_time(self._streams, self._state, now)]
+        return [faults, pending, failed, windows, queue, fresh, *_event_time(self._streams, self._state, now)]
 
 
 _OF_STREAMS: Final = {

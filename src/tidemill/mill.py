@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from tidemill import chaining, eventtime, given, rounds
-from tidemill.config import Project, load_project
-from tidemill.ingest.adopt import adopt, has_landings
+from tidemill import chaining, given, rounds
+from tidemill.config import Project
+from tidemill.faults import Round, StreamFault
+from tidemill.ingest.adopt import has_landings
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
 from tidemill.lake.looking import Looks
@@ -27,6 +28,7 @@ from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
+from tidemill.projects import open_project
 from tidemill.reports import StreamStatus, TickReport, watermark_of
 from tidemill.state.opening import open_store, state_file
 from tidemill.state.protocol import State
@@ -64,7 +66,6 @@ if TYPE_CHECKING:
     from tidemill.windows.desk import Desk, RebuildStep
     from tidemill.workshop import Workshop
 
-BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 Progress = Callable[[str, str, float], None]  # stream, step, share done
 
 
@@ -99,6 +100,7 @@ class Mill:
         self.expiries = ExpiryLog(project.warehouse)
         self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
         self.looks = Looks(project.warehouse)
+        self.unrecorded_faults: dict[str, StreamFault] = {}
         self.chains = chaining.Chainer(self)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
@@ -113,7 +115,7 @@ class Mill:
         progress: Progress | None = None,
     ) -> Self:
         """The project at `path` (a `tidemill.yaml`, or the folder it is in)."""
-        project = load_project(Path(path), eventtime.registered())
+        project = open_project(path)
         warehouse = project.warehouse
         with storage_errors("create the warehouse", warehouse):
             warehouse.mkdir(parents=True, exist_ok=True)
@@ -198,33 +200,23 @@ class Mill:
         cores = settings.cores if isinstance(settings.cores, int) else None
         return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
 
-    def tick(self, now: int | None = None) -> TickReport:
+    def tick(self, now: int | None = None, *, patient: bool = False) -> TickReport:
         """One round: take up what a crash left, accept, roll up, pack, look after windows, build, tell.
 
-        Only one process at a time works on a warehouse; another one gets BusyError.
+        A stream that cannot be worked on does not keep the others waiting: `faults` of the report has it.
+        When `patient`, one that failed before is left alone until its next try. Only one process at a time
+        works on a warehouse; another one gets BusyError.
         """
-        clock = self.clock if now is None else _running(now)
-        now = clock()
-        began = time.perf_counter()
         with self._working():
-            adopt(self.project.warehouse, self.state)
-            rounds.take_up_logs(self, now)
-            rounds.finish_retractions(self)
-            done, troubles = rounds.tick_streams(self, now)
-            builds = self.yard.build(clock, BUILDS_PER_ROUND)
-            results = self.flow.refresh_all(now, troubles) if self._has_streaming else {}
-            delivered = self.delivery.deliver(clock()) if self.project.events.sinks else []
-            expired = self.retention.expire_due(now) if not troubles else []
-        if troubles:
-            raise troubles[0]
-        return TickReport(now, done, time.perf_counter() - began, builds, delivered, results, expired)
+            return rounds.tick(self, self.clock if now is None else _running(now), patient=patient)
 
     def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
         """A graceful stop: windows that are still open come out as they are, with trigger `stop`. The
         watermark stays where it is; if more rows come for such a window, it comes out again."""
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
+        now = self.clock()
         with self._working():
-            return {name: self.flow.refresh(name, self.clock(), flush=True) for name in names}
+            return self.flow.refresh_all(names, now, Round(self.state, now, {}), flush=True)
 
     def run_until_idle(self) -> list[TickReport]:
         """Tick until a round finds nothing to do."""
@@ -244,7 +236,7 @@ class Mill:
         wake: threading.Event | None = None,
     ) -> None:
         """The daemon: ticks until `stop` is set, then flushes. Who lands in this process sets `wake`, too."""
-        rounds.run(self.tick, stop, interval, on_tick, wake)
+        rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake)
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
 
@@ -595,5 +587,5 @@ def recover(
     """Rebuild the state of the project at `path` from its warehouse."""
     from tidemill.recovery import recover_state
 
-    project = load_project(Path(path), eventtime.registered())
+    project = open_project(path)
     return recover_state(project, spark=spark, clock=clock, progress=progress)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tidemill.config import Stream
     from tidemill.events.delivery import Delivered
     from tidemill.expiring import ExpiryStep
+    from tidemill.faults import StreamFault
+    from tidemill.model.errors import TidemillError
     from tidemill.packing import PackLook
     from tidemill.rollups.roller import Rebuilt
     from tidemill.search.indexer import Indexed
@@ -56,6 +58,8 @@ class TickReport:
         default_factory=dict
     )  # of streaming windows, by stream
     expired: Sequence[ExpiryStep] = ()  # what went by its retention
+    faults: Sequence[StreamFault] = ()  # of streams that could not be worked on; the others were
+    errors: Sequence[TidemillError] = ()  # what was wrong with them
 
     @property
     def idle(self) -> bool:
@@ -132,6 +136,7 @@ class StreamStatus:
     fresh_parts: int = 0  # of raw, with rows that are not packed
     unpacked_slices: int = 0  # that wait for a full group
     chains: ChainStanding | None = None  # None: it has no vectors
+    fault: StreamFault | None = None  # why it cannot be worked on
 
     @property
     def sources(self) -> list[SourceStanding]:

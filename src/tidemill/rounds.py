@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
+from tidemill.faults import Round
+from tidemill.ingest.adopt import adopt
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.lake.table import Table
 from tidemill.model.errors import Retry, TidemillError
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 
 TIDY_EVERY: Final = 20  # versions of a table
 KEEP_LOG: Final = DAY
+BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 
 
 def run(
@@ -90,17 +94,41 @@ def take_up_logs(mill: Mill, now: int) -> None:
     take_up(project.warehouse, project.streams, mill.state, mill.landing, until)
 
 
-def tick_streams(mill: Mill, now: int) -> tuple[list[StreamTick], list[TidemillError]]:
-    """One stream after the other, and what was wrong with some of them: the others do not wait for it."""
+def tick(mill: Mill, clock: Callable[[], int], *, patient: bool) -> TickReport:
+    """One round. The caller must hold the tick lock."""
+    now, began = clock(), time.perf_counter()
+    adopt(mill.project.warehouse, mill.state)
+    take_up_logs(mill, now)
+    finish_retractions(mill)
+    faults = Round(mill.state, now, mill.unrecorded_faults)
+    names = [name for name in mill.project.streams if not (patient and faults.is_waiting(name))]
+    done = tick_streams(mill, names, now, faults)
+    builds = mill.yard.build(clock, BUILDS_PER_ROUND)
+    streaming = any(stream.windows for stream in mill.project.streams.values())
+    results = mill.flow.refresh_all(names, now, faults) if streaming else {}
+    delivered = mill.delivery.deliver(clock()) if mill.project.events.sinks else []
+    expired = mill.retention.expire_due(now, [name for name in names if name not in faults.found])
+    faults.finish(names)
+    return TickReport(
+        now=now,
+        streams=done,
+        seconds=time.perf_counter() - began,
+        builds=builds,
+        delivered=delivered,
+        results=results,
+        expired=expired,
+        faults=list(faults.found.values()),
+        errors=faults.errors,
+    )
+
+
+def tick_streams(mill: Mill, names: Iterable[str], now: int, faults: Round) -> list[StreamTick]:
+    """One stream after the other; what is wrong with one does not keep the others waiting."""
     done: list[StreamTick] = []
-    troubles: list[TidemillError] = []
-    for stream in mill.project.streams.values():
-        try:
-            done.append(tick_stream(mill, stream, now))
-        except TidemillError as error:
-            log.error("%s", error, extra={"stream": stream.name})
-            troubles.append(error)
-    return done, troubles
+    for name in names:
+        with faults.apart(name):
+            done.append(tick_stream(mill, mill.project.stream(name), now))
+    return done
 
 
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:

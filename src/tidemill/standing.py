@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemill.accept.standins import is_packed
+from tidemill.faults import fault_of
 from tidemill.model.slices import SliceStatus
 from tidemill.reports import StreamStatus, idle_sources
 
@@ -50,6 +51,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         retry_at=_next_try(mill, stream) if totals["failed_slices"] else None,
         manifests=mill.sources.counts(declared),
         chains=mill.chains.standing(stream),
+        fault=fault_of(mill.state, stream),
     )
 
 

@@ -10,10 +10,11 @@ import sys
 import pytest
 
 from tidemill.cli.main import main
-from tidemill.cli.session import Session, as_told
+from tidemill.cli.session import Session
 from tidemill.cli.settings import OutputKind, Settings, asks_for_json
 from tidemill.locks import exclusive
 from tidemill.model import errors
+from tidemill.model.errors import as_tidemill_error
 
 
 def test_no_project_is_a_config_error(cli, tmp_path):
@@ -142,7 +143,7 @@ def test_a_defect_says_so_and_very_verbose_shows_where(capsys):
     def fail(_session: Session) -> int:
         raise ZeroDivisionError("one\ntwo")
 
-    assert "ZeroDivisionError: one" in str(as_told(ZeroDivisionError("one\ntwo")))
+    assert "ZeroDivisionError: one" in str(as_tidemill_error(ZeroDivisionError("one\ntwo")))
     Session(Settings(verbose=2)).call(fail)
     assert "Traceback" in capsys.readouterr().err
 

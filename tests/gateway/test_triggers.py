@@ -111,7 +111,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An installed package that brings triggers of its own."""
     (tmp_path / "tidemill_tides.py").write_text(
         "def many(window):\n    return window.events > 5 and window.stream == 'clicks'\n\n"
-        "def odd(window):\n    return window.events % 2\n\n"
+        "def odd(window):\n    return window.events % 2 == 1\n\n"
         "def broken(window):\n    raise RuntimeError('no moon')\n\n"
         "MOON = 3\n"
     )
@@ -167,7 +167,7 @@ def test_an_unknown_trigger_names_those_there_are() -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_trigger_that_can_not_be_used_says_why() -> None:
-    with pytest.raises(ConfigError, match="'absent' can not be loaded from tidemill_tides:absent") as caught:
+    with pytest.raises(ConfigError, match="'absent' cannot be loaded from tidemill_tides:absent") as caught:
         custom_triggers(("absent",))
     assert caught.value.hint == "repair or uninstall the package that provides it, or leave it out"
     with pytest.raises(ConfigError, match="tidemill_tides:MOON is not a function") as caught:

@@ -12,11 +12,11 @@ from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import Interval as Wait
 from tidemill.cli.settings import MetricsPort, pause_of
-from tidemill.model.errors import InputError
+from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.time import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tidemill.ingest.landing import LandedMany
     from tidemill.mill import Mill
@@ -174,6 +174,7 @@ def run(
     from tidemill.cli.stopping import until_stopped
 
     wait = pause_of(interval)
+    errors: list[TidemillError] = []
 
     # Outside the thread of the work, so that a second Ctrl-C takes the bars away, too.
     with session.working() as progress:
@@ -195,22 +196,28 @@ def run(
                         session.out.results.flushed(done)
 
                 if once:
-                    _until_idle(mill, stop, told)
+                    errors.extend(_until_idle(mill, stop, told))
                     return
                 session.out.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
                 mill.run(stop, wait / SECOND, told, flushed)
                 session.out.note("stopped")
 
         until_stopped(work)
-    return OK
+    for error in errors:
+        session.out.error(error)
+    return errors[0].exit_code if errors else OK
 
 
-def _until_idle(mill: Mill, stop: threading.Event, told: Callable[[TickReport], None]) -> None:
+def _until_idle(
+    mill: Mill, stop: threading.Event, told: Callable[[TickReport], None]
+) -> Sequence[TidemillError]:
+    """Work until there is nothing to do; what is wrong with streams that could not be worked on."""
     while not stop.is_set():
         report = mill.tick()
         told(report)
         if report.idle:
-            return
+            return report.errors
+    return ()
 
 
 @command(

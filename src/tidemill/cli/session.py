@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.cli.logs import start_logging
 from tidemill.cli.output import JsonOutput, Output, TextOutput
 from tidemill.cli.settings import OutputKind, Settings
-from tidemill.model.errors import MachineError, StorageError, TidemillError
+from tidemill.model.errors import as_tidemill_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,15 +31,7 @@ DIFFERENCES: Final = 1  # verify found some, some files were refused, or a windo
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141  # as a shell reports SIGPIPE
-BUG: Final = 70
 UNBOUNDED: Final = 10_000  # columns, where there is no terminal to fit
-
-
-class DefectError(TidemillError):
-    """Something that nobody but the authors can fix."""
-
-    code = "internal"
-    exit_code = BUG
 
 
 class Session:
@@ -107,30 +99,11 @@ class Session:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
         except Exception as error:
-            told = as_told(error)
+            told = as_tidemill_error(error)
             self.out.error(told)
             log.debug("where it came from", exc_info=error)
             return told.exit_code
         return code
-
-
-def as_told(error: Exception) -> TidemillError:
-    """The error as a user is told of it."""
-    if isinstance(error, TidemillError):
-        return error
-    if isinstance(error, MemoryError):
-        return MachineError("there is not enough memory", hint="stop other programs, or lower engine.memory")
-    if isinstance(error, OSError):
-        return StorageError(
-            error.strerror or str(error),
-            where=str(error.filename or ""),
-            hint="check the disk, its free space and who may write to it",
-        )
-    first = (str(error).splitlines() or [""])[0]
-    return DefectError(
-        f"{type(error).__name__}: {first}",
-        hint="this is a defect of Tidemill; the same command with -vv shows where it is",
-    )
 
 
 def _console(*, stderr: bool) -> Console:

@@ -28,6 +28,7 @@ from tidemill.plain import shapes as plain
 
 if TYPE_CHECKING:
     from tidemill.chaining import ChainStanding
+    from tidemill.faults import StreamFault
     from tidemill.reports import StreamStatus
 
 
@@ -41,6 +42,8 @@ def status_table(now: int, of: StreamStatus) -> Table:
     )
     slices.append(f"  ({many(totals['landings'], 'landing')}, {size(totals['bytes'])})", style="dim")
     pairs = [("slices", slices), ("outcomes", Text(outcome_words(counts)))]
+    if of.fault is not None:
+        pairs.insert(0, ("fault", _fault(of.fault)))
     if of.retry_at is not None:
         pairs.append(("next try", Text(f"of a failed slice at {format_instant(of.retry_at)}", style="red")))
     if of.manifests:
@@ -64,6 +67,13 @@ def status_table(now: int, of: StreamStatus) -> Table:
         pairs.append(("windows", _phases(of.windows)))
         pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
     return pairs_table(of.stream, pairs)
+
+
+def _fault(of: StreamFault) -> Text:
+    tried = f"since {format_instant(of.since)}, {many(of.attempts, 'attempt')}"
+    hint = f"\n{shown(of.hint)}" if of.hint else ""
+    said = f"{of.code}: {shown(of.message)}\n{tried}; next at {format_instant(of.next_try)}{hint}"
+    return Text(said, style="red")
 
 
 def _index(of: StreamStatus) -> Text:

@@ -2,7 +2,7 @@
 
 from tidemill.config.events import Events, FileSink, RedisSink, Sink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
-from tidemill.config.loading import load_project, parse_project
+from tidemill.config.loading import Plugins, load_project, parse_project
 from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Metric, Ratio, State, Term, Transition
 from tidemill.config.project import FILE_NAME, Builder, Engine, Limits, Project, StateStore
 from tidemill.config.quantities import parse_size
@@ -31,6 +31,7 @@ __all__ = [
     "LateSlices",
     "Limits",
     "Metric",
+    "Plugins",
     "Project",
     "Ratio",
     "RedisSink",

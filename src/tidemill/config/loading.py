@@ -1,20 +1,22 @@
 """`tidemill.yaml` and the environment in, a checked `Project` out, or one error that lists every problem.
 
 The only place that reads a configuration. It creates nothing and knows no event-time parser: the
-names of the registered types are passed in.
+names of the registered types are passed in, and so is what says whether a plugin can be used.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Final
 
 from tidemill.config.checks import check_sizes, check_stream, unused
 from tidemill.config.document import parse_document
+from tidemill.config.gateway import Gateway
 from tidemill.config.messages import MessageTime
 from tidemill.config.overrides import apply_overrides
 from tidemill.config.problems import Document, Path, config_error
@@ -30,20 +32,35 @@ MAX_BYTES: Final = 16 << 20
 _NAME: Final = frozenset({"name"})  # of a stream: its key in the file, not a key of its own
 
 
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """Why a plugin that the file names cannot be used; None when it can, or when nobody looked."""
+
+    time_type: Callable[[str], str | None] = lambda _name: None
+    trigger: Callable[[str], str | None] = lambda _name: None
+
+
 def load_project(
-    path: FilePath, time_types: Collection[str], environ: Mapping[str, str] = os.environ
+    path: FilePath,
+    time_types: Collection[str],
+    environ: Mapping[str, str] = os.environ,
+    plugins: Plugins = Plugins(),  # noqa: B008 - frozen
 ) -> Project:
     """The project of a `tidemill.yaml`, or of the folder that holds one. Its warnings are logged."""
     names_a_file = path.suffix in (".yaml", ".yml") and not os.path.isdir(path)  # noqa: PTH112 - never raises
     file = path if names_a_file else path / FILE_NAME
-    project = parse_project(_read(file), file, time_types, environ)
+    project = parse_project(_read(file), file, time_types, environ, plugins)
     for warning in project.warnings:
         log.warning("%s", warning)
     return project
 
 
 def parse_project(
-    text: str, file: FilePath, time_types: Collection[str], environ: Mapping[str, str]
+    text: str,
+    file: FilePath,
+    time_types: Collection[str],
+    environ: Mapping[str, str],
+    plugins: Plugins = Plugins(),  # noqa: B008 - frozen
 ) -> Project:
     """The project that `text` declares, as if it were the content of `file`."""
     document = parse_document(text, str(file))
@@ -52,6 +69,8 @@ def parse_project(
     streams = _streams(document, time_types)
     if settings is not None:
         for finding in check_sizes(settings.engine, settings.limits):
+            document.report(finding.path, finding.message, finding.hint)
+        for finding in unusable_plugins(settings.gateway, streams, plugins):
             document.report(finding.path, finding.message, finding.hint)
     if document.problems or settings is None:
         raise config_error(document.problems)
@@ -68,6 +87,18 @@ def parse_project(
         streams=streams,
         warnings=tuple(warning.line for warning in sorted(document.warnings, key=lambda one: one.place)),
     )
+
+
+def unusable_plugins(gateway: Gateway, streams: Mapping[str, Stream], plugins: Plugins) -> Iterator[Finding]:
+    """Event-time types and triggers that somebody provides and that cannot be used."""
+    hint = "repair or reinstall the package that provides it, or declare another"
+    for name, stream in streams.items():
+        type_ = stream.event_time.type
+        if type_ is not None and (fault := plugins.time_type(type_)) is not None:
+            yield Finding(("streams", name, "event_time", "type"), fault, hint)
+    for place, trigger in enumerate(gateway.triggers.custom):
+        if (fault := plugins.trigger(trigger)) is not None:
+            yield Finding(("gateway", "triggers", "custom", place), fault, hint)
 
 
 def _read(file: FilePath) -> str:

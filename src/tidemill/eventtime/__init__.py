@@ -4,7 +4,16 @@ Pure; no Spark, no I/O."""
 from tidemill.eventtime.clock import Clock
 from tidemill.eventtime.ordering import Ordering, Timed, Watermark
 from tidemill.eventtime.progress import SourceClock, StreamClock
-from tidemill.eventtime.registry import Origin, Parser, origin, register, registered, resolve
+from tidemill.eventtime.registry import (
+    Origin,
+    Parser,
+    fault_of,
+    origin,
+    read_time,
+    register,
+    registered,
+    resolve,
+)
 
 __all__ = [
     "Clock",
@@ -15,7 +24,9 @@ __all__ = [
     "StreamClock",
     "Timed",
     "Watermark",
+    "fault_of",
     "origin",
+    "read_time",
     "register",
     "registered",
     "resolve",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
 from importlib.metadata import EntryPoint, entry_points
+from operator import index
 from typing import Final, Literal
 
 from tidemill.model.errors import InputError
@@ -145,17 +146,49 @@ def origin(name: str) -> Origin:
     return Origin("registered")
 
 
+def fault_of(name: str) -> str | None:
+    """Why a registered type cannot be used; None when it can. A third party's parser is loaded for that."""
+    try:
+        resolve(name)
+    except InputError as error:
+        return error.message
+    return None
+
+
+def read_time(parser: Parser, value: object) -> int:
+    """`value` as UTC microseconds. A parser is somebody else's code: whatever it raises, and whatever it
+    returns that is not a whole number, is a ValueError that says so, for this value alone."""
+    try:
+        found: object = parser(value)
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:
+        raise ValueError(f"the parser failed with {type(error).__name__}: {error}") from error
+    if isinstance(found, bool):
+        raise ValueError(f"the parser returned {found}, not whole microseconds")
+    try:
+        return index(found)  # type: ignore[arg-type]
+    except TypeError:
+        said = repr(found)[:40]
+        raise ValueError(f"the parser returned {said}, not whole microseconds") from None
+
+
 def _told(point: EntryPoint) -> str:
     package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
     return f"{point.value}{package}"
 
 
+def _said(error: Exception) -> str:
+    text = str(error) or "no reason given"
+    return text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
+
+
 def _load(point: EntryPoint) -> Parser:
     try:
         parser = point.load()
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except Exception as error:  # a module may raise anything while it is imported
         raise InputError(
-            f"event-time type {point.name!r} can not be loaded from {point.value}: {error}",
+            f"event-time type {point.name!r} cannot be loaded from {point.value}: {_said(error)}",
             hint="repair or uninstall the package that provides it",
         ) from error
     if not callable(parser):

@@ -48,18 +48,23 @@ class Custom:
     def __init__(self, name: str, rule: Rule) -> None:
         self.name = name
         self._rule = rule
-        self._told = False  # that it failed
+        self.failures = 0
 
     @property
     def trigger(self) -> str:
         return f"{CUSTOM}{self.name}"
 
     def holds(self, window: OpenWindow) -> bool:
+        """Whether it closes the window. It is somebody else's code: whatever it raises or returns, other than
+        true and false, closes nothing, is counted, and is logged the first time."""
         try:
-            return bool(self._rule(window))
-        except Exception:  # somebody else's code: whatever it raises, events come in all the same
-            if not self._told:
-                self._told = True
+            found: object = self._rule(window)
+            if isinstance(found, bool):
+                return found
+            raise TypeError(f"it returned {repr(found)[:40]}, not true or false")
+        except Exception:
+            self.failures += 1
+            if self.failures == 1:
                 log.exception("trigger %s failed; it closes nothing when it does", self.name)
             return False
 
@@ -139,6 +144,15 @@ def custom_triggers(names: Sequence[str]) -> tuple[Custom, ...]:
     return tuple(_custom(name, {point for point in points if point.name == name}) for name in names)
 
 
+def fault_of(name: str) -> str | None:
+    """Why a trigger of this name cannot be used; None when it can."""
+    try:
+        custom_triggers((name,))
+    except ConfigError as error:
+        return error.message
+    return None
+
+
 def _custom(name: str, found: set[EntryPoint]) -> Custom:
     if not found:
         raise ConfigError(
@@ -154,9 +168,9 @@ def _custom(name: str, found: set[EntryPoint]) -> Custom:
     point = found.pop()
     try:
         rule = point.load()
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except Exception as error:  # a module may raise anything while it is imported
         raise ConfigError(
-            f"trigger {name!r} can not be loaded from {point.value}: {error}",
+            f"trigger {name!r} cannot be loaded from {point.value}: {error}",
             hint="repair or uninstall the package that provides it, or leave it out",
             where=SETTING,
         ) from error

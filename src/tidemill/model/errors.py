@@ -167,3 +167,29 @@ class VerifyError(TidemillError):
 
     code = "verify"
     exit_code = 1
+
+
+class DefectError(TidemillError):
+    """Something that nobody but the authors can fix."""
+
+    code = "internal"
+    exit_code = 70
+
+
+def as_tidemill_error(error: Exception) -> TidemillError:
+    """Any error as a user is told of it."""
+    if isinstance(error, TidemillError):
+        return error
+    if isinstance(error, MemoryError):
+        return MachineError("there is not enough memory", hint="stop other programs, or lower engine.memory")
+    if isinstance(error, OSError):
+        return StorageError(
+            error.strerror or str(error),
+            where=str(error.filename or ""),
+            hint="check the disk, its free space and who may write to it",
+        )
+    first = (str(error).splitlines() or [""])[0]
+    return DefectError(
+        f"{type(error).__name__}: {first}",
+        hint="this is a defect of Tidemill; the same command with -vv shows where it is",
+    )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.audit import Audit
+    from tidemill.faults import StreamFault
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.query import Answer, Explanation, Freshness
     from tidemill.recovery import Recovered
@@ -158,6 +159,19 @@ def status(now: int, streams: Sequence[StreamStatus]) -> Plain:
     return {"now": format_instant(now), "streams": [_status(now, stream) for stream in streams]}
 
 
+def fault(of: StreamFault) -> Plain:
+    """Why a stream cannot be worked on."""
+    return {
+        "stream": of.stream,
+        "code": of.code,
+        "message": of.message,
+        "hint": of.hint,
+        "since": format_instant(of.since),
+        "attempts": of.attempts,
+        "next_try": format_instant(of.next_try),
+    }
+
+
 def source(of: SourceStanding, now: int) -> Plain:
     """How far one source has come in event time."""
     return {
@@ -173,6 +187,7 @@ def source(of: SourceStanding, now: int) -> Plain:
 def _status(now: int, of: StreamStatus) -> Plain:
     return {
         "stream": of.stream,
+        "fault": None if of.fault is None else fault(of.fault),
         "slices": {name.value: of.totals[f"{name.value}_slices"] for name in SliceStatus},
         "landings": of.totals["landings"],
         "bytes": of.totals["bytes"],

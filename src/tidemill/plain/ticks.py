@@ -15,7 +15,7 @@ from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_duration, format_instant
 from tidemill.plain.packing import look
 from tidemill.plain.results import refreshed
-from tidemill.plain.shapes import Plain, counts, entry, instant, took, total
+from tidemill.plain.shapes import Plain, counts, entry, fault, instant, took, total
 from tidemill.plain.windows import outcome, outcome_word
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def tick(report: TickReport, *, details: bool) -> Plain:
             for one in report.delivered
         ],
         "expired": [expiry_step(step) for step in report.expired],
+        "faults": [fault(one) for one in report.faults],
     }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
-from tidemill.eventtime import Parser, resolve
+from tidemill.eventtime import Parser, read_time, resolve
 from tidemill.model.deltas import Op
 from tidemill.model.slices import Reject
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
@@ -276,8 +276,8 @@ def _instant(found: object, said: str, type: str, parser: Parser | None) -> int:
     if isinstance(found, Number):
         found = found.plain()
     try:
-        instant = (parser or resolve(type))(found)
-    except (ValueError, TypeError, ArithmeticError) as error:
+        instant = read_time(parser or resolve(type), found)
+    except ValueError as error:
         raise RuleError(Reject.BAD_TIME, f"{said} is no {type}: {error}") from None
     if not MIN_INSTANT <= instant < MAX_INSTANT:
         raise RuleError(Reject.BAD_TIME, f"{said} lies outside the years 1 to 9999")
