@@ -261,18 +261,33 @@ class TestStates:
         assert asked.rows(text) == [("DONE", 1)]
 
     def test_a_total_says_the_states_at_the_end_of_the_span(self, desk, m5):
-        """By state alone, those that objects came to and left are told of; else they have no row."""
+        """A group that all objects have left has no row; without groups there is always one."""
         span = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T10:0{}:00Z"
         text = f"SELECT states FROM plant.orders {span} GROUP BY state"
         assert desk(m5).rows(text.format(2)) == [("ACTIVE", 1)]
-        assert desk(m5).rows(text.format(3)) == [("ACTIVE", 0), ("BLOCKED", 1)]
+        assert desk(m5).rows(text.format(3)) == [("BLOCKED", 1)]
         total = "SELECT states FROM plant.orders GROUP BY state"
-        assert desk(m5).rows(total) == [("ACTIVE", 0), ("BLOCKED", 1)]
-        for level in ("5s", "1m", "1h", "1d", "7d"):
+        assert desk(m5).rows(total) == [("BLOCKED", 1)]
+        for level in ("5s", "1m"):  # there were active ones at the end of some intervals
             last = desk(m5).rows(f"SELECT states FROM plant.orders USING ROLLUP {level} GROUP BY state")[-2:]
             assert [row[1:] for row in last] == [("ACTIVE", 0), ("BLOCKED", 1)]
+        for level in ("1h", "1d", "7d"):
+            rows = desk(m5).rows(f"SELECT states FROM plant.orders USING ROLLUP {level} GROUP BY state")
+            assert [row[1:] for row in rows] == [("BLOCKED", 1)]
         assert desk(m5).rows(f"{total}, region") == [("BLOCKED", "eu", 1)]
         assert desk(m5).rows("SELECT states FROM plant.orders WHERE state = 'ACTIVE'") == [(0,)]
+
+
+@pytest.mark.parametrize("end", ["10:00:05", "10:01:00", "11:00:00"])
+def test_a_state_that_all_objects_left_has_no_row_whatever_level_is_read(desk, sight, end):
+    """An object that is new and at work within the same 5 s."""
+    events = [sight("10:00:00", order="a", status="NEW"), sight("10:00:01", order="a", status="WORK")]
+    span = f"BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T{end}Z"
+    assert desk(events).rows(f"SELECT states FROM plant.orders {span} GROUP BY state") == [("WORK", 1)]
+    series = f"SELECT states FROM plant.orders {span} USING ROLLUP 5s GROUP BY state"
+    assert {row[1:] for row in desk(events).rows(series)} == {("WORK", 1)}
+    both = f"SELECT states, transitions FROM plant.orders {span} GROUP BY region"
+    assert desk(events).rows(both) == [("eu", 1, 2)]
 
 
 def test_fill_carry_takes_the_last_value_of_the_group(desk, sight):

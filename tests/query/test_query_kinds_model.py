@@ -165,7 +165,7 @@ def test_states(tmp_path_factory, kit, events, bounds, interval, edges, by_state
     for cell, key, states in found:
         assert states == (None if cell in hidden else wanted[cell, key])
     shown = {key for _, key, _ in found}
-    assert all(stood == 0 for (_, key), stood in wanted.items() if key not in shown)
+    assert shown == {key for (_, key), stood in wanted.items() if stood}
     assert len(found) == len(cells) * len(shown)
 
     ends = read.end if span and read.start < read.end else None

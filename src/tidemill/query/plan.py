@@ -93,12 +93,6 @@ class Plan:
         return next((rows for rows in self.rows if rows.in_state), None)
 
     @property
-    def tells_left(self) -> bool:
-        """Whether a state that objects came to and left again is told of, with 0. By state alone every level
-        knows which ones those are: transitions to them never cancel out."""
-        return self.states is not None and self.where is None and [g.name for g in self.groups] == [IN_STATE]
-
-    @property
     def percentile(self) -> Column | None:
         """One of the percentiles that are asked: all are of the same bins."""
         return next((column for column in self.columns if column.function == "percentile"), None)

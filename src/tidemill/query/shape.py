@@ -151,11 +151,18 @@ def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
             table = table.set_column(
                 table.column_names.index(column.name), column.name, pa.chunked_array([stood])
             )
-    alone = {column.function for column in plan.columns} == {"states"}
-    if plan.interval is None and plan.groups and alone and not plan.tells_left:
-        # Of a group that came and went, only some levels know that it was there.
-        table = table.filter(pc.not_equal(table.column(plan.columns[0].name), 0))
-    return table
+    return _without_empty_groups(table, groups[len(opened) :], plan)
+
+
+def _without_empty_groups(table: pa.Table, groups: NDArray[np.int64], plan: Plan) -> pa.Table:
+    """A group that has no object in any row is left out: only some levels know that it ever had one."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not plan.groups or any(column.function != "states" for column in plan.columns):
+        return table
+    stood = flat(table.column(plan.columns[0].name)).to_numpy()
+    return table.filter(pa.array(np.isin(groups, groups[stood != 0])))
 
 
 def _carried(table: pa.Table, found: Found, plan: Plan) -> pa.Table:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import Level
-from tidemill.model.metrics import CHANGE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Dimension, Measure, Rows
@@ -96,8 +95,7 @@ class SparkReader:
             return self._session.createDataFrame([], schema)
         with _errors():
             read = self._session.read.schema(schema).option("recursiveFileLookup", "true")  # no partitions
-            rows = read.parquet(*map(_literal, paths))
-            return _with_entered(rows) if plan.tells_left else rows
+            return read.parquet(*map(_literal, paths))
 
     def _keyed(self, plan: Plan, rows: DataFrame) -> DataFrame:
         """The rows that WHERE keeps, with `cell` and `g0`… added."""
@@ -110,15 +108,6 @@ class SparkReader:
             micros, width = f.unix_micros("bucket"), f.lit(plan.interval).cast("bigint")
             named["cell"] = micros - f.pmod(micros, width)
         return rows.withColumns(named) if named else rows
-
-
-def _with_entered(rows: DataFrame) -> DataFrame:
-    """Transitions stand in for changes of the state that they lead to, by nothing."""
-    from pyspark.sql import functions as f
-
-    entered = f.when(f.col(RULE) == CHANGE, f.col(TO))
-    counts = f.when(f.col(STATE).isNull(), f.lit(0).cast("bigint")).otherwise(f.col("count"))
-    return rows.withColumns({STATE: f.coalesce(f.col(STATE), entered), "count": counts})
 
 
 def _collected(rows: DataFrame) -> pa.Table:

@@ -10,7 +10,6 @@ from decimal import Decimal
 
 from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Literally, Not, Path
 from tidemill.model.levels import Level
-from tidemill.model.metrics import CHANGE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Measure, Rows
@@ -210,18 +209,7 @@ def _rows(plan: Plan, paths: list[str], made: Statement, name: str = "files") ->
         return f"({empty})"
     files = made.bind(paths, name)
     scan = f"SELECT * FROM read_parquet({files}, hive_partitioning = false, union_by_name = true)"
-    found = f"({empty}\n  UNION ALL BY NAME {scan})"
-    return _with_entered(found, made) if plan.tells_left else found
-
-
-def _with_entered(rows: str, made: Statement) -> str:
-    """Transitions stand in for changes of the state that they lead to, by nothing."""
-    state, count = quoted(STATE), quoted("count")
-    entered = f"CASE WHEN {quoted(RULE)} = {made.bind(CHANGE)} THEN {quoted(TO)} END"
-    return (
-        f"(SELECT * REPLACE (coalesce({state}, {entered}) AS {state},"
-        f" CASE WHEN {state} IS NULL THEN 0 ELSE {count} END AS {count})\n  FROM {rows})"
-    )
+    return f"({empty}\n  UNION ALL BY NAME {scan})"
 
 
 def columns_of(plan: Plan) -> dict[str, str]:
