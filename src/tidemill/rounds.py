@@ -133,6 +133,7 @@ def tick_streams(mill: Mill, names: Iterable[str], now: int, faults: Round) -> l
 
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     mill.sources.watch(stream, now)
+    newest = mill.state.slices(stream.name, newest=True, limit=1)
     done = settle(mill, stream, now)
     packed = mill.packer.pack_due(stream, now) if stream.pack.enabled else None
     if packed is not None and not packed.idle:  # the index has what was packed again at once
@@ -140,7 +141,8 @@ def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     done = replace(done, packed=packed, chains=mill.chains.round(stream.name, now))
     if stream.aggregation_span is None:
         return done
-    return replace(done, windows=mill.yard.coordinate(stream, now))
+    seen = newest[0].seq if newest else 0
+    return replace(done, windows=mill.yard.coordinate(stream, now, seen))
 
 
 def settle(mill: Mill, stream: Stream, now: int) -> StreamTick:

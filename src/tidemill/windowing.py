@@ -56,9 +56,9 @@ class WindowYard:
         self._raw: dict[str, Table] = {}
         self._guard = threading.Lock()  # of the tables: builders ask for snapshots from their threads
 
-    def coordinate(self, stream: Stream, now: int) -> Coordinated:
-        """Bring the queue up to date with the ledger of a stream."""
-        return self._coordinator(stream).coordinate(now)
+    def coordinate(self, stream: Stream, now: int, seen: int | None = None) -> Coordinated:
+        """Bring the queue up to date with the ledger, whose newest place was `seen` when the round began."""
+        return self._coordinator(stream).coordinate(now, seen)
 
     def _coordinator(self, stream: Stream) -> Coordinator:
         rules = rules_of(stream, self._expiries.horizons(stream.name))

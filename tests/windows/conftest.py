@@ -51,6 +51,7 @@ class Stations:
     spark: SparkSession
     rows: int = 0
     names: dict[str, str] = field(default_factory=dict)  # what a test calls a slice -> its id
+    pad: int = 0  # blank lines behind each slice, so that a batch holds only one
 
     def open(self) -> Mill:
         return Mill.open(self.root, clock=self.clock, spark=self.spark)
@@ -73,6 +74,7 @@ class Stations:
             when = f"{DAY_OF}T{time}:00Z" if len(time) == 5 else time if "T" in time else f"{DAY_OF}T{time}Z"
             record = {"id": f"e{self.rows}", "at": when, "station": name, "celsius": self.rows / 4}
             content += json.dumps(record).encode() + b"\n"
+        content += b"\n" * self.pad
         bounds = {"start": instant(start), "end": instant(end)} if start and end else {}
         with self.open() as mill:
             landed = mill.land("stations", content, name=name, format="ndjson", **bounds)

@@ -74,6 +74,18 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecided:
+    """A landed slice whose records have no outcome yet: it waits for the gate, or cannot be read."""
+
+    slice: str  # its id
+    seq: int  # its place in the ledger
+    arrival: int
+    declared: Interval | None  # None: nobody knows which windows it touches
+    failed: bool = False  # it could not be read …
+    retried: bool = False  # … by its storage, and is tried again by itself
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """A window as it is kept."""
 
@@ -99,6 +111,7 @@ class Window:
     owner: str | None = None  # who builds it …
     lease_until: int | None = None  # … and until when nobody else may
     error: str | None = None
+    blocked_by: int | None = None  # place of the undecided slice that it waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,7 @@ class Judged:
     detail: str | None = None
     check_at: int | None = None
     trigger: str | None = None
+    blocked_by: int | None = None  # place of an undecided slice; once it is decided, the window is due
     seal: int | None = None  # see `Window.seal`
     withdraw: bool = False  # what was built holds a slice that is gone, and nothing may take its place yet
     events: Sequence[OutboxEvent] = ()  # to be told when this is recorded

@@ -43,6 +43,7 @@ _UPDATE_ENTRY = (
 _FORGET_TILE_SLICES = (
     "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
 )
+_UNBLOCK = "UPDATE windows SET due = 1, blocked_by = NULL WHERE blocked_by = ?"
 _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
 
 
@@ -85,6 +86,7 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
             after.failed_as, after.seq,
         ),
     )  # fmt: skip
+    db.execute(_UNBLOCK, (before.seq,))  # windows that wait for it are evaluated again
     change = contribution(after)
     for name, value in contribution(before).items():
         change[name] = change.get(name, 0) - value

@@ -247,4 +247,10 @@ CREATE INDEX slices_retry ON slices (stream, retry_at) WHERE status = 'failed' A
 CREATE INDEX slices_unread ON slices (stream, failed_as) WHERE status = 'failed' AND retry_at IS NULL;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+# Before, a window did not wait for slices that had landed and were not decided.
+_SIXTH: Final = """
+ALTER TABLE windows ADD COLUMN blocked_by INTEGER;
+CREATE INDEX windows_blocked ON windows (blocked_by) WHERE blocked_by IS NOT NULL;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)

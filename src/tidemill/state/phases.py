@@ -31,6 +31,7 @@ def judged(kept: Kept, verdict: Judged) -> Kept:
         ready=verdict.ready,
         desired=verdict.desired,
         seal=verdict.seal,
+        blocked_by=verdict.blocked_by,
     )
     trigger = verdict.trigger or "slices"
     if before.phase is Phase.BUILDING:

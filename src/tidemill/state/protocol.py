@@ -15,7 +15,17 @@ from tidemill.model.gateway import Receipt
 from tidemill.model.slices import Counts, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval
-from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
+from tidemill.model.windows import (
+    Build,
+    Dataset,
+    Judged,
+    Member,
+    OutboxEvent,
+    Phase,
+    Undecided,
+    Window,
+    WindowKey,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,11 +316,18 @@ class State(Protocol):
         it is not after `now`."""
         ...
 
+    def undecided(self, stream: str) -> list[Undecided]:
+        """Slices that wait for the gate, and those that failed, by place in the ledger. Costs what it
+        finds."""
+        ...
+
     def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
         """Record judgements, each if the window still has the version it was made on; which were not.
 
-        Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal; the window is
-        no longer due, and its events enter the outbox. `withdraw` takes observed, file, rows, bytes,
+        Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal, blocked_by; the
+        window is no longer due, and its events enter the outbox. Whatever becomes of the slice at the place
+        `blocked_by` makes the window due again; a judgement is not recorded when that has happened already.
+        `withdraw` takes observed, file, rows, bytes,
         built_at and the members' observed marks away first (the revision stays). Then, unless a lease is
         held on it (run out or not): BUILT when observed is what is desired (and sealed at once, if there is
         a seal); QUEUED when ready, with the trigger, new tries and no delay, unless it was QUEUED or FAILED

@@ -19,7 +19,17 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileState
 from tidemill.model.time import Interval
-from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
+from tidemill.model.windows import (
+    Build,
+    Dataset,
+    Judged,
+    Member,
+    OutboxEvent,
+    Phase,
+    Undecided,
+    Window,
+    WindowKey,
+)
 from tidemill.state import (
     acts,
     outbox_acts,
@@ -306,6 +316,10 @@ class SqliteState:
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         with self._read() as db:
             return list(window_acts.due(db, stream, now, limit))
+
+    def undecided(self, stream: str) -> list[Undecided]:
+        with self._read() as db:
+            return window_acts.undecided(db, stream)
 
     def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
         with self._write() as db:

@@ -13,11 +13,20 @@ from typing import Final
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
 from tidemill.model.time import Interval
-from tidemill.model.windows import Dataset, Judged, Member, OutboxEvent, Phase, Window, WindowKey
+from tidemill.model.windows import (
+    Dataset,
+    Judged,
+    Member,
+    OutboxEvent,
+    Phase,
+    Undecided,
+    Window,
+    WindowKey,
+)
 from tidemill.state import outbox_acts, phases
 from tidemill.state.acts import ENTRY, entry_by_id, entry_of
 from tidemill.state.phases import Kept
-from tidemill.state.rows import from_row, mark
+from tidemill.state.rows import from_row, interval, mark
 from tidemill.state.window_rows import MEMBER, WINDOW_COLUMNS, kept_from, kept_row, member_from
 
 WINDOW: Final = ", ".join(WINDOW_COLUMNS)
@@ -161,12 +170,31 @@ def due(db: sqlite3.Connection, stream: str, now: int, limit: int) -> Iterator[t
         yield window, members(db, window.key)
 
 
+def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
+    rows = db.execute(
+        "SELECT id, seq, arrival, declared_start, declared_end, status, retry_at FROM slices"
+        " INDEXED BY slices_by_status WHERE stream = ? AND status IN ('pending', 'failed') ORDER BY seq",
+        (stream,),
+    ).fetchall()
+    return [
+        Undecided(
+            slice=id_,
+            seq=seq,
+            arrival=arrival,
+            declared=interval(start, end),
+            failed=status == SliceStatus.FAILED,
+            retried=status == SliceStatus.FAILED and retry_at is not None,
+        )
+        for id_, seq, arrival, start, end, status, retry_at in rows
+    ]
+
+
 def judge(db: sqlite3.Connection, judged: Sequence[Judged]) -> list[WindowKey]:
     void: list[WindowKey] = []
     version = stamp(db)
     for verdict in judged:
         kept = load(db, verdict.key)
-        if kept is None or kept.window.version != verdict.version:
+        if kept is None or kept.window.version != verdict.version or _is_unblocked(db, verdict):
             void.append(verdict.key)
             continue
         present = members(db, verdict.key)
@@ -179,6 +207,14 @@ def judge(db: sqlite3.Connection, judged: Sequence[Judged]) -> list[WindowKey]:
             db.execute("DELETE FROM windows WHERE stream = ? AND start = ?", where)
         outbox_acts.enter(db, verdict.events)
     return void
+
+
+def _is_unblocked(db: sqlite3.Connection, verdict: Judged) -> bool:
+    """Whether the slice that the window was to wait for has been decided meanwhile."""
+    if verdict.blocked_by is None:
+        return False
+    row = db.execute("SELECT status FROM slices WHERE seq = ?", (verdict.blocked_by,)).fetchone()
+    return row is None or row[0] not in (SliceStatus.PENDING, SliceStatus.FAILED)
 
 
 def _mark_judged(db: sqlite3.Connection, verdict: Judged, present: Sequence[Member]) -> None:

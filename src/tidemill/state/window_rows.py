@@ -13,7 +13,7 @@ from tidemill.state.rows import Value, interval, mark, text_or_none, whole, whol
 WINDOW_COLUMNS: Final = (
     "stream", "start", "span", "version", "phase", "reason", "detail", "check_at", "ready", "desired",
     "observed", "revision", "sealed", "seal", "file", "rows", "bytes", "built_at", "trigger", "attempts",
-    "not_before", "owner", "lease_until", "error", "building", "due", "priority",
+    "not_before", "owner", "lease_until", "error", "building", "due", "priority", "blocked_by",
 )  # fmt: skip
 MEMBER: Final = (  # of `window_slices m` joined with `slices s`
     "m.slice, s.id, s.judgement, s.arrival, s.declared_start, s.declared_end, s.observed_start,"
@@ -30,6 +30,7 @@ def kept_row(kept: Kept, version: int) -> tuple[Value, ...]:
         window.revision, window.sealed, window.seal, window.file, window.rows, window.bytes,
         window.built_at, window.trigger, window.attempts, window.not_before, window.owner,
         window.lease_until, window.error, kept.building, int(kept.due), window.key.priority,
+        window.blocked_by,
     )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
     (
         stream, start, span, version, phase, reason, detail, check_at, ready, desired, observed, revision,
         sealed, seal, file, rows, bytes_, built_at, trigger, attempts, not_before, owner, lease_until, error,
-        building, due, _,
+        building, due, _, blocked_by,
     ) = row  # fmt: skip
     window = Window(
         key=WindowKey(str(stream), whole(start), whole(span)),
@@ -62,6 +63,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
         owner=text_or_none(owner),
         lease_until=whole_or_none(lease_until),
         error=text_or_none(error),
+        blocked_by=whole_or_none(blocked_by),
     )
     return Kept(window, due=bool(due), building=text_or_none(building))
 

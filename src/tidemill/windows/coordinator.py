@@ -25,6 +25,7 @@ from tidemill.model.time import DAY, Interval, format_duration, format_instant
 from tidemill.model.windows import Judged, Member, Window
 from tidemill.state.protocol import State
 from tidemill.windows.announce import withdrawn
+from tidemill.windows.pending import PendingSlices
 from tidemill.windows.rules import WindowRules, judge, windows_of
 
 log = logging.getLogger(__name__)
@@ -60,14 +61,16 @@ class Coordinator:
         self.state = state
         self._raw = raw
 
-    def coordinate(self, now: int) -> Coordinated:
-        """Bring the queue up to date with the ledger and with `now`."""
+    def coordinate(self, now: int, seen: int | None = None) -> Coordinated:
+        """Bring the queue up to date with the ledger and with `now`. `seen`: the newest place in the ledger
+        when the round began; None: the round begins here."""
         if any(entry.attempt for entry in self.state.slices(self.stream.name, SliceStatus.PENDING)):
             return Coordinated()  # sent back by a retraction: windows have not lost what is on its way
         done = Coordinated(laid=self.lay())
         failpoint("windows.after_lay")
         while found := self.state.due(self.stream.name, now, AT_ONCE):
-            judged = [self._judge(window, members, now) for window, members in found]
+            pending = PendingSlices(self.state.undecided(self.stream.name), self.rules.future, seen)
+            judged = [self._judge(window, members, now, pending) for window, members in found]
             void = set(self.state.judge(judged))
             for (window, members), decision in zip(found, judged, strict=True):
                 if decision.key not in void:
@@ -88,8 +91,8 @@ class Coordinator:
             laid += len(entries)
         return laid
 
-    def _judge(self, window: Window, members: Sequence[Member], now: int) -> Judged:
-        decision = judge(window, members, self.rules, now)
+    def _judge(self, window: Window, members: Sequence[Member], now: int, pending: PendingSlices) -> Judged:
+        decision = judge(window, members, self.rules, now, pending)
         if not decision.withdraw:
             return decision
         reason = decision.detail or decision.reason or "a slice was retracted"

@@ -16,7 +16,16 @@ from tidemill.model.time import Interval, align, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.dataset import datasets_of
-from tidemill.windows.rules import CUTOFF, WindowRules, is_final, last_arrival, readiness, rules_of
+from tidemill.windows.pending import PendingSlices
+from tidemill.windows.rules import (
+    CUTOFF,
+    WindowRules,
+    is_final,
+    last_arrival,
+    readiness,
+    rules_of,
+    undecided_of,
+)
 
 REBUILD = "rebuild"
 
@@ -100,7 +109,7 @@ class Desk:
         exact = standing is None or standing.value in {Phase.QUEUED, Phase.BUILDING, Phase.FAILED}
         found = self._state.windows(stream, phase, span, newest=newest, limit=limit if exact else None)
         known = [window for window in found if self._declared(window.key)]
-        standings = {window.key: self._standing(window, now) for window in known}
+        standings = self._standings(known, now)
         chosen = [w for w in known if standing is None or standings[w.key] is standing]
         return self._views(chosen[:limit], standings, now)
 
@@ -117,7 +126,7 @@ class Desk:
             )
         window, members = found
         now = self._clock()
-        view = self._views([window], {key: self._standing(window, now)}, now)[0]
+        view = self._views([window], self._standings([window], now), now)[0]
         revisions = datasets_of(self._warehouse, stream, key)
         return WindowStory(view, rules, last_arrival(key.interval, rules), members, revisions)
 
@@ -170,18 +179,30 @@ class Desk:
             )
         return rules
 
-    def _standing(self, window: Window, now: int) -> Standing:
-        rules = self._rules(window.key.stream)
-        if window.phase is Phase.WAITING:
-            return Standing.READY if self._is_ready(window, rules, now) else Standing.WAITING
-        if window.phase is Phase.BUILT and now > last_arrival(window.key.interval, rules):
-            if not rules.allow_incomplete or window.sealed is not None:
-                return Standing.FINAL  # complete when it was built, or it would not have been
-            found = self._state.window(window.key)
-            return Standing.FINAL if found and is_final(*found, rules, now) else Standing.BUILT
-        return Standing(window.phase.value)
+    def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, Standing]:
+        rules = {name: self._rules(name) for name in {window.key.stream for window in windows}}
+        pending = {
+            name: PendingSlices(self._state.undecided(name), of_stream.future)
+            for name, of_stream in rules.items()
+        }
+        return {
+            window.key: self._standing(window, rules[window.key.stream], pending[window.key.stream], now)
+            for window in windows
+        }
 
-    def _is_ready(self, window: Window, rules: WindowRules, now: int) -> bool:
+    def _standing(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> Standing:
+        if window.phase is Phase.WAITING:
+            return Standing.READY if self._is_ready(window, rules, pending, now) else Standing.WAITING
+        last = last_arrival(window.key.interval, rules)
+        if window.phase is not Phase.BUILT or now <= last:
+            return Standing(window.phase.value)
+        if rules.allow_incomplete and window.sealed is None:
+            found = self._state.window(window.key)
+            return Standing.FINAL if found and is_final(*found, rules, now, pending) else Standing.BUILT
+        # Complete when it was built, or it would not have been: only what has landed can still change it.
+        return Standing.BUILT if pending.touching(window.key.interval, last) else Standing.FINAL
+
+    def _is_ready(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> bool:
         """Whether the next tick would queue it: only time can have changed since it was judged."""
         if window.reason != CUTOFF or window.check_at is None or window.check_at > now:
             return False
@@ -189,7 +210,8 @@ class Desk:
         if found is None:
             return False
         used = [member for member in found[1] if member.desired]
-        return readiness(window.key.interval, used, rules, now).ready
+        undecided = undecided_of(window, found[1], rules, pending)
+        return readiness(window.key.interval, used, rules, now, undecided).ready
 
     def _views(
         self, windows: Sequence[Window], standings: Mapping[WindowKey, Standing], now: int

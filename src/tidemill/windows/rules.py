@@ -13,14 +13,16 @@ from typing import Final
 from tidemill.config import Stream
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
-from tidemill.model.windows import Judged, Member, Phase, Window
+from tidemill.model.windows import Judged, Member, Phase, Undecided, Window
+from tidemill.windows.pending import NOTHING_PENDING, PendingSlices, pending_detail
 
 CUTOFF: Final = "cutoff"
+PENDING: Final = "pending"
 COVERAGE: Final = "coverage"
 GAP: Final = "gap"
 EMPTY: Final = "empty"
 SEALED: Final = "sealed"
-REASONS: Final = (CUTOFF, COVERAGE, GAP, EMPTY, SEALED)
+REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, EMPTY, SEALED)
 LATE: Final = "late"  # why a slice is ignored; or because the window is sealed
 
 
@@ -33,6 +35,7 @@ class WindowRules:
     allow_incomplete: bool = False
     gap_tolerance: int = SECOND
     max_lateness: int = 0  # how long after the cutoff a slice still makes a window come out again
+    future: int | None = None  # how far ahead of its arrival an event may lie; None: any distance
     raw_from: int | None = None  # raw before this instant is gone: windows that begin there are not built
     kept_from: int | None = None  # datasets of windows that end there or before are gone: they are forgotten
 
@@ -52,6 +55,7 @@ class Readiness:
     reason: str | None = None
     detail: str | None = None
     check_at: int | None = None
+    blocked_by: int | None = None  # place of the newest slice that it waits for
 
 
 def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRules | None:
@@ -64,6 +68,7 @@ def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRul
         allow_incomplete=stream.allow_incomplete_windows,
         gap_tolerance=stream.gap_tolerance,
         max_lateness=stream.late_slices.max_lateness or 0,
+        future=stream.skew.future if stream.in_event_time else 0,
         raw_from=(gone or {}).get("raw"),
         kept_from=(gone or {}).get("datasets"),
     )
@@ -137,15 +142,23 @@ def holes(window: Interval, members: Iterable[Member]) -> Iterator[Interval]:
         yield Interval(reached, window.end)
 
 
-def readiness(window: Interval, used: Sequence[Member], rules: WindowRules, now: int) -> Readiness:
-    """Cutoff first, then coverage, then gaps: the first that fails is the reason."""
+def readiness(
+    window: Interval,
+    used: Sequence[Member],
+    rules: WindowRules,
+    now: int,
+    undecided: Sequence[Undecided] = (),
+) -> Readiness:
+    """Cutoff first, then undecided slices, coverage and gaps: the first that fails is the reason."""
     if not used:
         return Readiness(False, EMPTY, "no slice is left")
+    at = cutoff(window, rules)
+    if now < at and not rules.allow_incomplete:
+        return Readiness(False, CUTOFF, f"cutoff at {format_instant(at)}", at)
+    if undecided:
+        return Readiness(False, PENDING, pending_detail(undecided), blocked_by=undecided[-1].seq)
     if rules.allow_incomplete:
         return Readiness(True)
-    at = cutoff(window, rules)
-    if now < at:
-        return Readiness(False, CUTOFF, f"cutoff at {format_instant(at)}", at)
     wide = _wide(window, used, rules.gap_tolerance)
     edges = [hole for hole in wide if hole.start == window.start or hole.end == window.end]
     if edges:
@@ -157,9 +170,15 @@ def readiness(window: Interval, used: Sequence[Member], rules: WindowRules, now:
     return Readiness(True)
 
 
-def judge(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> Judged:
-    """Everything that follows for a window from the slices that touch it."""
-    found = _judge(window, members, rules, now)
+def judge(
+    window: Window,
+    members: Sequence[Member],
+    rules: WindowRules,
+    now: int,
+    pending: PendingSlices = NOTHING_PENDING,
+) -> Judged:
+    """Everything that follows for a window from the slices that touch it, and those that may."""
+    found = _judge(window, members, rules, now, pending)
     return _as_it_stands(window, members, rules, found) if rules.is_sealed(window.key.interval) else found
 
 
@@ -181,16 +200,19 @@ def _as_it_stands(window: Window, members: Sequence[Member], rules: WindowRules,
         reason=None if stands else SEALED,
         detail=None if stands else f"raw before {format_instant(rules.raw_from)} has expired",
         check_at=None,
+        blocked_by=None,
         seal=window.sealed,
         withdraw=False,
     )
 
 
-def _judge(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> Judged:
+def _judge(
+    window: Window, members: Sequence[Member], rules: WindowRules, now: int, pending: PendingSlices
+) -> Judged:
     interval = window.key.interval
     used, ignored = admit(interval, members, rules, window.sealed)
     names = frozenset(member.name for member in used)
-    state = readiness(interval, used, rules, now)
+    state = readiness(interval, used, rules, now, undecided_of(window, members, rules, pending))
     served = serves(interval, [m for m in used if m.arrival <= last_arrival(interval, rules)], rules)
     covered = not served and state.ready and is_complete(interval, used, rules.gap_tolerance)
     sealed = bool(used) and (covered or window.sealed is not None)
@@ -204,9 +226,25 @@ def _judge(window: Window, members: Sequence[Member], rules: WindowRules, now: i
         reason=state.reason,
         detail=state.detail,
         check_at=state.check_at,
+        blocked_by=state.blocked_by,
         trigger=_trigger(window, names, members),
         seal=seal_of(interval, used, rules) if sealed else None,
-        withdraw=not state.ready and _lost(window, members),
+        withdraw=not state.ready and state.reason != PENDING and _lost(window, members),
+    )
+
+
+def undecided_of(
+    window: Window, members: Sequence[Member], rules: WindowRules, pending: PendingSlices
+) -> list[Undecided]:
+    """The landed slices without an outcome that the window has to wait for."""
+    interval = window.key.interval
+    last = last_arrival(interval, rules)
+    served = serves(interval, [member for member in members if member.arrival <= last], rules)
+    return pending.blocking(
+        interval,
+        last if served or window.sealed is not None else None,
+        built=window.file is not None,
+        provisional=rules.allow_incomplete,
     )
 
 
@@ -221,10 +259,19 @@ def last_arrival(window: Interval, rules: WindowRules) -> int:
     return cutoff(window, rules) + rules.max_lateness
 
 
-def is_final(window: Window, members: Sequence[Member], rules: WindowRules, now: int) -> bool:
-    """Whether nothing that still arrives can change the window: only a retraction or a rebuild can."""
+def is_final(
+    window: Window,
+    members: Sequence[Member],
+    rules: WindowRules,
+    now: int,
+    pending: PendingSlices = NOTHING_PENDING,
+) -> bool:
+    """Whether nothing that still arrives, and nothing that has landed and may yet be read, can change the
+    window: only a retraction or a rebuild can."""
     interval = window.key.interval
     if window.phase is not Phase.BUILT or now <= last_arrival(interval, rules):
+        return False
+    if pending.touching(interval, last_arrival(interval, rules)):
         return False
     on_time = [member for member in members if member.arrival <= last_arrival(interval, rules)]
     return window.sealed is not None or serves(interval, on_time, rules)
