@@ -110,7 +110,7 @@ class Warehouse:
         return sum(len(self._table(kind).snapshot().parts) for kind in ("raw", "rollups"))
 
     def query(self) -> int:
-        return int(self.mill.query(QUERY).num_rows)
+        return int(self.mill.query(QUERY, all_tenants=True).num_rows)
 
     def close(self) -> None:
         self.mill.close()

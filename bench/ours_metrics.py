@@ -83,11 +83,11 @@ class MetricStore:
         return snapshot.paths(snapshot.select({"level": [level]}) if level else None)
 
     def query(self, text: str) -> pa.Table:
-        return self.mill.query(text)
+        return self.mill.query(text, all_tenants=True)
 
     def search(self, text: str) -> list[str]:
         """Ids of the events that it finds."""
-        found = self.mill.search(STREAM, text)
+        found = self.mill.search(STREAM, text, all_tenants=True)
         assert isinstance(found, Found)
         ids: list[str] = found.rows.column("event_id").to_pylist()
         return ids

@@ -1,19 +1,20 @@
-"""Questions to an open mill: which rollups a query reads, how fresh they are, and who is asked on Spark.
+"""Questions to an open mill: which tables a query reads, whose events it is about, how complete they are.
 Looks only: nothing here writes to the warehouse or the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.errors import InputError
-from tidemill.model.levels import BASE
-from tidemill.model.slices import SliceStatus
 from tidemill.model.time import Interval
-from tidemill.query import Answer, Explanation, Freshness, NoRollups, Querier, SnapshotSource
+from tidemill.query import Answer, Arrivals, Explanation, NoRollups, Querier, SnapshotSource
+from tidemill.query.pending import arrivals_of
 from tidemill.query.source import Source
-from tidemill.state.protocol import State
+from tidemill.query.tenants import tenant_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,14 +34,25 @@ def querier_of(mill: Mill) -> Querier:
     return Querier(mill.project.streams, source_for, spark=lambda: mill.engine.session)
 
 
-def ask(mill: Mill, querier: Querier, query: Asked, tenant: str | None, engine: str) -> Answer | Explanation:
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose events a question is about, as its caller said it."""
+
+    tenant: str | None = None
+    all_tenants: bool = False
+    check: bool = True  # False: a tenant that is named need not have any events
+
+
+def ask(
+    mill: Mill, querier: Querier, query: Asked, whose: Whose, *, strict: bool, engine: str
+) -> Answer | Explanation:
     return querier.ask(
         query,
-        tenant=tenant,
+        tenant=lambda stream: tenant_of(mill, stream, whose),
         now=mill.clock(),
-        watermark=mill.watermark,
-        freshness=lambda stream, span: freshness_of(mill.state, stream, span),
+        arrivals=lambda stream, span: arrivals(mill, stream, span, tiles=True),
         engine=engine,
+        strict=strict,
     )
 
 
@@ -50,15 +62,18 @@ def rows_of(answer: Answer | Explanation) -> pa.Table:
     return answer.table
 
 
-def freshness_of(state: State, stream: str, span: Interval | None) -> Freshness:
-    """The newest arrival that all tiles include, and how many tiles of `span` (None: of all time) wait."""
-    stale = state.stale_tiles(stream)
-    waiting = {name for tile in stale for name in tile.desired - tile.observed}
-    newest = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=len(waiting) + 1)
-    as_of = max((entry.slice.arrival for entry in newest if entry.name not in waiting), default=None)
-    starts = (tile.state.key.start for tile in stale)
-    return Freshness(as_of, sum(span is None or _meets(start, span) for start in starts))
+def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> Arrivals:
+    """What an answer about `span` (None: all time) has to say of the stream."""
+    under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state)
+    act = under_way.act if under_way is not None else None
+    return arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
 
 
-def _meets(start: int, span: Interval) -> bool:
-    return start < span.end and span.start < start + BASE.tile
+def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:
+    """The tenant that is meant; None: all of them."""
+    if whose.tenant is not None and not whose.check and not whose.all_tenants:
+        return whose.tenant
+    declared = mill.project.stream(stream).tenant.value
+    found = (mill.snapshot(table, stream) for table in ("rollups", "raw"))
+    tables = [snapshot for snapshot in found if snapshot is not None]
+    return tenant_for(stream, whose.tenant, declared, tables, all_tenants=whose.all_tenants)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from tidemill.asking import Whose, arrivals, tenant_of
+from tidemill.lake.snapshot import Snapshot
 from tidemill.language.document import search_from
 from tidemill.language.parse import parse_search, pointed
 from tidemill.language.written import text_of
-from tidemill.model.errors import NotFoundError, QueryError
+from tidemill.model.errors import QueryError
 from tidemill.model.slices import SliceStatus
 from tidemill.search.searching import Found, Searched, SearchPlan, explain, search
 
@@ -17,25 +19,29 @@ if TYPE_CHECKING:
     from tidemill.mill import Mill
 
 EngineName = Literal["local", "spark"]
+NOTHING: Final = -1  # the version of a table that was never written
 
 
 def find(
     mill: Mill,
     stream: str,
     asked: str | Mapping[str, object],
-    tenant: str | None,
+    whose: Whose,
     cursor: str | None,
     limit: int | None,
     *,
     total: bool,
+    strict: bool,
     engine: EngineName,
 ) -> Found | SearchPlan:
     said, text = _read(asked)
+    tenant = tenant_of(mill, stream, whose)
+    known = arrivals(mill, stream, None, tiles=False)  # before the snapshot
     over = _searched(mill, stream)
     try:
         if said.explain:
-            return explain(over, said, tenant=tenant, now=mill.clock())
-        return search(
+            return explain(over, said, tenant=tenant, now=mill.clock(), arrivals=known)
+        found = search(
             over,
             said,
             tenant=tenant,
@@ -44,7 +50,11 @@ def find(
             limit=limit,
             total=total,
             engine=mill.engine if engine == "spark" else None,
+            arrivals=known,
         )
+        if strict:
+            found.completeness.check()
+        return found
     except QueryError as error:
         raise pointed(error, text, "search") from None
 
@@ -61,10 +71,8 @@ def _searched(mill: Mill, stream: str) -> Searched:
     declared = mill.project.stream(stream)
     accepted = mill.state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=1)  # before the snapshot
     raw, index = mill.snapshot("raw", stream), mill.snapshot("index", stream)
-    if raw is None:
-        raise NotFoundError(
-            f"nothing was accepted for stream {stream!r} yet", hint="run `tidemill run --once`"
-        )
+    if raw is None:  # nothing was accepted yet
+        raw = Snapshot(mill.project.warehouse / "raw" / stream, NOTHING, ())
 
     def place(slice_id: str) -> int | None:
         entry = mill.state.slice(slice_id)
@@ -77,4 +85,5 @@ def _searched(mill: Mill, stream: str) -> Searched:
         indexed=declared.indexed,
         bound=accepted[0].seq if accepted else 0,
         seqs=place,
+        raw_from=mill.expiries.seal(stream),
     )

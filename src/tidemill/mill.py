@@ -270,15 +270,9 @@ class Mill:
         return Flow(self.project, self.state, lambda: self.engine, self.progress, self.expiries)
 
     def results(
-        self,
-        stream: str,
-        window: str,
-        *,
-        start: str | int | None = None,
-        end: str | int | None = None,
-        tenant: str | None = None,
-        revisions: bool = False,
-    ) -> pa.Table:
+        self, stream: str, window: str, *, start: str | int | None = None, end: str | int | None = None,
+        tenant: str | None = None, revisions: bool = False,
+    ) -> pa.Table:  # fmt: skip
         """What stands of a streaming window, by start; with `revisions` all that ever stood."""
         from tidemill.streaming.desk import read_results
 
@@ -509,33 +503,40 @@ class Mill:
                 self._asked = querier_of(self)
             return self._asked
 
-    def ask(self, query: Asked, *, tenant: str | None = None, engine: str = "duckdb") -> Answer | Explanation:
-        """Answer a query (text or JSON document), with the facts that say how far it can be trusted."""
-        from tidemill.asking import ask
+    def ask(
+        self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
+        engine: str = "duckdb", check_tenant: bool = True,
+    ) -> Answer | Explanation:  # fmt: skip
+        """Answer a query (text or JSON document), with the facts that say how far it can be trusted.
 
-        return ask(self, self._querier, query, tenant, engine)
+        Where a stream has several tenants, one is named or `all_tenants` are asked for. With `strict` an
+        answer that lacks something is an IncompleteError. `check_tenant=False`: one without events may be.
+        """
+        from tidemill.asking import Whose, ask
 
-    def query(self, query: Asked, *, tenant: str | None = None, engine: str = "duckdb") -> pa.Table:
+        whose = Whose(tenant, all_tenants, check_tenant)
+        return ask(self, self._querier, query, whose, strict=strict, engine=engine)
+
+    def query(
+        self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
+        engine: str = "duckdb",
+    ) -> pa.Table:  # fmt: skip
         """The rows of a query as Arrow."""
         from tidemill.asking import rows_of
 
-        return rows_of(self.ask(query, tenant=tenant, engine=engine))
+        return rows_of(self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine))
 
     def search(
-        self,
-        stream: str,
-        asked: Asked = "",
-        *,
-        tenant: str | None = None,
-        cursor: str | None = None,
-        limit: int | None = None,
-        total: bool = False,
-        engine: Literal["local", "spark"] = "local",
-    ) -> Found | SearchPlan:
-        """Accepted events by what they hold, a page at a time; `tenant` None: of all of them."""
+        self, stream: str, asked: Asked = "", *, tenant: str | None = None, all_tenants: bool = False,
+        cursor: str | None = None, limit: int | None = None, total: bool = False, strict: bool = False,
+        engine: Literal["local", "spark"] = "local", check_tenant: bool = True,
+    ) -> Found | SearchPlan:  # fmt: skip
+        """Accepted events by what they hold, a page at a time. Whose they are, and `strict`: as for `ask`."""
+        from tidemill.asking import Whose
         from tidemill.finding import find
 
-        return find(self, stream, asked, tenant, cursor, limit, total=total, engine=engine)
+        whose = Whose(tenant, all_tenants, check_tenant)
+        return find(self, stream, asked, whose, cursor, limit, total=total, strict=strict, engine=engine)
 
     def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
         """What there is to ask for."""

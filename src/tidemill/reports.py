@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidemill.faults import StreamFault
     from tidemill.model.errors import TidemillError
     from tidemill.packing import PackLook
+    from tidemill.query import Pending
     from tidemill.rollups.roller import Rebuilt
     from tidemill.search.indexer import Indexed
     from tidemill.state.protocol import State
@@ -137,6 +138,7 @@ class StreamStatus:
     unpacked_slices: int = 0  # that wait for a full group
     chains: ChainStanding | None = None  # None: it has no vectors
     fault: StreamFault | None = None  # why it cannot be worked on
+    pending: tuple[Pending, ...] = ()  # what its answers do not include yet
 
     @property
     def sources(self) -> list[SourceStanding]:

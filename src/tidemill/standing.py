@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemill.accept.standins import is_packed
+from tidemill.asking import arrivals
 from tidemill.faults import fault_of
 from tidemill.model.slices import SliceStatus
 from tidemill.reports import StreamStatus, idle_sources
@@ -52,6 +53,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         manifests=mill.sources.counts(declared),
         chains=mill.chains.standing(stream),
         fault=fault_of(mill.state, stream),
+        pending=arrivals(mill, stream, None, tiles=bool(declared.metrics)).pending,
     )
 
 

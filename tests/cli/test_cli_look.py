@@ -34,6 +34,18 @@ def test_json_is_one_document_and_text_is_none(cli, landed, command):
     assert not text.out.startswith("{")
 
 
+def pending(landed):
+    size = sum((landed / "data" / f"requests-{n}.ndjson").stat().st_size for n in (1, 2))
+    return {
+        "what": "landed",
+        "count": 2,
+        "records": None,
+        "bytes": size,
+        "detail": f"2 slices have landed ({size:,} bytes) and are not accepted yet",
+        "remedy": "The next round accepts them: `tidemill run --once`",
+    }
+
+
 def test_status_of_pending_slices(cli, landed):
     assert cli("status", "--output", "json").json["streams"] == [
         {
@@ -62,6 +74,7 @@ def test_status_of_pending_slices(cli, landed):
             "sealed_before": None,
             "tiles": {},
             "stale_tiles": 0,
+            "pending": [pending(landed)],
             "windows": {"waiting": 0, "queued": 0, "building": 0, "built": 0, "failed": 0},
             "queue": 0,
         }
@@ -69,6 +82,7 @@ def test_status_of_pending_slices(cli, landed):
     shown = cli("status").out
     assert "2 pending, 0 accepted, 0 failed" in shown
     assert "none yet" in shown
+    assert "bytes) and are not accepted yet. The next round accepts them: `tidemill run --once`." in shown
 
 
 def test_ledger_is_newest_first_and_says_when_there_is_more(cli, landed):
@@ -97,7 +111,15 @@ def test_one_entry_in_full_by_the_start_of_its_id(cli, landed):
 def test_a_query_of_nothing_has_its_facts(cli, landed):
     answer = cli("query", "SELECT count FROM requests GROUP BY region", "--output", "json").json
     assert (answer["columns"], answer["rows"]) == (["region", "count"], [])
-    assert answer["completeness"] == {"complete": False, "up_to": None, "watermark": None, "data": None}
+    assert answer["completeness"] == {
+        "complete": False,
+        "complete_through": None,
+        "as_of": None,
+        "watermark": None,
+        "data": None,
+        "missing": [],
+        "pending": [pending(landed)],
+    }
 
 
 def test_wide_output_is_neither_cut_nor_wrapped_where_there_is_no_terminal(cli, project):

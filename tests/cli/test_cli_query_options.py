@@ -69,8 +69,9 @@ def test_a_stream_of_several_tenants_asks_which(cli, shop):
     for text in (COUNT, f"EXPLAIN {COUNT}", '{"select": ["count"], "from": "orders.orders"}'):
         done = cli("query", text, "--output", "json")
         assert (done.code, done.out) == (2, "")
-        assert done.error["message"] == "stream 'orders' has events of several tenants"
-        assert done.error["hint"] == "--tenant NAME for one of them, --all-tenants for all"
+        assert done.error["message"] == "stream 'orders' has events of several tenants, and none is named"
+        assert done.error["hint"].startswith("name one with --tenant NAME (tenant=), or ask for all")
+        assert done.error["hint"].endswith("; tenants: acme, globex")
 
 
 def test_one_tenant_or_all_of_them(cli, shop):
@@ -79,7 +80,16 @@ def test_one_tenant_or_all_of_them(cli, shop):
     by_tenant = answer(cli, "SELECT count FROM orders GROUP BY tenant", "--all-tenants")
     assert by_tenant["rows"] == [{"tenant": "acme", "count": 2}, {"tenant": "globex", "count": 1}]
     both = cli("query", COUNT, "--tenant", "acme", "--all-tenants", "--output", "json")
-    assert (both.code, both.error["hint"]) == (2, "use --tenant NAME, or --all-tenants")
+    assert (both.code, both.error["code"]) == (2, "input")
+    assert both.error["message"] == "both one tenant and all tenants are asked for"
+
+
+def test_a_tenant_that_is_not_there_is_refused_with_those_that_are(cli, shop):
+    for command in (["query", COUNT], ["search", "orders"]):
+        done = cli(*command, "--tenant", "amce", "--output", "json")
+        assert (done.code, done.error["code"]) == (2, "not_found")
+        assert done.error["message"] == "stream 'orders' has no events of a tenant 'amce'"
+        assert done.error["hint"] == "did you mean acme? tenants: acme, globex"
 
 
 def test_the_only_tenant_need_not_be_named(cli, shop):
@@ -87,7 +97,8 @@ def test_the_only_tenant_need_not_be_named(cli, shop):
         assert answer(cli, f"SELECT count FROM {stream}")["rows"] == [{"count": 1}]
         assert answer(cli, f"EXPLAIN SELECT count FROM {stream}")["tenant"] == "acme"
         assert answer(cli, f"EXPLAIN SELECT count FROM {stream}", "--all-tenants")["tenant"] is None
-    assert answer(cli, "SELECT count FROM ours", "--tenant", "globex")["rows"] == [{"count": 0}]
+    other = cli("query", "SELECT count FROM ours", "--tenant", "globex", "--output", "json")
+    assert (other.code, other.error["hint"]) == (2, "tenants: acme")
 
 
 def test_a_document_and_standard_input_mean_the_same(cli, shop):
@@ -102,9 +113,9 @@ def test_a_document_and_standard_input_mean_the_same(cli, shop):
 
 def test_an_answer_says_how_fresh_it_is(cli, shop):
     found = answer(cli, COUNT, "--all-tenants")
-    assert found["freshness"]["stale_tiles"] == 0
-    assert found["freshness"]["as_of"] is not None
-    assert "; includes what arrived up to 2" in cli("query", COUNT, "--all-tenants").out
+    assert found["completeness"]["pending"] == []
+    assert found["completeness"]["as_of"] is not None
+    assert "Includes what arrived up to 2" in cli("query", COUNT, "--all-tenants").out
 
 
 def test_spark_gives_the_same_rows(cli, shop, spark, monkeypatch):

@@ -218,7 +218,7 @@ def test_queries_answer_what_the_oracle_says(
         span = Interval(start, start + 25 * level.width)
 
         def ask(text: str, tenant: str) -> pa.Table:
-            return metering.open().query(text, tenant=tenant)
+            return metering.open().ask(text, tenant=tenant, check_tenant=False).table
 
         agree_on_answers(ask, metering.expected(), level, span)
 

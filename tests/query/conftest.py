@@ -17,7 +17,7 @@ import pytest
 from tidemill.config.stream import Stream
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import Interval, align, parse_instant
-from tidemill.query import Answer, Files, Querier
+from tidemill.query import Answer, Arrivals, Files, Querier
 from tidemill.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
 
 NOW = parse_instant("2024-01-02T00:00:07Z")
@@ -305,7 +305,7 @@ class Desk:
         self.querier = Querier(STREAMS, lambda name: shelf)
 
     def ask(self, text: str, tenant: str | None = None, watermark: int | None = None) -> Answer:
-        answer = self.querier.ask(text, tenant=tenant, now=NOW, watermark=watermark)
+        answer = self.querier.ask(text, tenant=tenant, now=NOW, arrivals=Arrivals(watermark))
         assert isinstance(answer, Answer)
         return answer
 

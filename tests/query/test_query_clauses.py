@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.model.errors import QueryError
 from tidemill.model.time import DAY, HOUR, Interval, format_instant, parse_instant
+from tidemill.query import Arrivals
 
 SPAN = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T11:00:00Z"
 
@@ -493,14 +494,17 @@ class TestAnswer:
         mark = parse_instant(watermark) if watermark else None
         found = small.ask(f"SELECT count FROM requests {SPAN} USING ROLLUP 1m", watermark=mark).completeness
         assert found.complete is complete
-        assert found.up_to == (parse_instant(up_to) if up_to else None)
+        assert found.complete_through == (parse_instant(up_to) if up_to else None)
 
-    def test_watermark_can_be_looked_up_by_stream(self, small):
+    def test_arrivals_can_be_looked_up_by_stream_and_span(self, small):
         asked = []
-        answer = small.querier.ask(
-            "SELECT count FROM requests", tenant=None, now=0, watermark=lambda name: asked.append(name) or DAY
-        )
-        assert (asked, answer.completeness.watermark) == (["requests"], DAY)
+
+        def arrivals(name, span):
+            asked.append((name, span))
+            return Arrivals(DAY)
+
+        answer = small.querier.ask("SELECT count FROM requests", tenant=None, now=0, arrivals=arrivals)
+        assert (asked, answer.completeness.watermark) == ([("requests", None)], DAY)
 
     def test_explain_says_what_would_run(self, small):
         text = f"SELECT count FROM requests WHERE api = '/a' {SPAN} INTERVAL 2m GROUP BY region"

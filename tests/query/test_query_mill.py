@@ -10,7 +10,7 @@ from tidemill.mill import Mill
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import observed
 from tidemill.model.time import HOUR, SECOND, parse_instant
-from tidemill.query import Answer, Explanation, Freshness
+from tidemill.query import Answer, Explanation
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-01-15T12:00:00Z")
@@ -40,31 +40,33 @@ def lines(*visits: tuple[str, int]) -> bytes:
     return "\n".join(map(json.dumps, records)).encode()
 
 
-def test_freshness_is_the_newest_arrival_that_all_tiles_include(project):
+def test_as_of_is_the_newest_arrival_that_all_tiles_include(project):
     clock = FakeClock(NOON)
     with Mill.open(project, clock=clock) as mill:
-        assert mill.ask(TEXT).freshness == Freshness(None, 0)
+        assert mill.ask(TEXT).completeness.as_of is None
         mill.land("visits", lines(("a", NOON - HOUR)))
         mill.tick()
         first = clock()
-        assert mill.ask(TEXT).freshness == Freshness(first, 0)
+        assert mill.ask(TEXT).completeness.as_of == first
 
         clock.advance(7 * SECOND)
         mill.land("visits", lines(("b", NOON - HOUR), ("a", NOON - 3 * HOUR)))
-        assert mill.ask(TEXT).freshness == Freshness(first, 0)  # only landed: nothing waits for it yet
-        seen: list[Freshness | None] = []
+        assert mill.ask(TEXT).completeness.as_of == first
+        seen = []
 
         def between(point: str) -> None:
             if point == "accept.after_state":
                 recent = f"{TEXT} BETWEEN 2024-01-15T10:30:00Z AND 2024-01-15T11:30:00Z"
-                seen.extend(mill.ask(text).freshness for text in (TEXT, recent, f"EXPLAIN {TEXT}"))
+                seen.extend(mill.ask(text).completeness for text in (TEXT, recent, f"EXPLAIN {TEXT}"))
 
         with observed(between):
             mill.tick()
-        assert seen == [Freshness(first, 2), Freshness(first, 1), Freshness(first, 2)]
-        assert str(seen[0]) == "includes what arrived up to 2024-01-15T12:00:00Z, 2 tiles behind"
-        assert mill.ask(TEXT).freshness == Freshness(first + 7 * SECOND, 0)
-        assert str(mill.ask(TEXT).freshness) == "includes what arrived up to 2024-01-15T12:00:07Z"
+        assert [(one.as_of, [(p.what, p.count) for p in one.pending]) for one in seen] == [
+            (first, [("tiles", 2)]),
+            (first, [("tiles", 1)]),
+            (first, [("tiles", 2)]),
+        ]
+        assert mill.ask(TEXT).completeness.as_of == first + 7 * SECOND
 
 
 def test_a_document_and_spark_answer_as_the_text_does(project, spark):

@@ -1,6 +1,6 @@
 """Commands that ask: query, search, catalog. They read, and start no JVM unless --engine spark says so.
 
-What is read and how is decided below; here only whose events are meant.
+What is read, how, and whose events are meant is decided below.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ import typer
 
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.tenants import AllTenants, Tenant, tenant_of
 from tidemill.model.errors import InputError
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
 
+Tenant = Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")]
+AllTenants = Annotated[
+    bool, typer.Option("--all-tenants", metavar="", help="The events of all tenants together.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", metavar="", help="Fail when something is missing or pending.")
+]
 MOST_BYTES: Final = 4_000_000  # of a text on standard input; what is longer is refused below
 
 
@@ -49,19 +55,17 @@ def query(
     ],
     tenant: Tenant = None,
     all_tenants: AllTenants = False,
+    strict: Strict = False,
     engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
 ) -> int:
-    """Ask the rollups, in process; the answer says its level, how complete its span is and how fresh it is.
+    """Ask the rollups, in process; the answer says its level, how far it is complete and what it lacks.
 
     A query runs for one tenant: the one that is named, or the only one there is. docs/query.md has the
     language on one page.
     """
     asked = _typed(text)
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
-        stream = _asked_for(asked)
-        if stream in mill.project.streams:  # about another one the plan has more to say
-            tenant = tenant_of(mill, stream, "rollups", tenant, everyone=all_tenants)
-        found = mill.ask(asked, tenant=tenant, engine=engine.value)
+        found = mill.ask(asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value)
     from tidemill.query import Explanation
 
     if isinstance(found, Explanation):
@@ -96,6 +100,7 @@ def search(
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Events of a page; goes before LIMIT.")
     ] = None,
+    strict: Strict = False,
     engine: Annotated[SearchEngine, typer.Option(help="Where the parts are searched.")] = SearchEngine.LOCAL,
 ) -> int:
     """Find accepted events by what their payload holds, a page at a time, the newest first.
@@ -106,16 +111,16 @@ def search(
     """
     asked = _typed(text)
     with _open(session, on_spark=engine is SearchEngine.SPARK) as mill:
-        whose = tenant_of(mill, stream, "raw", tenant, everyone=all_tenants)
         found = mill.search(
-            stream, asked, tenant=whose, cursor=cursor, limit=limit, total=total, engine=engine.value
-        )
+            stream, asked, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
+            strict=strict, engine=engine.value,
+        )  # fmt: skip
     from tidemill.search.searching import SearchPlan
 
     if isinstance(found, SearchPlan):
-        session.out.asked.plan(stream, whose, found)
+        session.out.asked.plan(stream, found)
     else:
-        session.out.asked.found(stream, whose, found)
+        session.out.asked.found(stream, found)
     return OK
 
 
@@ -149,15 +154,6 @@ def _typed(text: str) -> str:
         return given.decode()
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8", hint="save the text as UTF-8") from None
-
-
-def _asked_for(asked: str) -> str:
-    """The stream that a query names."""
-    from tidemill.language.document import query_from
-    from tidemill.language.parse import parse
-
-    said = query_from(asked) if asked.lstrip().startswith("{") else parse(asked)
-    return said.source.text.partition(".")[0]
 
 
 @contextmanager

@@ -364,9 +364,12 @@ class TextOutput:
 
     def answer(self, answer: Answer) -> None:
         from tidemill.cli.tables import answer_facts, answer_table
+        from tidemill.cli.tables_ask import completeness_lines
 
         self._print(answer_table(answer.table))
         self._line((answer_facts(answer), "dim"))
+        for line in completeness_lines(answer.completeness):
+            self._line(line)
 
     def explanation(self, explanation: Explanation) -> None:
         self._line(shown(str(explanation), lines=True))

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class AskOutput(Protocol):
-    """One method for each thing that a command can say of them; a tenant None is all of them."""
+    """One method for each thing that a command can say of them."""
 
-    def found(self, stream: str, tenant: str | None, found: Found) -> None: ...
-    def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None: ...
+    def found(self, stream: str, found: Found) -> None: ...
+    def plan(self, stream: str, plan: SearchPlan) -> None: ...
     def catalog(self, streams: Sequence[StreamFacts]) -> None: ...
 
 
@@ -30,11 +30,11 @@ class JsonAsk:
     def __init__(self, document: Callable[[object], None]) -> None:
         self._print = document
 
-    def found(self, stream: str, tenant: str | None, found: Found) -> None:
-        self._print(plain.found(stream, tenant, found))
+    def found(self, stream: str, found: Found) -> None:
+        self._print(plain.found(stream, found))
 
-    def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None:
-        self._print(plain.plan(stream, tenant, plan))
+    def plan(self, stream: str, plan: SearchPlan) -> None:
+        self._print(plain.plan(stream, plan))
 
     def catalog(self, streams: Sequence[StreamFacts]) -> None:
         self._print(plain.catalog(streams))
@@ -46,21 +46,23 @@ class TextAsk:
     def __init__(self, voice: Voice) -> None:
         self._say = voice
 
-    def found(self, stream: str, tenant: str | None, found: Found) -> None:
-        from tidemill.cli.tables_ask import found_facts, found_table
+    def found(self, stream: str, found: Found) -> None:
+        from tidemill.cli.tables_ask import completeness_lines, found_facts, found_table
 
         if found.rows.num_rows:
             self._say.table(found_table(found.rows))
         else:
             self._say.line("no events")
         self._say.line((found_facts(found), "dim"))
+        for line in completeness_lines(found.completeness):
+            self._say.line(line)
         if found.cursor is not None:
             self._say.line("next page: ", (f"--cursor {found.cursor}", "bold"))
 
-    def plan(self, stream: str, tenant: str | None, plan: SearchPlan) -> None:
+    def plan(self, stream: str, plan: SearchPlan) -> None:
         from tidemill.cli.tables_ask import plan_table
 
-        self._say.table(plan_table(stream, tenant, plan))
+        self._say.table(plan_table(stream, plan))
 
     def catalog(self, streams: Sequence[StreamFacts]) -> None:
         from tidemill.cli.tables_ask import catalog_tables

@@ -223,10 +223,9 @@ def answer_table(rows: pa.Table) -> Table:
 
 
 def answer_facts(answer: Answer) -> str:
-    fresh = f"; {answer.freshness}" if answer.freshness else ""
     return (
         f"{many(answer.table.num_rows, 'row')} from level {answer.level}; {many(answer.rows_read, 'row')} in "
-        f"{many(answer.files_read, 'file')} read; {answer.completeness}{fresh}; version {answer.version}"
+        f"{many(answer.files_read, 'file')} read; version {answer.version}"
     )
 
 

@@ -14,12 +14,14 @@ from rich.text import Text
 
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import PAYLOAD_LETTERS, cell, listing, many, pairs_table
+from tidemill.model.time import format_instant
 from tidemill.plain.asked import spelled
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.catalog import MetricFacts, StreamFacts
+    from tidemill.query import Completeness
     from tidemill.search.attributes import Attribute, Attributes
     from tidemill.search.searching import Facts, Found, SearchPlan
 
@@ -53,12 +55,21 @@ def _took(facts: Facts) -> Iterator[str]:
     yield f"version {facts.raw_version}"
 
 
-def plan_table(stream: str, tenant: str | None, of: SearchPlan) -> Table:
+def completeness_lines(of: Completeness) -> Iterator[tuple[str, str]]:
+    """How far an answer can be trusted: one sentence, and a warning for each thing that it lacks."""
+    first, *warnings = of.lines()
+    as_of = f" Includes what arrived up to {format_instant(of.as_of)}." if of.as_of is not None else ""
+    yield f"{first}{as_of}", "dim"
+    for text in warnings:
+        yield shown(text), "yellow"
+
+
+def plan_table(stream: str, of: SearchPlan) -> Table:
     scanned = f"{many(of.scanned, 'part')} with {many(of.scanned_rows, 'row')}" if of.scanned else "none"
     looks = "looked into before a page is cut" if of.payloads else "only those of the page"
     index = "none" if of.index_version is None else f"version {of.index_version}"
     pairs = {
-        "tenant": "all" if tenant is None else tenant,
+        "tenant": "all" if of.tenant is None else of.tenant,
         "span": "all time" if of.span is None else str(of.span),
         "order": of.order,
         "parts": f"{of.parts:,} of version {of.raw_version}, {of.pruned:,} pruned",
@@ -66,6 +77,7 @@ def plan_table(stream: str, tenant: str | None, of: SearchPlan) -> Table:
         "not indexed yet": scanned,
         "payloads": looks,
         "indexed": ", ".join(of.indexed) or "nothing: conditions go after FILTER",
+        "complete": str(of.completeness),
     }
     return pairs_table(f"search of {stream}", [(name, Text(shown(text))) for name, text in pairs.items()])
 

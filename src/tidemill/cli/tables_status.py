@@ -63,6 +63,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
     ]
+    pairs += [("pending", Text(shown(f"{one.detail}. {one.remedy}."), style="yellow")) for one in of.pending]
     if any(of.windows.values()):
         pairs.append(("windows", _phases(of.windows)))
         pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))

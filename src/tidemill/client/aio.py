@@ -16,7 +16,7 @@ import httpx
 
 from tidemill.client import answers, asking
 from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
-from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Request, Rules
+from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Request, Rules, Whose
 from tidemill.client.listening import EventLines
 from tidemill.client.packing import Body, Event, Ids
 from tidemill.client.retrying import RETRIES, Retries
@@ -132,9 +132,18 @@ class AsyncClient:
         """Where the events of one request are, and what became of them."""
         return answers.ingestion((await self._ask(asking.ingestion(id_))).content)
 
-    async def query(self, text: str | Mapping[str, object], *, tenant: str | None = None) -> Document:
-        """The answer to a query: `rows`, and how far they can be trusted."""
-        return answers.document((await self._ask(asking.query(text, tenant))).content)
+    async def query(
+        self,
+        text: str | Mapping[str, object],
+        *,
+        tenant: str | None = None,
+        all_tenants: bool = False,
+        strict: bool = False,
+    ) -> Document:
+        """The answer to a query: `rows`, and in `completeness` how far they can be trusted. With `strict` an
+        answer that lacks something is a ClientError with the code `incomplete`."""
+        request = asking.query(text, Whose(tenant, all_tenants), strict=strict)
+        return answers.document((await self._ask(request)).content)
 
     async def search(
         self,
@@ -142,17 +151,36 @@ class AsyncClient:
         text: str | Mapping[str, object] = "",
         *,
         tenant: str | None = None,
+        all_tenants: bool = False,
         limit: int | None = None,
+        strict: bool = False,
     ) -> AsyncIterator[Document]:
         """Every event that is found, page after page; `limit` is that of a page."""
         cursor: str | None = None
+        whose = Whose(tenant, all_tenants)
         while True:
-            request = asking.search(stream, text, tenant, limit, cursor)
+            request = asking.search(stream, text, whose, limit, cursor, strict=strict)
             rows, cursor = answers.page((await self._ask(request)).content)
             for row in rows:
                 yield row
             if cursor is None:
                 return
+
+    async def search_page(
+        self,
+        stream: str,
+        text: str | Mapping[str, object] = "",
+        *,
+        tenant: str | None = None,
+        all_tenants: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        strict: bool = False,
+    ) -> Document:
+        """One page: `rows`, the `cursor` of the next one, and in `completeness` how far it can be trusted."""
+        whose = Whose(tenant, all_tenants)
+        request = asking.search(stream, text, whose, limit, cursor, strict=strict)
+        return answers.document((await self._ask(request)).content)
 
     async def status(self) -> Document:
         return answers.document((await self._ask(asking.status())).content)

@@ -37,6 +37,17 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose events a question is about."""
+
+    tenant: str | None = None
+    all_tenants: bool = False
+
+    def said(self) -> dict[str, object]:
+        return {"tenant": self.tenant, "all_tenants": self.all_tenants or None}
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """How one client packs, and how it tries again."""
 
@@ -77,18 +88,21 @@ def ingestion(id_: str) -> Request:
     return Request("GET", f"/v1/ingestions/{quote(id_, safe='')}")
 
 
-def query(text: str | Mapping[str, object], tenant: str | None) -> Request:
-    return Request("POST", "/v1/query", headers=_JSON, content=_json(query=text, tenant=tenant))
+def query(text: str | Mapping[str, object], whose: Whose, *, strict: bool) -> Request:
+    content = _json(query=text, **whose.said(), strict=strict or None)
+    return Request("POST", "/v1/query", headers=_JSON, content=content)
 
 
 def search(
     stream: str,
     asked: str | Mapping[str, object],
-    tenant: str | None,
+    whose: Whose,
     limit: int | None,
     cursor: str | None,
+    *,
+    strict: bool,
 ) -> Request:
-    content = _json(search=asked, tenant=tenant, limit=limit, cursor=cursor)
+    content = _json(search=asked, **whose.said(), limit=limit, cursor=cursor, strict=strict or None)
     path = f"/v1/streams/{quote(stream, safe='')}/search"
     return Request("POST", path, headers=_JSON, content=content)
 

@@ -187,8 +187,9 @@ def hours_query(span: Interval) -> str:
 
 def look(mill: Mill, span: Interval) -> View:
     """Ask for the rollups as they are now."""
-    hours = mill.query(hours_query(span)).to_pylist()
-    minutes = mill.query(f"SELECT count FROM {STREAM} {_between(span)} USING ROLLUP 1m").to_pylist()
+    hours = mill.query(hours_query(span), all_tenants=True).to_pylist()
+    by_minute = f"SELECT count FROM {STREAM} {_between(span)} USING ROLLUP 1m"
+    minutes = mill.query(by_minute, all_tenants=True).to_pylist()
     return View(
         hours={from_datetime(row["bucket"]): Cell(row["count"], row["sum(latency_ms)"]) for row in hours},
         minutes={from_datetime(row["bucket"]): row["count"] for row in minutes},
@@ -198,7 +199,9 @@ def look(mill: Mill, span: Interval) -> View:
 
 def count_5s(mill: Mill, span: Interval) -> dict[int, int]:
     text = f"SELECT count FROM {STREAM} {_between(span)} USING ROLLUP 5s FILL zero"
-    return {from_datetime(row["bucket"]): row["count"] for row in mill.query(text).to_pylist()}
+    return {
+        from_datetime(row["bucket"]): row["count"] for row in mill.query(text, all_tenants=True).to_pylist()
+    }
 
 
 def tile_changes(reports: Sequence[TickReport], before: View, after: View) -> list[TileChange]:

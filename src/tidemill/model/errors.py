@@ -76,6 +76,17 @@ class QueryError(TidemillError):
         self.position = position
 
 
+class IncompleteError(TidemillError):
+    """An answer that was asked for strictly lacks something: it expired, is not built yet or is pending."""
+
+    code = "incomplete"
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", retry: Retry = Retry.NEVER) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.retry = retry
+
+
 class ConflictError(TidemillError):
     """Another writer committed first; look again and decide anew."""
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from tidemill.plain.shapes import Plain, Verbatim, interval
+from tidemill.plain.shapes import Plain, Verbatim, completeness, interval
 
 if TYPE_CHECKING:
     from tidemill.catalog import MetricFacts, StreamFacts
@@ -23,14 +23,15 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]")
 _FAR: Final = 30  # digits before or after the point that are still written out
 
 
-def found(name: str, tenant: str | None, of: Found) -> Plain:
+def found(name: str, of: Found) -> Plain:
     return {
         "stream": name,
-        "tenant": tenant,
+        "tenant": of.tenant,
         "rows": [{**row, "payload": payload(row["payload"])} for row in of.rows.to_pylist()],
         "total": of.total,
         "cursor": of.cursor,
         "span": interval(of.span),
+        "completeness": completeness(of.completeness),
         "facts": asdict(of.facts),
     }
 
@@ -51,8 +52,9 @@ def _refused(word: str) -> object:
     raise ValueError(word)
 
 
-def plan(name: str, tenant: str | None, of: SearchPlan) -> Plain:
-    return {"stream": name, "tenant": tenant, **asdict(of), "span": interval(of.span)}
+def plan(name: str, of: SearchPlan) -> Plain:
+    said = {"stream": name, "tenant": of.tenant, **asdict(of), "span": interval(of.span)}
+    return {**said, "completeness": completeness(of.completeness)}
 
 
 def catalog(streams: Sequence[StreamFacts]) -> Plain:

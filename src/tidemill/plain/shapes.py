@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidemill.audit import Audit
     from tidemill.faults import StreamFault
     from tidemill.ingest.landing import Landed, LandedMany
-    from tidemill.query import Answer, Explanation, Freshness
+    from tidemill.query import Answer, Completeness, Explanation, Pending
     from tidemill.recovery import Recovered
     from tidemill.reports import SourceStanding, StreamStatus
 
@@ -219,6 +219,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "sealed_before": instant(of.sealed),
         "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
         "stale_tiles": of.stale_tiles,
+        "pending": [pending(one) for one in of.pending],
         "windows": {phase.value: of.windows.get(phase.value, 0) for phase in Phase},
         "queue": of.windows.get(Phase.QUEUED.value, 0),
     }
@@ -255,7 +256,6 @@ def _payload(content: bytes) -> Plain:
 
 
 def answer(of: Answer) -> Plain:
-    facts = of.completeness
     return {
         "columns": of.table.column_names,
         "rows": of.table.to_pylist(),
@@ -267,19 +267,35 @@ def answer(of: Answer) -> Plain:
         "rows_read": of.rows_read,
         "files_read": of.files_read,
         "version": of.version,
-        "completeness": {
-            "complete": facts.complete,
-            "up_to": instant(facts.up_to),
-            "watermark": instant(facts.watermark),
-            "data": interval(facts.data),
-        },
-        "freshness": _freshness(of.freshness),
+        "completeness": completeness(of.completeness),
         "engine": of.engine,
     }
 
 
-def _freshness(of: Freshness | None) -> Plain | None:
-    return None if of is None else {"as_of": instant(of.as_of), "stale_tiles": of.stale}
+def completeness(of: Completeness) -> Plain:
+    return {
+        "complete": of.complete,
+        "complete_through": instant(of.complete_through),
+        "as_of": instant(of.as_of),
+        "watermark": instant(of.watermark),
+        "data": interval(of.data),
+        "missing": [
+            {"span": interval(one.span), "why": one.why, "detail": one.detail, "remedy": one.remedy}
+            for one in of.missing
+        ],
+        "pending": [pending(one) for one in of.pending],
+    }
+
+
+def pending(of: Pending) -> Plain:
+    return {
+        "what": of.what,
+        "count": of.count,
+        "records": of.records,
+        "bytes": of.bytes,
+        "detail": of.detail,
+        "remedy": of.remedy,
+    }
 
 
 def explanation(of: Explanation) -> Plain:
@@ -299,7 +315,7 @@ def explanation(of: Explanation) -> Plain:
         "files": of.files,
         "rows": of.rows,
         "version": of.version,
-        "freshness": _freshness(of.freshness),
+        "completeness": completeness(of.completeness),
         "engine": of.engine,
         "sql": of.sql,
         "parameters": of.parameters,

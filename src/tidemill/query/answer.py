@@ -7,53 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from tidemill.model.time import Interval, format_duration, format_instant
+from tidemill.query.coverage import Completeness
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Engine = Literal["duckdb", "spark"]
-
-
-@dataclass(frozen=True, slots=True)
-class Completeness:
-    """How much of the span there is.
-
-    `data` runs from the first to the end of the last bucket that the level has for this metric and
-    tenant inside the span, whatever WHERE says. `complete` is true when the whole span (or, without a
-    time clause, the data) ends at or before the watermark.
-    """
-
-    data: Interval | None
-    watermark: int | None
-    complete: bool
-    up_to: int | None  # complete up to here: the watermark, or the end of the span if that comes first
-
-    def __str__(self) -> str:
-        if self.up_to is None:
-            return "no watermark yet: more may arrive for the whole span"
-        return f"{'' if self.complete else 'open, '}complete up to {format_instant(self.up_to)}"
-
-
-def completeness(span: Interval | None, data: Interval | None, watermark: int | None) -> Completeness:
-    asked = span or data
-    if watermark is None:
-        return Completeness(data, None, complete=False, up_to=None)
-    end = asked.end if asked else watermark
-    return Completeness(data, watermark, complete=end <= watermark, up_to=min(end, watermark))
-
-
-@dataclass(frozen=True, slots=True)
-class Freshness:
-    """How new what was read is: the newest arrival that it includes, and how many 5s tiles of the span wait
-    to be made again because something came for them."""
-
-    as_of: int | None  # None: nothing is included yet
-    stale: int
-
-    def __str__(self) -> str:
-        newest = format_instant(self.as_of) if self.as_of is not None else "nothing yet"
-        behind = f", {self.stale} tile{'s' * (self.stale != 1)} behind" if self.stale else ""
-        return f"includes what arrived up to {newest}{behind}" if self.as_of is not None else newest + behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +29,6 @@ class Answer:
     files_read: int
     completeness: Completeness
     version: int  # of the rollups table
-    freshness: Freshness | None = None  # None: nobody told
     engine: Engine = "duckdb"
 
 
@@ -94,8 +52,8 @@ class Explanation:
     version: int
     sql: str  # the aggregation that runs over the files; of Spark: what its plan is equal to
     parameters: Mapping[str, object]
+    completeness: Completeness
     opening: Mapping[str, Interval] = field(default_factory=dict)  # levels that tell the states at the start
-    freshness: Freshness | None = None
     engine: Engine = "duckdb"
 
     def __str__(self) -> str:
@@ -113,7 +71,7 @@ class Explanation:
             "edges, fill": f"{self.edges}, {self.fill}",
             "format": self.format,
             "files": f"{self.files} with {self.rows} rows at version {self.version}",
-            **({"freshness": str(self.freshness)} if self.freshness else {}),
+            "complete": str(self.completeness),
             "engine": self.engine,
             "parameters": ", ".join(f"${name} = {value!r}" for name, value in self.parameters.items()),
         }

@@ -4,13 +4,18 @@ Values only: it reads nothing and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-from tidemill.model.time import Interval
+from tidemill.model.errors import IncompleteError, Retry
+from tidemill.model.levels import LEVELS
+from tidemill.model.time import Interval, format_instant
 
 Why = Literal["expired", "not_built"]
+What = Literal["landed", "failed", "retraction", "tiles"]
+
+ROUND: Final = "tidemill run --once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,37 @@ class Missing:
     detail: str  # one plain sentence
     remedy: str  # what to type or change, or why nothing can be done
 
+    def __str__(self) -> str:
+        return f"Missing {format_instant(self.span.start)} to {format_instant(self.span.end)}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Something that is known of and not in the answer yet, and what will put it there."""
+
+    what: What
+    count: int | None  # slices, or tiles; None: not told
+    detail: str  # one plain sentence
+    remedy: str
+    records: int | None = None  # None: nobody knows yet
+    bytes: int | None = None
+    start: int | None = None  # the first instant that it can change; None: any
+
+    def __str__(self) -> str:
+        return f"Pending: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """Rows of a metric before an instant that were made for an earlier declaration of it."""
+
+    before: int
+    lacks: frozenset[str] | None  # columns that they do not have; None: none of their numbers is right
+    sealed: bool  # raw is gone for them, so they stay as they are
+
+    def concerns(self, columns: frozenset[str]) -> bool:
+        return self.lacks is None or bool(self.lacks & columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Available:
@@ -29,6 +65,127 @@ class Available:
 
     levels: Mapping[str, int] = field(default_factory=dict)  # by the name of a rollup level
     raw: int | None = None
+    outdated: Mapping[str, Sequence[Outdated]] = field(default_factory=dict)  # by metric
 
     def level_from(self, level: str) -> int | None:
         return self.levels.get(level)
+
+    def not_built(self, uses: Mapping[str, frozenset[str]]) -> Outdated | None:
+        """The last rows that can not answer a query that uses these columns of these metrics, if any."""
+        found = [
+            one
+            for metric, columns in uses.items()
+            for one in self.outdated.get(metric, ())
+            if one.concerns(columns)
+        ]
+        return max(found, key=lambda one: one.before, default=None)
+
+    def after(self, gone: Outdated) -> Available:
+        """For a query that nothing before the end of `gone` can answer."""
+        levels = {level.name: max(gone.before, self.levels.get(level.name, gone.before)) for level in LEVELS}
+        raw = gone.before if self.raw is None else max(gone.before, self.raw)
+        return Available(levels, raw, self.outdated)
+
+
+def not_built(span: Interval, gone: Outdated, metric: str) -> Missing:
+    """What an answer says of a part of its span whose rows were made before the metric was declared so."""
+    if not gone.sealed:
+        return Missing(
+            span,
+            "not_built",
+            f"{metric} was declared or changed since the last round and is not built yet",
+            f"The next round builds it: `{ROUND}`",
+        )
+    return Missing(
+        span,
+        "not_built",
+        f"{metric} counts from {format_instant(gone.before)} on, as it is declared now",
+        "Nothing can be done: raw before that had expired when it was declared so",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """How far an answer can be trusted.
+
+    Up to `complete_through` nothing is expected to change: the watermark has passed it, and nothing that is
+    pending can touch it. `as_of` is the newest arrival that the answer includes. `data` runs from the first
+    to the end of the last bucket that there is inside the span, whatever WHERE says.
+    """
+
+    complete_through: int | None  # None: nothing is known to be complete
+    complete: bool  # the whole span is, and nothing is missing or pending
+    open: bool  # more data may still arrive for the span
+    missing: tuple[Missing, ...] = ()
+    pending: tuple[Pending, ...] = ()
+    as_of: int | None = None  # None: nothing is included yet
+    watermark: int | None = None
+    data: Interval | None = None
+
+    @property
+    def lacks(self) -> list[Missing | Pending]:
+        return [*self.missing, *self.pending]
+
+    def lines(self) -> Iterator[str]:
+        """Sentences for a person: how far it is complete, then each thing that is missing or pending."""
+        yield self.sentence()
+        for one in self.lacks:
+            yield f"{one}. {one.remedy}."
+
+    def sentence(self) -> str:
+        if self.complete_through is None:
+            why = "" if self.watermark is not None else ": the stream has no watermark yet"
+            return f"Nothing is known to be complete{why}; more data may arrive."
+        until = f"Complete through {format_instant(self.complete_through)}"
+        if self.open:
+            return f"{until}; later data may still arrive."
+        return f"{until}, but for what is missing." if self.missing else f"{until}."
+
+    def __str__(self) -> str:
+        return " ".join(self.lines())
+
+    def check(self) -> None:
+        """For who asked to be strict: IncompleteError when something is missing or pending."""
+        if self.lacks:
+            first, *rest = self.lacks
+            more = f" (and {len(rest)} more)" if rest else ""
+            retry = Retry.LATER if self.pending else Retry.NEVER
+            raise IncompleteError(
+                f"the answer is not complete. {first}{more}", hint=first.remedy, retry=retry
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What is known of a stream beside its tables when it is asked about."""
+
+    watermark: int | None = None
+    pending: tuple[Pending, ...] = ()
+    as_of: int | None = None
+
+
+def completeness(
+    arrivals: Arrivals,
+    span: Interval | None,
+    data: Interval | None = None,
+    missing: Sequence[Missing] = (),
+) -> Completeness:
+    """Of an answer over `span` (None: all the data there is)."""
+    asked = span or data
+    end = asked.end if asked is not None else arrivals.watermark
+    through = min(end, arrivals.watermark) if end is not None and arrivals.watermark is not None else None
+    for one in arrivals.pending:
+        if one.start is None:
+            through = None
+        elif through is not None:
+            through = min(through, one.start)
+    return Completeness(
+        complete_through=through,
+        complete=through is not None and through == end and not missing and not arrivals.pending,
+        open=through is None or through != end,
+        missing=tuple(missing),
+        pending=arrivals.pending,
+        as_of=arrivals.as_of,
+        watermark=arrivals.watermark,
+        data=data,
+    )

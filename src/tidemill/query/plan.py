@@ -169,13 +169,18 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     )
 
 
+def declared_stream(query: Query, streams: Mapping[str, Stream]) -> Stream:
+    name = query.source.text.partition(".")[0]
+    if name not in streams:
+        raise unknown("stream", Path(name, query.source.position), streams, "streams")
+    return streams[name]
+
+
 def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | None]:
     """The stream, and the metric that FROM names; None where the values name theirs."""
     path = query.source
+    stream = declared_stream(query, streams)
     name, _, metric = path.text.partition(".")
-    if name not in streams:
-        raise unknown("stream", Path(name, path.position), streams, "streams")
-    stream = streams[name]
     if metric:
         if metric not in stream.metrics:
             place = Path(metric, path.position)

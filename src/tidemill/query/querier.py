@@ -5,7 +5,7 @@ Reads no clock: `now` (for SINCE) and the watermark are handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidemill.language.ast import Query
 from tidemill.language.document import Document, query_from
@@ -13,8 +13,9 @@ from tidemill.language.parse import parse, pointed
 from tidemill.language.written import text_of
 from tidemill.model.errors import QueryError
 from tidemill.model.time import Interval
-from tidemill.query.answer import Answer, Engine, Explanation, Freshness
-from tidemill.query.plan import Plan, make_plan
+from tidemill.query.answer import Answer, Engine, Explanation
+from tidemill.query.coverage import Arrivals
+from tidemill.query.plan import Plan, declared_stream, make_plan
 from tidemill.query.run import Reader, Runner
 from tidemill.query.source import Source
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemill.config import Stream
+
+NO_ARRIVALS: Final = Arrivals()
 
 
 class Querier:
@@ -44,31 +47,35 @@ class Querier:
         self,
         asked: str | Document,
         *,
-        tenant: str | None,
+        tenant: str | Callable[[str], str | None] | None,
         now: int,
-        watermark: int | Callable[[str], int | None] | None = None,
-        freshness: Callable[[str, Interval | None], Freshness] | None = None,
+        arrivals: Arrivals | Callable[[str, Interval | None], Arrivals] = NO_ARRIVALS,
         engine: str = "duckdb",
+        strict: bool = False,
     ) -> Answer | Explanation:
         """The answer to a text or a document, for one tenant, or for all of them (None: an administrator's
-        choice).
+        choice). With `strict`, IncompleteError when something is missing or pending.
 
-        `watermark` is that of the stream asked for, or a function that gives it by the stream's name;
-        `freshness` is told the stream and the time that can change the answer (None: any).
+        `tenant` may be a function that is told the stream, once it is known to be declared. `arrivals` are
+        those of the stream asked for, or a function that is told its name and the time that can change the
+        answer (None: any).
         """
         on = _engine(engine)
         query, plan = self._planned(asked, tenant, now)
+        # First what waits, then the tables: what is built meanwhile is in the answer and named as pending.
+        known = arrivals(plan.stream, plan.touched) if callable(arrivals) else arrivals
         source = self._source_for(plan.stream)
-        fresh = freshness(plan.stream, plan.touched) if freshness else None
         if query.explain:
-            return self._runner.explain(plan, source, fresh, on)
-        mark = watermark(plan.stream) if callable(watermark) else watermark
-        return self._runner.run(plan, source, mark, fresh, self._reader() if on == "spark" else None)
+            return self._runner.explain(plan, source, known, on)
+        answer = self._runner.run(plan, source, known, self._reader() if on == "spark" else None)
+        if strict:
+            answer.completeness.check()
+        return answer
 
     def explain(self, asked: str | Document, *, tenant: str | None, now: int) -> Explanation:
         """What `ask` would do, with or without EXPLAIN in front of the text."""
         _, plan = self._planned(asked, tenant, now)
-        return self._runner.explain(plan, self._source_for(plan.stream))
+        return self._runner.explain(plan, self._source_for(plan.stream), NO_ARRIVALS)
 
     def close(self) -> None:
         self._runner.close()
@@ -80,14 +87,18 @@ class Querier:
             raise QueryError("there is no Spark session here", hint="use the engine duckdb")
         return SparkReader(self._spark())
 
-    def _planned(self, asked: str | Document, tenant: str | None, now: int) -> tuple[Query, Plan]:
+    def _planned(
+        self, asked: str | Document, tenant: str | Callable[[str], str | None] | None, now: int
+    ) -> tuple[Query, Plan]:
         if isinstance(asked, str) and not asked.lstrip().startswith("{"):
             query, text = parse(asked), asked
         else:
             query = query_from(asked)
             text = text_of(query)
         try:
-            return query, make_plan(query, self._streams, tenant=tenant, now=now)
+            stream = declared_stream(query, self._streams).name
+            whose = tenant(stream) if callable(tenant) else tenant
+            return query, make_plan(query, self._streams, tenant=whose, now=now)
         except QueryError as error:
             raise pointed(error, text) from None
 

@@ -13,7 +13,8 @@ from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import Level
 from tidemill.model.time import Interval
 from tidemill.query import sql
-from tidemill.query.answer import Answer, Engine, Explanation, Freshness, completeness
+from tidemill.query.answer import Answer, Engine, Explanation
+from tidemill.query.coverage import Arrivals, completeness
 from tidemill.query.grid import outward
 from tidemill.query.plan import Plan
 from tidemill.query.shape import Found, shaped
@@ -67,8 +68,7 @@ class Runner:
         self,
         plan: Plan,
         source: Source,
-        watermark: int | None,
-        freshness: Freshness | None = None,
+        arrivals: Arrivals,
         reader: Reader | None = None,
     ) -> Answer:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
@@ -96,9 +96,8 @@ class Runner:
             span=plan.span,
             rows_read=sum(each.rows for each in every),
             files_read=sum(len(each.paths) for each in every),
-            completeness=completeness(plan.span, data, watermark),
+            completeness=completeness(arrivals, plan.span, data),
             version=source.version,
-            freshness=freshness,
             engine=reader.engine if reader else "duckdb",
         )
 
@@ -106,7 +105,7 @@ class Runner:
         self,
         plan: Plan,
         source: Source,
-        freshness: Freshness | None = None,
+        arrivals: Arrivals,
         engine: Engine = "duckdb",
     ) -> Explanation:
         files = source.files_for(plan.level.name, plan.read)
@@ -131,7 +130,7 @@ class Runner:
             sql=statement.text,
             parameters=statement.parameters,
             opening={level.name: span for level, span in plan.opening.items()},
-            freshness=freshness,
+            completeness=completeness(arrivals, plan.span),
             engine=engine,
         )
 

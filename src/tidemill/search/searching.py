@@ -21,7 +21,8 @@ from tidemill.lake.parts import open_part
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.language.ast import Between, Search, Since
 from tidemill.model.errors import QueryError
-from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
+from tidemill.query.coverage import Arrivals, Completeness, Missing, completeness
 from tidemill.search.cursor import Cursor, identity_of, read_cursor
 from tidemill.search.entries import index_source, metadata_of
 from tidemill.search.finding import (
@@ -42,6 +43,7 @@ from tidemill.search.matching import Matcher, name_of, paths_in
 DEFAULT_LIMIT: Final = 50
 MOST_LIMIT: Final = 100_000
 COLUMNS: Final = ("event_time", "tenant", "event_id", "event_type", "arrival", "slice", "line", "payload")
+NO_ARRIVALS: Final = Arrivals()
 _STAMP: Final = pa.timestamp("us", tz="UTC")
 ROWS: Final = pa.schema(
     [
@@ -81,14 +83,17 @@ class Found:
     rows: pa.Table  # ROWS
     total: int | None  # rows on all pages, when it was asked for
     cursor: str | None  # of the next page; None: this is the last one
+    tenant: str | None  # None: of all tenants
     span: Interval | None
     facts: Facts
+    completeness: Completeness
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
     """What a search would read, at most."""
 
+    tenant: str | None  # None: of all tenants
     span: Interval | None
     order: str
     parts: int
@@ -101,6 +106,7 @@ class SearchPlan:
     indexed: tuple[str, ...]
     raw_version: int
     index_version: int | None
+    completeness: Completeness
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class Searched:
     """What is searched: snapshots of raw and of the index (None: there is none), and where the ledger stands.
 
     `bound` is the place of the last slice that was accepted when the snapshot was taken or before: ask for it
-    first. `seqs` says the place of a slice.
+    first. `seqs` says the place of a slice. Raw before `raw_from` has expired.
     """
 
     stream: str
@@ -117,6 +123,7 @@ class Searched:
     indexed: tuple[str, ...]
     bound: int
     seqs: Callable[[str], int | None]
+    raw_from: int | None = None
 
 
 def search(
@@ -129,6 +136,7 @@ def search(
     limit: int | None = None,
     total: bool = False,
     engine: Engine | None = None,
+    arrivals: Arrivals = NO_ARRIVALS,
 ) -> Found:
     """One page; `tenant` None is for all of them. `limit` goes before that of the text. With an engine the
     parts are searched on Spark, otherwise here."""
@@ -156,12 +164,16 @@ def search(
         rows=rows,
         total=sum(hit.total or 0 for hit in hits) if total else None,
         cursor=Cursor(span, bound, _last(page)).text(identity) if more else None,
+        tenant=tenant,
         span=span,
         facts=_facts(over, said, units, hits),
+        completeness=_completeness(over, span, arrivals),
     )
 
 
-def explain(over: Searched, said: Search, *, tenant: str | None, now: int) -> SearchPlan:
+def explain(
+    over: Searched, said: Search, *, tenant: str | None, now: int, arrivals: Arrivals = NO_ARRIVALS
+) -> SearchPlan:
     """What `search` would read for the first page with a total; nothing but the index' statistics is read."""
     check(said, over.indexed, tenant)
     span = _span(said, now)
@@ -185,7 +197,25 @@ def explain(over: Searched, said: Search, *, tenant: str | None, now: int) -> Se
         index_groups=groups, index_entries=entries, payloads=said.filter is not None or scanned > 0,
         indexed=over.indexed, raw_version=over.raw.version,
         index_version=over.index.version if over.index is not None else None,
+        tenant=tenant, completeness=_completeness(over, span, arrivals),
     )  # fmt: skip
+
+
+def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> Completeness:
+    """Of a search: what expired from raw can not be found any more."""
+    asked = span or Interval(MIN_INSTANT, MAX_INSTANT)
+    gone = over.raw_from
+    missing = []
+    if gone is not None and asked.start < gone:
+        missing.append(
+            Missing(
+                Interval(asked.start, min(gone, asked.end)),
+                "expired",
+                f"the events before {format_instant(gone)} have expired",
+                "Rollups may still have their numbers; a longer retention.raw keeps events longer",
+            )
+        )
+    return completeness(arrivals, span, None, missing)
 
 
 # -- what is asked

@@ -37,12 +37,26 @@ MOST_FOUND: Final = 10_000  # events of a page
 _DIGITS: Final = 400  # of a number in one; what is longer no field can hold
 
 Text = Annotated[str, Query(max_length=100_000, description="the text, or a JSON document")]
-Tenant = Annotated[str | None, Query(max_length=256, description="an operator may name one; else all")]
+Tenant = Annotated[
+    str | None,
+    Query(max_length=256, description="whose events; an operator may leave it out if there is one"),
+]
+AllTenants = Annotated[bool, Query(description="of an operator: the events of all tenants together")]
+Strict = Annotated[bool, Query(description="an answer that lacks something is an error")]
 Size = Annotated[int | None, Query(ge=1, le=MOST_FOUND, description="events of a page; before LIMIT")]
 Page = Annotated[str | None, Query(max_length=2_000, description="of the page before")]
 
 _TEXT: Final = "SELECT count, avg(latency_ms) FROM requests SINCE 1h GROUP BY api"
 _SEARCH: Final = 'WHERE api = "/cart" SINCE 2h LIMIT 20'
+_COMPLETE: Final[Mapping[str, object]] = {
+    "complete": True,
+    "complete_through": END,
+    "as_of": END,
+    "watermark": END,
+    "data": {"start": START, "end": END},
+    "missing": [],
+    "pending": [],
+}
 _ANSWER: Final[Mapping[str, object]] = {
     "columns": ["api", "count"],
     "rows": [{"api": "/cart", "count": 2}],
@@ -51,8 +65,7 @@ _ANSWER: Final[Mapping[str, object]] = {
     "level": "5s",
     "interval": "1h",
     "span": {"start": START, "end": END},
-    "completeness": {"complete": True, "up_to": END, "watermark": END, "data": {"start": START, "end": END}},
-    "freshness": {"as_of": END, "stale_tiles": 0},
+    "completeness": _COMPLETE,
     "engine": "duckdb",
 }
 _FOUND: Final[Mapping[str, object]] = {
@@ -73,8 +86,10 @@ _FOUND: Final[Mapping[str, object]] = {
     "total": 1,
     "cursor": CURSOR,
     "span": {"start": START, "end": END},
+    "completeness": {**_COMPLETE, "data": None},
 }
 _MAYBE: Final = {"type": ["string", "null"]}
+_SWITCH: Final = {"type": "boolean"}
 _ASKED: Final = {"type": ["string", "object"], "description": "the text, or a JSON document"}
 
 
@@ -114,7 +129,9 @@ def router(readers: Readers) -> APIRouter:
         operation_id="post_query",
         response_class=Response,
         responses={**answered, **posted},
-        openapi_extra=taken({"query": _TEXT}, "query", query=_ASKED, tenant=_MAYBE),
+        openapi_extra=taken(
+            {"query": _TEXT}, "query", query=_ASKED, tenant=_MAYBE, all_tenants=_SWITCH, strict=_SWITCH
+        ),
     )
     routes.add_api_route(
         "/v1/streams/{stream}/search",
@@ -137,8 +154,10 @@ def router(readers: Readers) -> APIRouter:
             search=_ASKED,
             cursor=_MAYBE,
             limit={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_FOUND},
-            total={"type": "boolean"},
+            total=_SWITCH,
             tenant=_MAYBE,
+            all_tenants=_SWITCH,
+            strict=_SWITCH,
         ),
     )
     return routes
@@ -153,23 +172,32 @@ class _Desk:
 
     # -- queries
 
-    async def get_query(self, who: Reader, q: Text, tenant: Tenant = None) -> Response:
-        return await self._query(who, q, tenant)
+    async def get_query(
+        self,
+        who: Reader,
+        q: Text,
+        tenant: Tenant = None,
+        all_tenants: AllTenants = False,
+        strict: Strict = False,
+    ) -> Response:
+        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict))
 
     async def post_query(self, request: Request, who: Reader) -> Response:
-        said = await self._said(request, "query", "tenant")
-        return await self._query(who, _asked(said, "query"), _text(said, "tenant"))
+        said = await self._said(request, "query", "tenant", "all_tenants", "strict")
+        asked, strict = _asked(said, "query"), _switch(said, "strict")
+        whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
+        return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict))
 
-    async def _query(self, who: Principal, asked: str | Plain, tenant: str | None) -> Response:
-        whose = tenancy.tenant_for(who, tenant)
-        return await self._readers.answer(lambda: self._answer(who, asked, whose))
-
-    def _answer(self, who: Principal, asked: str | Plain, tenant: str | None) -> Plain:
+    def _answer(self, who: Principal, asked: str | Plain, whose: tenancy.Whose, *, strict: bool) -> Plain:
         declared = self._readers.stream(_stream_of(asked), who)
-        found = self._mill.ask(asked, tenant=tenant)
+        found = self._mill.ask(asked, **whose)
         if isinstance(found, Explanation):
-            explained = shapes.explanation(found)
+            explained = shapes.explanation(tenancy.told_of(found, declared, who))
             return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
+        found = tenancy.told_of(found, declared, who)
+        if strict:
+            found.completeness.check()
         if found.table.num_rows > MOST_ROWS:
             raise QueryError(
                 f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
@@ -188,19 +216,23 @@ class _Desk:
         limit: Size = None,
         total: Annotated[bool, Query(description="count the events on all pages as well")] = False,
         tenant: Tenant = None,
+        all_tenants: AllTenants = False,
+        strict: Strict = False,
     ) -> Response:
-        return await self._search(who, stream, q, cursor, limit, total=total, tenant=tenant)
+        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        return await self._search(who, stream, q, cursor, limit, whose, total=total, strict=strict)
 
     async def post_search(self, request: Request, who: Reader, stream: str) -> Response:
-        said = await self._said(request, "search", "cursor", "limit", "total", "tenant")
-        limit, total = said.get("limit"), said.get("total", False)
-        if not isinstance(total, bool):
-            raise _wrong("total", "true or false")
+        said = await self._said(
+            request, "search", "cursor", "limit", "total", "tenant", "all_tenants", "strict"
+        )
+        limit = said.get("limit")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise _wrong("limit", "a whole number")
         asked = _asked(said, "search", default="")
-        cursor, tenant = _text(said, "cursor"), _text(said, "tenant")
-        return await self._search(who, stream, asked, cursor, limit, total=total, tenant=tenant)
+        cursor, total, strict = _text(said, "cursor"), _switch(said, "total"), _switch(said, "strict")
+        whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
+        return await self._search(who, stream, asked, cursor, limit, whose, total=total, strict=strict)
 
     async def _search(
         self,
@@ -209,23 +241,23 @@ class _Desk:
         asked: str | Plain,
         cursor: str | None,
         limit: int | None,
+        whose: tenancy.Whose,
         *,
         total: bool,
-        tenant: str | None,
+        strict: bool,
     ) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenancy.tenant_for(who, tenant)
+        declared = self._readers.stream(stream, who)
 
         def look() -> Plain:
             _check_page(asked, limit)
-            if self._mill.snapshot("raw", declared.name) is None:
-                return _nothing(declared.name, whose, total=total)
-            found = self._mill.search(
-                declared.name, asked, tenant=whose, cursor=cursor, limit=limit, total=total
-            )
+            found = self._mill.search(declared.name, asked, cursor=cursor, limit=limit, total=total, **whose)
             if isinstance(found, SearchPlan):
-                plan = plain.plan(declared.name, whose, found)
+                plan = plain.plan(declared.name, tenancy.told_of(found, declared, who))
                 return tenancy.only(plan, tenancy.OF_PLAN, declared, who)
-            said = plain.found(declared.name, whose, found)
+            found = tenancy.told_of(found, declared, who)
+            if strict:
+                found.completeness.check()
+            said = plain.found(declared.name, found)
             rows = said["rows"]
             assert isinstance(rows, list)
             told = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, who) for row in rows]
@@ -253,18 +285,6 @@ class _Desk:
                 f"there is no {unknown[0][:40]!r} here", where=unknown[0][:40], hint=f"use {', '.join(known)}"
             )
         return said
-
-
-def _nothing(stream: str, tenant: str | None, *, total: bool) -> Plain:
-    """The page where nothing was accepted yet."""
-    return {
-        "stream": stream,
-        "tenant": tenant,
-        "rows": [],
-        "total": 0 if total else None,
-        "cursor": None,
-        "span": None,
-    }
 
 
 def _check_page(asked: str | Plain, limit: int | None) -> None:
@@ -295,6 +315,13 @@ def _text(said: Plain, name: str) -> str | None:
     if found is None or isinstance(found, str):
         return found
     raise _wrong(name, "a text")
+
+
+def _switch(said: Plain, name: str) -> bool:
+    found = said.get(name, False)
+    if isinstance(found, bool):
+        return found
+    raise _wrong(name, "true or false")
 
 
 def _wrong(name: str, what: str) -> InputError:

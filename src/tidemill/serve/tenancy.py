@@ -6,13 +6,17 @@ Pure. A tenant never learns of another: not its name, its events, how many there
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypedDict, TypeVar
 
 from tidemill.access.grants import Principal
 from tidemill.config.stream import Stream
 from tidemill.model.errors import ForbiddenError
+from tidemill.query import Answer, Explanation, Pending
+from tidemill.search.searching import Found, SearchPlan
 
 Said = Mapping[str, object]
+Told = TypeVar("Told", Answer, Explanation, Found, SearchPlan)
 
 # What is told of something that several tenants have made together: that it is there, and since when.
 OF_WINDOW: Final = frozenset({"stream", "start", "end", "state", "revision"})
@@ -23,12 +27,48 @@ NOT_OF_EXPLANATION: Final = frozenset({"rows", "files", "version"})
 NOT_OF_PAGE: Final = frozenset({"facts"})
 NOT_OF_ROW: Final = frozenset({"line"})  # how many records of others stand before it
 NOT_OF_CATALOG: Final = frozenset({"parts", "left_out"})
-OF_PLAN: Final = frozenset({"stream", "tenant", "span", "order", "payloads", "indexed"})
+OF_PLAN: Final = frozenset({"stream", "tenant", "span", "order", "payloads", "indexed", "completeness"})
+_PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it shares
+    "landed": "data of the stream has landed and is not accepted yet",
+    "failed": "data of the stream could not be read",
+    "retraction": "data of the stream is being taken back",
+    "tiles": "the numbers of some of the time are being built again",
+}
+
+
+class Whose(TypedDict):
+    """How a question to the mill says whose events it is about."""
+
+    tenant: str | None
+    all_tenants: bool
+    check_tenant: bool
 
 
 def shares(stream: Stream, who: Principal) -> bool:
     """Whether events of other tenants than who asks can be in the stream."""
     return who.tenant is not None and stream.tenant.value is None
+
+
+def whose(who: Principal, tenant: str | None, *, all_tenants: bool) -> Whose:
+    """As a question says it. That a token is a tenant's is known, be there events or not; nothing is told to
+    it of the tenants there are."""
+    if all_tenants and who.tenant is not None:
+        raise ForbiddenError(
+            "the token is that of one tenant", hint=f"leave all_tenants out: the tenant is {who.tenant!r}"
+        )
+    found = tenant_for(who, tenant)
+    return {"tenant": found, "all_tenants": all_tenants, "check_tenant": who.tenant is None}
+
+
+def told_of(found: Told, stream: Stream, who: Principal) -> Told:
+    """An answer as who asks may have it: what is pending in a shared stream, without numbers."""
+    if not shares(stream, who):
+        return found
+    pending = (
+        Pending(what, None, _PENDING[what], "It is dealt with by the next rounds")
+        for what in dict.fromkeys(one.what for one in found.completeness.pending)
+    )
+    return replace(found, completeness=replace(found.completeness, pending=tuple(pending)))
 
 
 def tenant_for(who: Principal, asked: str | None) -> str | None:

@@ -1,0 +1,128 @@
+"""Whose events a question is about: one tenant's, unless all are asked for. One rule for every door.
+
+It looks at the statistics of tables; a part is opened only when they can not tell whether a tenant is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from tidemill.lake.stats import STRING_LIMIT
+from tidemill.model.errors import InputError, NotFoundError
+from tidemill.model.levels import LEVELS
+
+if TYPE_CHECKING:
+    from tidemill.lake.snapshot import Part, Snapshot
+
+COLUMN: Final = "tenant"
+MOST_LISTED: Final = 20
+_LEVEL: Final = "level"
+_COARSEST_FIRST: Final = {level.name: place for place, level in enumerate(reversed(LEVELS))}
+
+
+def tenant_for(
+    stream: str,
+    tenant: str | None,
+    declared: str | None,
+    tables: Sequence[Snapshot],
+    *,
+    all_tenants: bool,
+) -> str | None:
+    """The tenant, None for all of them. `declared` is the one that all events of the stream are of, if it
+    says so; otherwise who names none means the only one there is."""
+    if all_tenants:
+        if tenant is not None:
+            raise InputError(
+                "both one tenant and all tenants are asked for",
+                hint="use --tenant NAME (tenant=) or --all-tenants (all_tenants=true)",
+            )
+        return None
+    if tenant is None:
+        return declared if declared is not None else _only_one(stream, tables)
+    if tenant == declared or _has(tables, tenant):
+        return tenant
+    if declared is None and not any(_parts(tables)):
+        return tenant  # nothing is known yet, and the answer says so
+    raise _unknown(
+        stream, tenant, sorted({*tenants_of(tables), *([declared] if declared is not None else [])})
+    )
+
+
+def tenants_of(tables: Sequence[Snapshot]) -> frozenset[str]:
+    """All that have a row in one of the tables."""
+    return frozenset(name for table in tables for part in _of(table) for name in _names(table, part))
+
+
+def _only_one(stream: str, tables: Sequence[Snapshot]) -> str | None:
+    """None: there is no tenant yet, so that all of them are no more."""
+    bounds = {side.get(COLUMN) for part in _parts(tables) for side in (part.mins, part.maxs)}
+    if len(bounds) == 1 and None not in bounds:
+        return str(bounds.pop())
+    if not bounds:
+        return None
+    found = sorted(tenants_of(tables))
+    if len(found) == 1:
+        return found[0]
+    raise InputError(
+        f"stream {stream!r} has events of several tenants, and none is named",
+        hint="name one with --tenant NAME (tenant=), or ask for all with --all-tenants (all_tenants=true); "
+        f"{_listed(found)}",
+    )
+
+
+def _has(tables: Sequence[Snapshot], tenant: str) -> bool:
+    near = [(table, part) for table in tables for part in _of(table) if part.may_hold(COLUMN, tenant, tenant)]
+    if len(tenant) < STRING_LIMIT and any(
+        tenant in (part.mins.get(COLUMN), part.maxs.get(COLUMN)) for _, part in near
+    ):
+        return True
+    return any(tenant in _names(table, part) for table, part in near)
+
+
+def _parts(tables: Sequence[Snapshot]) -> Iterator[Part]:
+    return (part for table in tables for part in _of(table))
+
+
+def _of(table: Snapshot) -> list[Part]:
+    """Its parts with rows, those of coarse levels first: they are few, and have the tenants of the others."""
+    parts = [part for part in table.parts if part.rows]
+    return sorted(parts, key=lambda part: _COARSEST_FIRST.get(part.partition.get(_LEVEL, ""), 0))
+
+
+def _names(table: Snapshot, part: Part) -> frozenset[str]:
+    least, most = part.mins.get(COLUMN), part.maxs.get(COLUMN)
+    if isinstance(least, str) and least == most and len(least) < STRING_LIMIT:
+        return frozenset({least})
+    return _read(f"{table.root}/{part.path}")
+
+
+@lru_cache(maxsize=256)
+def _read(path: str) -> frozenset[str]:
+    """The tenants in a part, which never changes."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, read_dictionary=[COLUMN]) as file:
+        found = (
+            file.read_row_group(group, columns=[COLUMN]).column(COLUMN)
+            for group in range(file.metadata.num_row_groups)
+        )
+        return frozenset(
+            name for column in found for name in pc.unique(column).to_pylist() if name is not None
+        )
+
+
+def _unknown(stream: str, tenant: str, known: Sequence[str]) -> NotFoundError:
+    near = get_close_matches(tenant, known, n=1, cutoff=0.5)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return NotFoundError(
+        f"stream {stream!r} has no events of a tenant {tenant[:100]!r}", hint=f"{guess}{_listed(known)}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    return f"tenants: {', '.join(name[:100] for name in names[:MOST_LISTED])}{more}"
