@@ -40,8 +40,8 @@ check: setup ## ruff, mypy --strict, the rooms (import-linter) and the house rul
 test: check ## check, then every test (the long ones apart: see soak)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: setup ## the long versions of the tests
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+soak: setup ## the long tests, and properties with ten times as many new examples; a failure says how to repeat it
+	@$(BIN)/python -m pytest -m 'soak or property' --hypothesis-profile=soak $(ARGS)
 
 bench: setup ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json
 	@$(BIN)/python -m bench.run $(ARGS)

@@ -80,6 +80,19 @@ def python_faults(path: str, text: str, tree: ast.AST) -> Iterator[str]:
             yield f"{path}:{line}: {call}() is naive; use datetime.now(UTC)"
 
 
+def hypothesis_faults(path: str, tree: ast.AST) -> Iterator[str]:
+    """One profile draws the examples of all tests: none has settings of its own."""
+    if not path.startswith("tests/") or path == "tests/hypothesis_settings.py":
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = {alias.name for alias in node.names}
+        module = node.module if isinstance(node, ast.ImportFrom) else None
+        if (module == "hypothesis" and "settings" in names) or (module is None and "hypothesis" in names):
+            yield f"{path}:{node.lineno}: settings of hypothesis are made in tests/hypothesis_settings.py"
+
+
 def failpoint_calls(path: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """(place, the point's name, None unless it is a literal) of each `failpoint(...)` call."""
     for node in ast.walk(tree):
@@ -128,6 +141,7 @@ def faults() -> Iterator[str]:
         if path.endswith(".py"):
             trees[path] = ast.parse(text, filename=path)
             yield from python_faults(path, text, trees[path])
+            yield from hypothesis_faults(path, trees[path])
     yield from failpoint_faults(trees)
 
 

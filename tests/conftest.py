@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.hypothesis_settings import register_profiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+register_profiles()
 os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut
 # A JVM of a test lives for seconds or minutes: compiling its code thoroughly costs more than it brings.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -35,8 +37,11 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the session, and run it last: a pure failure shows before a JVM starts."""
+    """Mark what uses the session, and run it last: a pure failure shows before a JVM starts. Mark properties,
+    which a soak runs with other examples."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.property)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)

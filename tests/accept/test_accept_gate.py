@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.accept import runs as runs_module
 from tidemill.accept import stage as stage_module
@@ -171,7 +172,7 @@ class Story:
 
 
 @pytest.mark.parametrize("hashing", HASHES)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(40)
 @given(story=STORIES, cuts=st.sampled_from([1, 2, 3]), gap=st.sampled_from([0, 2]), seed=st.integers(0, 99))
 def test_outcomes_are_exact_whatever_the_keys(
     hashing: str, story: list[Batch], cuts: int, gap: int, seed: int

@@ -9,7 +9,7 @@ import pytest
 from cloudevents.core.bindings.http import to_structured
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.bodies import read_body
@@ -96,7 +96,6 @@ def test_a_missing_time_is_left_out() -> None:
     assert "at" not in record(plain())
 
 
-@settings(deadline=None)
 @given(
     st.integers(DAY, 230 * 365 * DAY),
     st.integers(-14 * 60, 14 * 60),
@@ -271,7 +270,6 @@ def test_limits_hold_for_cloud_events_too() -> None:
     assert caught.value.where == "event 2"
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(

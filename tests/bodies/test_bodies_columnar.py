@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.bodies import read_body
 from tidemill.bodies.unpacked import arrow_size, parquet_size, parquet_told
@@ -297,7 +298,7 @@ def test_where_one_can_not_say_which_tenant_counts_it_is_refused() -> None:
         read(written(pa.table({"resource": twice}), ARROW_STREAM), ARROW_STREAM, NESTED, "acme")
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.sampled_from(MEDIA), st.data())
 def test_a_damaged_file_is_rows_or_an_error_of_ours(media: str, data: st.DataObject) -> None:
     body = bytearray(DAMAGED[media])

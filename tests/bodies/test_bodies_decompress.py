@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.bodies import decompressed
@@ -19,7 +19,6 @@ MIB = 1 << 20
 PACK = {"gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=3000), min_size=1, max_size=4), st.sampled_from(["gzip", "zstd"]))
 def test_several_members_or_frames_are_one_body(parts: list[bytes], encoding: str) -> None:
     packed = b"".join(PACK[encoding](part) for part in parts)
@@ -84,7 +83,6 @@ def test_zlib_is_not_gzip() -> None:
         decompressed(zlib.compress(b"abc"), "gzip", 10)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["gzip", "zstd"]), st.booleans())
 def test_any_bytes_are_content_or_an_error_of_ours(body: bytes, encoding: str, magic: bool) -> None:
     head = {"gzip": b"\x1f\x8b\x08\x00", "zstd": b"\x28\xb5\x2f\xfd"}[encoding]

@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.bodies import read_body
 from tidemill.config import Limits, Stream
@@ -43,7 +44,6 @@ def plan(declared: Stream) -> ReadPlan:
     return plan_for(declared, Limits())
 
 
-@settings(deadline=None)
 @given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n", b"\n\n"]), st.booleans())
 @example([b"{}", b"", b"{}"], b"\n", False)
 def test_the_gate_finds_as_many_lines(lines: list[bytes], end: bytes, last: bool) -> None:
@@ -77,7 +77,7 @@ def records(draw: st.DrawFn) -> bytes:
     return (text + spoiled).encode()
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.lists(records(), min_size=1, max_size=3), st.sampled_from(["tenant", "r.tenant"]))
 def test_no_event_that_the_gate_accepts_is_of_another_tenant(lines: list[bytes], column: str) -> None:
     declared = stream(column)

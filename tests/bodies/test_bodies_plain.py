@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.bodies import MEDIA_TYPES, read_body
@@ -57,7 +57,6 @@ def one_line(text: bytes) -> bytes:
     return text.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(OBJECTS, VALUES), min_size=1, max_size=6), st.data())
 def test_elements_of_an_array_come_out_as_they_stand(events: list[object], data: st.DataObject) -> None:
     texts = [data.draw(written(event)) for event in events]
@@ -72,7 +71,6 @@ def test_elements_of_an_array_come_out_as_they_stand(events: list[object], data:
     assert [json.loads(line) for line in taken.content.split(b"\n")[:-1]] == events
 
 
-@settings(deadline=None)
 @given(OBJECTS, SPACES, SPACES, st.data())
 def test_one_object_is_one_record(event: object, before: str, after: str, data: st.DataObject) -> None:
     text = data.draw(written(event))
@@ -80,7 +78,6 @@ def test_one_object_is_one_record(event: object, before: str, after: str, data: 
     assert (taken.records, taken.content) == (1, one_line(text) + b"\n")
 
 
-@settings(deadline=None)
 @given(st.lists(OBJECTS, min_size=1, max_size=8), st.data())
 def test_lines_come_out_as_they_stand_and_blank_ones_go(
     events: list[dict[str, object]], data: st.DataObject
@@ -181,7 +178,6 @@ def test_a_body_without_events_is_an_input_error(media: str, body: bytes) -> Non
         read(body, media)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60) | st.text('[]{}":,\\ntrue0123eE.-+ \n', max_size=40).map(str.encode))
 def test_what_is_json_here_is_json_to_the_standard_library(body: bytes) -> None:
     try:
@@ -202,7 +198,6 @@ def _refused(text: str) -> object:
     raise ValueError(text)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(MEDIA_TYPES))
 def test_any_bytes_are_a_submission_or_an_error_of_ours(body: bytes, media: str) -> None:
     with suppress(TidemillError):
@@ -268,7 +263,6 @@ def test_the_body_is_limited() -> None:
     assert "gateway.requests.body" in caught.value.hint
 
 
-@settings(deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.integers(1, 6))
 def test_lines_and_arrays_are_measured_alike(events: list[object], depth: int) -> None:
     limits = Requests(depth=depth, field=16)

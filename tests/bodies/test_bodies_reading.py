@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.bodies import MEDIA_TYPES, read_body
@@ -153,7 +153,6 @@ def test_a_tenant_can_stand_in_an_object() -> None:
         read(b'{"resource":{"tenant":"other"}}', declared=NESTED)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["acme", "other", "", None, 3, "é"]), min_size=1, max_size=6), st.booleans())
 def test_no_event_of_another_tenant_ever_passes(named: list[object], ascii_only: bool) -> None:
     lines = [json.dumps({"id": "1", "tenant": value}, ensure_ascii=ascii_only) for value in named]

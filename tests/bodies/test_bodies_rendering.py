@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.bodies.rendering import check_filled, line, put, spelled
@@ -62,7 +62,6 @@ def test_whole_units_have_no_fraction_and_those_before_1970_a_sign() -> None:
     assert written(AT, stream("iso8601", "string")) == '{"ts":"2024-01-15T14:23:45.123456Z"}\n'
 
 
-@settings(deadline=None)
 @given(
     st.integers(MIN_INSTANT, MAX_INSTANT - 1),
     st.integers(0, 999),

@@ -6,9 +6,10 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.bodies.otlp_requests import as_json, logs_request, read, records, stream_of, traces_request
+from tests.hypothesis_settings import examples
 
 from tidemill.bodies.otlp import read_otlp
 from tidemill.config.gateway import Requests
@@ -92,13 +93,13 @@ spans = st.builds(
 
 
 @given(request=logs | spans)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_same_request_in_json_and_protobuf_gives_the_same_records(request):
     assert read(request, "json") == read(request, "protobuf")
 
 
 @given(request=logs | spans)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_every_record_is_either_taken_or_rejected_and_ids_are_its_own(request):
     found = read(request)
     wanted = str(request).count("log_records {") + str(request).count("  spans {")
@@ -118,13 +119,13 @@ anything = st.sampled_from(["logs", "traces"])
 
 
 @given(content=st.binary(max_size=200), media=st.sampled_from(["json", "protobuf"]), signal=anything)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_random_bytes_raise_nothing_but_errors_that_are_told(content, media, signal):
     nothing_but_errors_that_are_told(content, media, signal)
 
 
 @given(request=logs | spans, data=st.data(), media=st.sampled_from(["json", "protobuf"]), signal=anything)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_damaged_requests_raise_nothing_but_errors_that_are_told(request, data, media, signal):
     content = bytearray(as_json(request) if media == "json" else request.SerializeToString())
     for _ in range(data.draw(st.integers(0, 3))):
@@ -156,7 +157,7 @@ def misspelled(value: object, data: st.DataObject) -> object:
 
 
 @given(request=logs | spans, data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_json_of_a_wrong_shape_raises_nothing_but_errors_that_are_told(request, data):
 
     content = json.dumps(misspelled(json.loads(as_json(request)), data)).encode()

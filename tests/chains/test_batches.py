@@ -7,9 +7,10 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.chains.chains_playing import NOON, Plant
 from tests.chains.chains_playing import delta as at_noon
+from tests.hypothesis_settings import examples
 
 from tidemill.chains.batches import Batch, batch_of, deltas_in
 from tidemill.model.deltas import Delta, Op
@@ -121,7 +122,7 @@ def changes(draw: st.DrawFn) -> Delta:
     return Delta(vector, name, ts, op, tuple(draw(NUMBERS) for _ in range(count)), indices)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(before=st.lists(changes(), max_size=5), window=st.lists(changes(), max_size=12))
 def test_applied_to_any_vectors_it_gives_the_bits_that_all_deltas_give(
     before: list[Delta], window: list[Delta]
@@ -145,7 +146,7 @@ def bits(vector: list[float] | None) -> list[str] | None:
 # -- of the windows of a stream
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     window=st.lists(changes(), min_size=1, max_size=25, unique_by=lambda one: one.delta_id),
     width=st.integers(1, 3),

@@ -5,7 +5,7 @@ With numbers whose arithmetic is exact (small multiples of powers of two), so th
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.chains.algebra import (
@@ -52,7 +52,6 @@ def change_of_all(chain: list[Delta]) -> Change:
     return whole
 
 
-@settings(deadline=None)
 @given(CHAINS)
 def test_applying_is_what_the_oracle_says(chain: list[Delta]) -> None:
     oracle = VectorOracle(
@@ -62,13 +61,11 @@ def test_applying_is_what_the_oracle_says(chain: list[Delta]) -> None:
     assert (None if found is None else list(found)) == oracle.at("v")
 
 
-@settings(deadline=None)
 @given(VECTORS, deltas())
 def test_change_of_a_delta_does_what_the_delta_does(vector: tuple[float, ...] | None, delta: Delta) -> None:
     assert changed(change_of(delta, DIMENSION), vector) == apply(vector, delta, DIMENSION)
 
 
-@settings(deadline=None)
 @given(VECTORS, CHAINS)
 def test_composed_deltas_do_what_they_do_one_after_the_other(
     vector: tuple[float, ...] | None, chain: list[Delta]
@@ -76,7 +73,6 @@ def test_composed_deltas_do_what_they_do_one_after_the_other(
     assert changed(change_of_all(chain), vector) == apply_all(vector, chain, DIMENSION)
 
 
-@settings(deadline=None)
 @given(CHAINS, CHAINS, CHAINS)
 def test_composition_does_not_depend_on_grouping(a: list[Delta], b: list[Delta], c: list[Delta]) -> None:
     first, second, third = change_of_all(a), change_of_all(b), change_of_all(c)
@@ -92,7 +88,6 @@ def test_identity_changes_nothing(chain: list[Delta]) -> None:
     assert inverse(IDENTITY) == IDENTITY
 
 
-@settings(deadline=None)
 @given(st.tuples(EXACT, EXACT, EXACT), CHAINS)
 def test_inverse_takes_a_change_back(vector: tuple[float, ...], chain: list[Delta]) -> None:
     change = change_of_all(chain)

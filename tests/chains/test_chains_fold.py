@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.chains.fold import (
     Deltas,
@@ -108,7 +109,7 @@ def folded(deltas: Deltas, until: int | None = None) -> dict[str, bytes | None]:
     }
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@examples(300)
 @given(CHAINS, st.none() | st.integers(-1, 7))
 @example(numbered([("a", 0, Op.SCALE, (-1.0,), None), ("a", 0, Op.ADD, (-0.0,), (2,))]), None)
 @example(numbered([("a", 0, Op.REPLACE, (1e308,) * 5, None), ("a", 1, Op.SCALE, (1e308,), None)]), None)
@@ -118,7 +119,7 @@ def test_kernel_gives_the_bits_of_one_delta_after_the_other(deltas: list[Delta],
     assert folded(ordered(deltas_from_rows(table_of(deltas))), until) == expected
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150)
 @given(CHAINS, st.integers(0, 7))
 def test_going_on_from_a_vector_is_the_same_as_from_the_beginning(deltas: list[Delta], instant: int) -> None:
     oracle = VectorOracle(DIMENSION, deltas)
@@ -137,7 +138,7 @@ def test_going_on_from_a_vector_is_the_same_as_from_the_beginning(deltas: list[D
         assert last == (first[-1].delta_id if first else None)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150)
 @given(CHAINS)
 def test_deltas_are_the_same_from_payloads_as_from_rows(deltas: list[Delta]) -> None:
     payloads = [
@@ -159,7 +160,7 @@ def read_values(*spelled: str, more: str = "") -> Deltas:
     return deltas_from_payloads(*some, Vector(dimension=len(spelled)))
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(
     st.one_of(
         st.from_regex(r"-?(0|[1-9][0-9]{0,30})\.[0-9]{1,25}(e[+-]?[0-9]{1,2})?", fullmatch=True),

@@ -6,9 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.chains.chains_playing import EAGER, NOON, STRATEGIES, WALK, Plant, compact, copy_of, delta
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.failpoints import observed
@@ -17,8 +18,8 @@ from tidemill.model.time import MINUTE, SECOND
 
 SETTINGS = {**STRATEGIES, **{f"eager {name}": text for name, text in EAGER.items()}}
 POINTS = [*WALK, "pack.before_commit", "pack.after_commit"]
-few = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-many = settings(few, max_examples=150)
+few = examples(6)
+many = at_length(150)
 
 numbers = st.sampled_from([0.0, -0.0, 0.1, 1 / 3, -2.5, 1e16, 3.0, 1e-300, 7.25, 1e308])
 

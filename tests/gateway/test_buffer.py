@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config import Stream
 from tidemill.config.gateway import Gateway
@@ -432,7 +433,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(KINDS, ACTS)
 def test_every_entry_is_in_one_window_in_order_and_the_numbers_add_up(
     kind: dict[str, object], acts: list[tuple[int, list[int], Format, str, float]]
@@ -481,7 +482,7 @@ def test_every_entry_is_in_one_window_in_order_and_the_numbers_add_up(
         assert all(w.output.end - w.output.start < 20_000 for w in closed)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(1, 12), st.integers(1, 12), ACTS)
 def test_sliding_numbers_are_those_of_a_model_that_keeps_every_event(
     one: int, other: int, acts: list[tuple[int, list[int], Format, str, float]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config import Stream
 from tidemill.gateway.keys import _key, keys_of
@@ -35,7 +36,7 @@ layouts = st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :\t")])
 
 
 @given(st.lists(st.tuples(records, layouts, st.booleans()), max_size=12))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_the_compiled_pass_finds_what_parsing_finds(made) -> None:
     lines = [
         json.dumps(record, separators=layout, ensure_ascii=ascii_).encode() for record, layout, ascii_ in made

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.language.ast import Query, Search
 from tidemill.language.document import QUERY_KEYS, SEARCH_KEYS, query_from, search_from
@@ -48,7 +49,7 @@ def read_or_refused(text: str) -> None:
             assert reader(text_of(said)) == said
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(st.text(max_size=80))
 @example("WHERE ſ = 1")
 @example("SELECT K FROM ſelect")
@@ -58,7 +59,7 @@ def test_any_text(text):
     read_or_refused(text)
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(st.lists(st.sampled_from(WORDS), max_size=25), st.sampled_from(["", " ", "\n"]))
 def test_any_words(words, between):
     read_or_refused(between.join(words))
@@ -69,7 +70,7 @@ def test_what_is_mutated_is_valid():
     assert isinstance(parse_search(SEARCH), Search)
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(st.data())
 def test_mutated_texts(data):
     text = data.draw(st.sampled_from([QUERY, SEARCH]))
@@ -128,7 +129,7 @@ def documents(keys: tuple[str, ...]) -> st.SearchStrategy[dict[str, object]]:
     return st.fixed_dictionaries({}, optional={key: PARTS.get(key, JSON) for key in keys})
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(documents(QUERY_KEYS), documents(SEARCH_KEYS))
 def test_any_document(query, search):
     for reader, document in (
@@ -149,7 +150,7 @@ def test_any_document(query, search):
             assert reader(document_of(said)) == said
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text(max_size=60) | JSON.map(str))
 def test_any_json_text(text):
     for reader in (query_from, search_from):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.language.ast import (
     All,
@@ -130,7 +131,7 @@ def exactly(said: object) -> str:
     return repr(said)
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(QUERIES)
 def test_queries_come_back(query):
     assert parse(text_of(query)) == query
@@ -138,7 +139,7 @@ def test_queries_come_back(query):
     assert exactly(query_from(document_of(query))) == exactly(query)
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(SEARCHES)
 def test_searches_come_back(search):
     assert parse_search(text_of(search)) == search

@@ -10,8 +10,9 @@ import time
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.language.ast import All, Among, AnyOf, Compare, IsNull, Like, Literally, Not, Path
 from tidemill.language.like import like
@@ -135,7 +136,7 @@ def test_numbers_that_are_none_are_unknown():
 
 
 @given(st.text("ab%_\\", max_size=8), st.text("ab%_\\", max_size=8))
-@settings(max_examples=700, deadline=None)
+@examples(700)
 def test_like_is_what_the_pattern_says(pattern, text):
     if len(re.findall(r"\\*$", pattern)[0]) % 2:
         with pytest.raises(QueryError, match="open escape"):
@@ -236,7 +237,7 @@ def model(condition, values) -> int:
 
 
 @given(CONDITIONS, st.lists(SCALARS, max_size=3), st.lists(SCALARS, max_size=3))
-@settings(max_examples=700, deadline=None)
+@examples(700)
 def test_truth_is_that_of_the_model(condition, p, q):
     values = {"p": p, "q": q}
     expected = {YES: True, MAYBE: None, NO: False}[model(condition, values)]

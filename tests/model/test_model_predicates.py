@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.errors import InputError
@@ -226,7 +226,6 @@ def conditions(draw: st.DrawFn, depth: int = 3) -> str:
     return draw(st.sampled_from(["", "not "])) + "(" + word.join(inner) + ")"
 
 
-@settings(deadline=None)
 @given(conditions(), VALUES, VALUES)
 def test_logic_is_that_of_sql(text: str, a: int | None, b: int | None) -> None:
     """Against DuckDB, which reads the same words."""

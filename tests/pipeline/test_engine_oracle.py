@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.lake.table import Table
 from tidemill.mill import Mill
@@ -81,8 +82,8 @@ SHAPES = {
 EXACT = Context(prec=60)
 ON_SPARK = {"inline_bytes": 0}
 
-few = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(3)
+many = at_length(200)
 
 
 class Mills:
@@ -327,7 +328,7 @@ def test_generated_feeds_end_as_the_oracle_says(shape: str, mills: Mills, data: 
 
 
 @pytest.mark.parametrize("shape", ["requests", "nested"])
-@settings(few, max_examples=2)
+@examples(2)
 @given(data=st.data())
 def test_generated_feeds_end_as_the_oracle_says_with_every_kernel_on_spark(
     shape: str, mills: Mills, data: st.DataObject

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 from tests.pipeline.test_engine_oracle import rows_of
 
 from tidemill.accept import buffer
@@ -43,14 +44,8 @@ READINGS = OracleStream(
     tenant_value="one",
 )
 # without shrinking, which would take minutes: the soak does that
-few = settings(
-    max_examples=6,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(6, shrink=False)
+many = at_length(300)
 
 
 @dataclass(frozen=True)
@@ -243,7 +238,7 @@ def test_any_feed_meets_the_watermarks_that_the_oracle_says_at_length(
     played(plays, data, taken_back=taken_back)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(stream=streams(), fed=st.lists(slices, max_size=12))
 def test_the_ordering_in_memory_says_what_the_oracle_says(stream: OracleStream, fed: list[Slice]) -> None:
     stream = declared(stream)

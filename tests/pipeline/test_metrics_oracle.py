@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 from tests.pipeline.metrics_answers import agree_on_answers
 from tests.pipeline.metrics_playing import Metering, Projects, files
 
@@ -28,9 +29,9 @@ from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-few = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-fewer = settings(few, max_examples=2)
-many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(4)
+fewer = examples(2)
+many = at_length(300)
 STREAMS, FEEDS, SEEDS = metered_streams(), sensor_feeds(), st.integers(0, 2**32 - 1)
 Event = Literal["nothing", "tick", "settle", "die", "retract", "dying", "trails", "recover", "rebuild"]
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 from tests.pipeline.conftest import NOON, NewPlant, Plant, ndjson, request, slice_of
-from tests.pipeline.test_engine_oracle import FEEDS, SHAPES, Mills, cuts, few, many
+from tests.pipeline.test_engine_oracle import FEEDS, SHAPES, Mills, cuts, many
 from tests.pipeline.test_packing import CONFIG, lived, pack, rows, told
 from tests.pipeline.test_recover import assert_old_duplicates_are_seen, dump, forget, without
 from tests.pipeline.test_retract import Feeding, take_back
@@ -274,7 +275,7 @@ def packed_at_random(mills: Mills, shape: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("shape", ["requests", "processing"])
-@settings(few, max_examples=3)
+@examples(3)
 @given(data=st.data())
 def test_packs_change_nothing_that_the_oracle_says(shape: str, mills: Mills, data: st.DataObject) -> None:
     packed_at_random(mills, shape, data)

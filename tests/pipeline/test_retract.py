@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 from tests.pipeline.conftest import CONFIG, NOON, NewPlant, Plant, ndjson, request, slice_of, start_child
 from tests.pipeline.test_crash import as_left, assert_same, told
 from tests.pipeline.test_engine_oracle import (
@@ -22,7 +23,6 @@ from tests.pipeline.test_engine_oracle import (
     as_slice,
     cells_of,
     cuts,
-    few,
     many,
     rows_of,
 )
@@ -162,7 +162,7 @@ def taken_back(mills: Mills, shape: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("shape", ["requests", "processing"])
-@settings(few, max_examples=4)
+@examples(4)
 @given(data=st.data())
 def test_slices_taken_back_leave_what_the_oracle_says(shape: str, mills: Mills, data: st.DataObject) -> None:
     taken_back(mills, shape, data)

@@ -9,8 +9,9 @@ from random import Random
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 from tests.pipeline.windows_playing import STREAM, Projects
 
 from tidemill.model.time import HOUR, SECOND, Interval, parse_instant
@@ -20,8 +21,8 @@ from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rule
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-few = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(5)
+many = at_length(400)
 
 
 def usable(rules: OracleRules) -> bool:
@@ -210,7 +211,7 @@ def test_a_state_lost_on_the_way(
     play_forgetting(projects, script, seed, spark=spark)
 
 
-@settings(few, max_examples=2)
+@examples(2)
 @given(script=SCRIPTS)
 def test_all_of_it_on_spark(projects: Projects, spark: SparkSession, script: WindowScript) -> None:
     play_and_prove(projects, script, spark=spark, engine={"inline_bytes": 0})

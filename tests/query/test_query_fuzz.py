@@ -10,8 +10,9 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.errors import QueryError
 from tidemill.model.levels import level_for
@@ -80,19 +81,19 @@ def answered_or_refused(desk, text: str) -> None:
         assert outcome.position is None or 0 <= outcome.position <= len(text)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.text(max_size=80))
 def test_any_text(anything, text):
     answered_or_refused(anything, text)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
 def test_any_words(anything, words):
     answered_or_refused(anything, " ".join(words))
 
 
-@settings(max_examples=125, deadline=None)
+@examples(125)
 @given(
     st.lists(
         st.sampled_from(["count", "rate", "avg(price)", "sum(latency_ms)", "min(price)"]),
@@ -142,7 +143,7 @@ def plant(tmp_path_factory, kit):
     return kit.Desk(kit.Shelf(tmp_path_factory.mktemp("plant")).put(events))
 
 
-@settings(max_examples=125, deadline=None)
+@examples(125)
 @given(st.data(), st.sampled_from(sorted(OF_KINDS)), st.booleans())
 def test_any_clauses_of_any_kind(plant, data, metric, explain):
     items = data.draw(st.lists(st.sampled_from(OF_KINDS[metric]), min_size=1, max_size=3, unique=True))
@@ -192,7 +193,7 @@ DOCUMENT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(400)
 @given(DOCUMENT)
 def test_any_document(plant, document):
     for asked in (document, json.dumps(document)):
@@ -203,7 +204,7 @@ def test_any_document(plant, document):
         assert isinstance(outcome, Answer | Explanation) or outcome.hint
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(max_size=40).map(lambda text: "{" + text) | JSON.map(json.dumps))
 def test_any_text_that_could_be_a_document(plant, text):
     try:
@@ -311,7 +312,7 @@ def expected(events, keep, groups, span, interval, edges, fill) -> list[tuple]:
     return sorted(found, key=lambda row: [(value is None, value) for value in row[: 1 + len(keys)]])
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(120)
 @given(
     events=st.lists(EVENT, max_size=40),
     condition=st.sampled_from(sorted(CONDITIONS)),

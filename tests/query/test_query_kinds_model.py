@@ -8,8 +8,9 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.levels import level_for
 from tidemill.model.metrics import bounded, log_scaled, percentile
@@ -38,9 +39,7 @@ SIGHT = st.tuples(
     st.sampled_from(["NEW", "WORK", "DONE", None]),
     st.sampled_from(["acme", "umbra"]),
 )
-SETTINGS = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SETTINGS = examples(40)
 
 
 def exact(number: Fraction, digits: int) -> Decimal:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 from tests.pipeline.metrics_answers import agree_on_answers
 
 from tidemill.config import parse_project
@@ -22,8 +23,8 @@ from tidemill.testing.oracle import Landing
 from tidemill.testing.project import project_text
 from tidemill.testing.strategies_metrics import START, metered_streams, sensor_feeds
 
-some = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=3_000, deadline=None, suppress_health_check=list(HealthCheck))
+some = examples(12)
+many = at_length(3_000)
 
 
 class Shelf:

@@ -7,8 +7,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.predicates import (
     OPERATORS,
@@ -86,7 +87,7 @@ def columns_of(rows: list[Row]) -> Callable[[str], tuple[pa.Array, int]]:
     return lambda name: (one(found[name]), 0)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 @given(NODES, ROWS)
 @example(Compare("d", "<", Decimal("1e400")), [(None, Decimal(1), 1.0, None, None, None)])
 def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows: list[Row]) -> None:

@@ -18,8 +18,9 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config.stream import Csv
 from tidemill.model.errors import InputError
@@ -76,7 +77,7 @@ def test_lines_are_records_and_blank_ones_are_not(path: Path, codec: Codec, chun
     final=st.booleans(),
     chunk_bytes=st.integers(1, 64),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_ranges_of_a_file_own_each_record_once(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[bytes],
@@ -227,7 +228,7 @@ TEXT = st.characters(exclude_categories=["Cs"])
     st.lists(st.tuples(st.text(TEXT), st.text(TEXT)), max_size=20),
     st.integers(1, 50),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_csv_gives_back_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: Sequence[Sequence[str]], chunk_bytes: int
 ) -> None:

@@ -11,8 +11,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config import Limits, Stream
 from tidemill.model.deltas import Op
@@ -208,7 +209,7 @@ def deltas(draw: st.DrawFn) -> bytes:
     return spelled
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@examples(300)
 @given(st.lists(deltas(), min_size=1, max_size=8))
 @example([record(op="scale", values=[1e308, -1e308, 5e-324, 0])])
 def test_both_ways_agree_on_every_record(records: list[bytes]) -> None:

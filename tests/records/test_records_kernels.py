@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.errors import InputError
 from tidemill.model.time import format_instant, parse_instant
@@ -19,7 +20,7 @@ from tidemill.records.hashing import SEED_SECOND_LANE, SEED_TENANT, hash_bytes, 
 from tidemill.records.scan import FRACTION, INTEGER, STRING
 from tidemill.records.split import split_array, split_lines
 
-seeded = settings(max_examples=150, deadline=None, derandomize=True)
+seeded = examples(150)
 SPACE = b" \t\n\r"
 
 

@@ -11,8 +11,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill import eventtime
 from tidemill.config import Limits, Stream
@@ -69,8 +70,8 @@ ISO_BACK = replace(
     time_type="iso8601",
 )
 STREAMS = [BUNDLES, DEEPER, FALLING_BACK, ISO_BACK]
-few = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(20)
+many = at_length(500)
 by_name = pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
 
 

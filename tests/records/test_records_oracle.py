@@ -10,8 +10,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.config import Limits, Stream
 from tidemill.model.time import DAY, HOUR
@@ -113,8 +114,8 @@ STREAMS = [
     replace(TYPED, name="roomy", skew_past=2 * DAY, skew_future=None, depth=512, record_bytes=1 << 20),
 ]  # fmt: skip
 by_name = pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
-few = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(6)
+many = at_length(1500)
 
 Verdict = tuple[object, ...]
 """("refused", reason), or everything the engine keeps of a valid record but its content hash."""
@@ -314,7 +315,7 @@ def scanned(record: bytes) -> int | None:
     return int(found.content[0]) if found.proven[0] else None
 
 
-@settings(few, max_examples=150)
+@examples(150)
 @given(first=OBJECTS, second=OBJECTS, seed=st.integers(0, 2**32 - 1))
 @example(first=[], second={}, seed=0)
 @example(first=[[]], second=[], seed=0)

@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.lake.parts import write_part
 from tidemill.model.levels import LEVELS
@@ -109,8 +110,8 @@ STATE_CELLS = st.lists(
     ),
     max_size=20,
 )
-seeded = settings(max_examples=20, deadline=None, derandomize=True)
-seeded_few = settings(seeded, max_examples=8)  # of what takes long
+seeded = examples(20)
+seeded_few = examples(8)  # of what takes long
 
 
 def text(values: Sequence[str | None]) -> pa.DictionaryArray:

@@ -8,8 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.levels import LEVELS
 from tidemill.model.metrics import Bins, MetricKind, log_scaled, percentile
@@ -24,7 +25,7 @@ INT64 = st.one_of(
     st.builds(lambda bits, off: max(LEAST, off - 2**bits), st.integers(0, 63), st.integers(-2, 2)),
 )
 ACCURACIES = [Decimal("0.0005"), Decimal("0.01"), Decimal("0.05"), Decimal("0.5")]
-seeded = settings(max_examples=150, deadline=None, derandomize=True)
+seeded = examples(150)
 
 
 @seeded

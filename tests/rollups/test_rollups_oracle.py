@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.config import Stream, parse_project
 from tidemill.model.levels import BASE, LEVELS
@@ -30,8 +31,8 @@ from tidemill.testing.project import project_text
 from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
 from tidemill.testing.strictjson import Number
 
-some = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
+some = examples(40)
+many = at_length(20_000)
 TEXT = pa.dictionary(pa.int32(), pa.string())
 COLUMNS = {"string": TEXT, "integer": pa.int64(), "boolean": pa.bool_()}
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.metrics import OTHER, MetricKind
 from tidemill.model.predicates import parse_predicate
@@ -147,7 +148,7 @@ came_many = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(came_many, st.integers(1, 5), st.integers(1, 5))
 def test_any_cut_into_batches_gives_the_roster_of_the_ledger(
     rows: list[tuple[int, str | None, int | None, str]], limit: int, cut: int

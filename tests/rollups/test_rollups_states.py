@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.levels import BASE
 from tidemill.model.metrics import CHANGE, NONE_STATE, MetricKind, TransitionRule
@@ -264,7 +265,7 @@ def many_seen(draw: st.DrawFn) -> list[Seen]:
     return draw(st.permutations(rows))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(many_seen(), st.sampled_from([RULES, LOCAL]), st.integers(0, 2))
 def test_cells_are_what_the_rules_say(
     seen: list[Seen], rules: tuple[TransitionRule, ...], dimensions: int
@@ -273,7 +274,7 @@ def test_cells_are_what_the_rules_say(
     assert counts_of(state_cells(metric, observations_of(metric, seen))) == naive(metric, seen)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(many_seen(), st.sampled_from([RULES, LOCAL]), st.lists(st.integers(0, 40), max_size=5))
 def test_contributions_of_batches_cut_anywhere_add_up(
     seen: list[Seen], rules: tuple[TransitionRule, ...], cuts: list[int]
@@ -307,7 +308,7 @@ def naive_touched(metric: Metric, seen: Sequence[Seen]) -> set[tuple[int, int]]:
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(many_seen(), st.sampled_from([RULES, LOCAL]), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_touched_tiles_do_not_depend_on_batches(
     seen: list[Seen], rules: tuple[TransitionRule, ...], slices: int, chance: random.Random

@@ -9,7 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.language.ast import (
@@ -101,7 +101,6 @@ def naive(payloads: Sequence[str], condition: Condition) -> list[bool]:
     return [judged(payload) for payload in payloads]
 
 
-@settings(deadline=None)
 @given(st.lists(records, max_size=8), st.lists(conditions, min_size=1, max_size=4))
 def test_a_condition_over_entries_is_its_truth_over_the_payloads(
     found: list[dict[str, object]], asked: list[Condition]
@@ -112,7 +111,6 @@ def test_a_condition_over_entries_is_its_truth_over_the_payloads(
         assert matcher.rows(condition).tolist() == naive(payloads, condition)
 
 
-@settings(deadline=None)
 @given(st.lists(records, max_size=8))
 def test_entries_are_what_a_walk_through_the_json_finds(found: list[dict[str, object]]) -> None:
     payloads = [spelled(record) for record in found]
@@ -146,7 +144,6 @@ def test_entries_are_what_a_walk_through_the_json_finds(found: list[dict[str, ob
         assert entries == walked
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(NUMBERS) | st.decimals(allow_nan=False, allow_infinity=False).map(str), max_size=12

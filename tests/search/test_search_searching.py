@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 from tests.search.search_playing import NOON, PATHS, Plant, event, ids
 
 from tidemill.engine import Engine
@@ -149,7 +150,7 @@ def pages(made: Plant, text: str, size: int, between: list[list[dict[str, object
     return found
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=14),
     st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), max_size=3),

@@ -9,7 +9,7 @@ from itertools import product
 import jsonschema_rs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tests.hypothesis_settings import examples
 
 ENDLESS = "/v1/events"  # a stream of events: it does not end
 
@@ -91,8 +92,8 @@ def test_every_media_type_that_is_read_is_described(still, document):
     assert listed - others == set(content)
 
 
-@pytest.mark.parametrize("examples", [5, pytest.param(200, marks=pytest.mark.soak)])
-def test_what_it_answers_is_what_it_says(still, examples):
+@pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.soak)])
+def test_what_it_answers_is_what_it_says(still, count):
     """Requests that nobody thought of, over the real connection: none is a fault of the server, and each
     answer has a status, a media type, headers and a shape that are declared."""
     load_all_checks()
@@ -111,7 +112,7 @@ def test_what_it_answers_is_what_it_says(still, examples):
         for result, mode in product(schema.get_all_operations(), GenerationMode):
             operation = result.ok()
             try:
-                _holds(operation, mode, examples, real, statuses[operation.label])
+                _holds(operation, mode, count, real, statuses[operation.label])
             except Unsatisfiable:  # nothing can be wrong with a request that takes nothing
                 continue
             except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all operations are told of
@@ -120,16 +121,9 @@ def test_what_it_answers_is_what_it_says(still, examples):
     assert {200, 400, 404} <= set().union(*statuses.values())
 
 
-def _holds(operation, mode, examples, real, statuses) -> None:
+def _holds(operation, mode, count, real, statuses) -> None:
     @given(case=operation.as_strategy(generation_mode=mode), known=st.booleans(), data=st.data())
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.explicit, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @examples(count, shrink=False)
     def holds(case, known, data):
         if known:  # what is there is found by chance only
             case.path_parameters.update(

@@ -470,6 +470,24 @@ def test_an_idle_source_leaves_before_a_slice_that_arrives_later_meets_the_water
     assert moment(pipe.watermark) == 25
 
 
+def test_what_an_idle_source_held_back_comes_out_before_late_rows_of_the_same_slice_replace_it() -> None:
+    """The slice that finds a source idle moves the watermark, then its own late row counts."""
+    declared = spec("count", count=2, late=LatePolicy.REEMIT, max_lateness=60 * SECOND)
+    pipe = Pipeline(declared, 0, idle_timeout=60 * SECOND)
+    pipe.slice(batch((5, 1)), source="slow", arrival=100 * SECOND)
+    assert pipe.slice(batch((10, 2), (20, 4), (30, 8)), source="fast", arrival=101 * SECOND) == []
+    emitted = pipe.slice(batch((7, 16)), source="fast", arrival=170 * SECOND)
+    assert [(each.result.start, each.revision, each.withdrawn) for each in emitted] == [
+        (5 * SECOND, 1, False),
+        (20 * SECOND, 1, False),
+        (5 * SECOND, 2, False),
+        (10 * SECOND, 1, False),
+        (20 * SECOND, 2, True),
+    ]
+    out, heir, gone = emitted[1], emitted[3], emitted[4]
+    assert (heir.supersedes, gone.superseded_by) == ((out.window_id,), heir.window_id)
+
+
 def test_a_full_buffer_moves_the_watermark() -> None:
     pipe = Pipeline(TEN, HOUR, max_bytes=20)  # a row takes 10
     assert pipe.slice(batch((1, 1), (12, 2))) == []

@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.model.streaming import (
     Fate,
@@ -25,8 +26,8 @@ from tidemill.streaming.operators import Emitted, Pipeline, ProcessingPipeline, 
 from tidemill.testing.strategies_streaming import SCALES, StreamingCase, streaming_cases
 from tidemill.testing.streaming import StreamingOracle, StreamingRow, StreamingSlice, meet, same_results
 
-quick = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-long = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+quick = examples(200)
+long = at_length(10_000)
 
 
 class Standing:
@@ -38,7 +39,6 @@ class Standing:
         self.last: dict[tuple[str, tuple[object, ...]], Emitted] = {}
 
     def read(self, emitted: Iterable[Emitted]) -> None:
-        known = {name for name, _ in self.last}
         for each in emitted:
             name = (each.window_id, each.result.group)
             before = self.last.get(name)
@@ -55,7 +55,7 @@ class Standing:
             if not self.stops and self.spec.late is not LatePolicy.REEMIT:
                 assert each.revision == 1, "only late rows change what is out"
             assert (each.trigger is Trigger.LATE) <= (self.spec.late is LatePolicy.REEMIT)
-            assert set(each.supersedes) <= known
+            assert set(each.supersedes) <= {window for window, _ in self.last}, "it replaces what was out"
             self.last[name] = each
 
     def results(self) -> list[WindowResult]:

@@ -11,8 +11,9 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config.stream import Stream
 from tidemill.model.predicates import parse_predicate
@@ -36,7 +37,7 @@ STREAM = Stream.model_validate(
     }
 )
 SCALES = {"d": 3}
-seeded = settings(max_examples=200, deadline=None, derandomize=True)
+seeded = examples(200)
 
 Plain = str | int | float | bool | Decimal | None
 

@@ -9,15 +9,16 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.predicates import parse_predicate
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.streaming.assign import Assigned, assign
 
 CODED = pa.dictionary(pa.int32(), pa.string())
-seeded = settings(max_examples=150, deadline=None, derandomize=True)
+seeded = examples(150)
 
 Row = tuple[str, int, str | None, int | None]  # tenant, at, b, a
 Window = tuple[int, int, int, bool, list[int]]  # start, end, ordinal, closed, rows
@@ -288,7 +289,7 @@ SEQUENTIAL = st.one_of(
 )
 
 
-@settings(seeded, max_examples=500)
+@examples(500)
 @given(SEQUENTIAL, ROWS, WATERMARKS, st.booleans())
 def test_windows_that_follow_from_rows_are_those_found_one_by_one(
     spec: WindowSpec, rows: list[Row], watermark: int | None, flush: bool

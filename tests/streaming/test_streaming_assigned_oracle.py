@@ -7,7 +7,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.config.stream import Stream
 from tidemill.config.windowing import WindowDeclaration, spec_of
@@ -100,20 +101,20 @@ def check(case: StreamingCase) -> None:
                 assert same(each, row[f"a.{each.name}"], result.values[each.name]), each
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150)
 @given(streaming_cases())
 def test_assigned_and_aggregated_rows_are_what_the_oracle_says(case: StreamingCase) -> None:
     check(case)
 
 
 @pytest.mark.soak
-@settings(max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
+@at_length(5_000)
 @given(streaming_cases(max_slices=20))
 def test_assigned_and_aggregated_rows_are_what_the_oracle_says_at_length(case: StreamingCase) -> None:
     check(case)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(100)
 @given(streaming_cases(max_slices=1, max_rows=1))
 def test_a_declaration_of_a_random_window_is_read_as_that_window(case: StreamingCase) -> None:
     declared = WindowDeclaration.model_validate(declaration(case.spec))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
+from tests.hypothesis_settings import at_length, examples
 from tests.streaming.conftest import NewRows, Rows, summed
 from tests.streaming.streaming_playing import ALL, CALM, Projects, Script, scripts
 
@@ -22,14 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # without shrinking, which would take minutes: the soak does that
-few = settings(
-    max_examples=3,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-many = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+few = examples(3, shrink=False)
+many = at_length(400)
 SCRIPTS = scripts()
 
 
@@ -235,7 +230,7 @@ def test_whatever_happens_in_several_buckets(
     play(projects, script, ALL)
 
 
-@settings(few, max_examples=1)
+@examples(1, shrink=False)
 @given(script=scripts(max_slices=3))
 def test_on_spark(projects: Projects, spark: SparkSession, buckets: None, script: Script) -> None:
     play(projects, script, ALL, spark=spark, engine={"inline_bytes": 0})

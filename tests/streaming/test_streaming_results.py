@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config import Stream
 from tidemill.lake.parts import read_footer
@@ -456,7 +457,7 @@ def computations(draw: st.DrawFn) -> list[list[Result]]:
 TRIGGERS = st.sampled_from([Trigger.WATERMARK, Trigger.STOP])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rounds=computations(), triggers=st.lists(TRIGGERS, min_size=5, max_size=5), data=st.data())
 def test_what_stands_is_what_was_computed_last(
     rounds: list[list[Result]], triggers: list[Trigger], data: st.DataObject
@@ -501,7 +502,7 @@ def check_links(table: pa.Table) -> None:
     assert all(found == list(range(1, len(found) + 1)) for found in revisions.values())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     results=st.lists(
         st.builds(

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.accept.tables import RAW
 from tidemill.config import Stream
@@ -311,7 +312,7 @@ slices = st.none() | st.tuples(intervals, st.lists(st.sets(st.sampled_from(["s1"
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     rows=raws,
     late=lates,
@@ -365,7 +366,7 @@ def key_of(spec: WindowSpec, row: Row) -> Key:
     return row.tenant, tuple(found)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     rows=raws,
     late=lates,

@@ -12,8 +12,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config import load_project
 from tidemill.model.errors import ConfigError
@@ -35,7 +36,7 @@ from tidemill.testing.oracle import Dimensions, Landing
 from tidemill.testing.project import project_text
 from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
 
-quick = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+quick = examples(30)
 ALWAYS = Interval(MIN_INSTANT, MAX_INSTANT)
 BUCKET = align(START, 5 * SECOND)
 

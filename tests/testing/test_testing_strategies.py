@@ -7,8 +7,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.levels import LEVELS, below
 from tidemill.model.slices import Outcome, Reject
@@ -48,7 +49,7 @@ STREAMS = [
     replace(NESTED, time_type="unixtimestamp_ns", identity=("part",)),
     replace(NESTED, time_type="unixtimestamp_s", fields={**NESTED.fields, "meta.at": OracleField("string")}),
 ]
-quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+quick = examples(25)
 
 
 def landed(feed: list[Landing], stream: OracleStream = REQUESTS) -> Oracle:
@@ -89,7 +90,7 @@ def test_every_outcome_and_reason_turns_up() -> None:
     seen: Counter[str] = Counter()
     stream = STREAMS[0]
 
-    @settings(quick, max_examples=50, derandomize=True, database=None)
+    @examples(50)
     @given(feeds(stream))
     def collect(feed: list[Landing]) -> None:
         total = landed(feed, stream).total()

@@ -9,8 +9,9 @@ from fractions import Fraction
 from math import inf, nan
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.predicates import parse_predicate
 from tidemill.model.streaming import (
@@ -28,7 +29,7 @@ from tidemill.testing import StreamingOracle, StreamingRow, StreamingSlice, meet
 from tidemill.testing.strategies_streaming import SCALES, StreamingCase, records, renamed, streaming_cases
 from tidemill.testing.streaming import aggregated, nearest_root, truth
 
-quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+quick = examples(100)
 SUM = (Aggregate("total", Function.SUM, "a", "integer"),)
 
 
@@ -279,7 +280,7 @@ def test_records_of_a_case_say_what_its_rows_say(case: StreamingCase) -> None:
 def test_cases_are_of_every_kind_and_rich_in_late_rows() -> None:
     seen: Counter[object] = Counter()
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @examples(300)
     @given(streaming_cases())
     def look(case: StreamingCase) -> None:
         oracle = StreamingOracle(case.spec, SCALES)

@@ -9,8 +9,9 @@ from decimal import Decimal
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import set_hash
@@ -19,7 +20,7 @@ from tidemill.testing import READINGS, Land, OracleRules, OracleWindow, Retract,
 from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 from tidemill.testing.windows import dataset_columns
 
-quick = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+quick = examples(50)
 NEW_YEAR = parse_instant("2024-01-01T00:00:00Z")
 STRICT = OracleRules(HOUR, stc=HOUR)
 
@@ -383,7 +384,7 @@ def test_every_situation_turns_up_in_generated_scripts() -> None:
     wanted += ["withdrawn", "renamed", "again", "rows", "no rows", "outside", "undeclared"]
     wanted += ["covered but empty", "duplicate", "conflict", "rejected", "retracted"]
     for number in range(10):  # what is generated also depends on which modules are loaded
-        once = settings(quick, max_examples=150, database=None)(given(window_scripts())(collect))
+        once = examples(150)(given(window_scripts())(collect))
         seed(number)(once)()
         if all(seen[what] for what in wanted):
             break

@@ -9,8 +9,9 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import examples
 
 from tidemill.config import Stream
 from tidemill.model.errors import StorageError
@@ -114,7 +115,7 @@ def assert_as_the_model_says(records: list[str]) -> None:
     assert {name: rows.tolist() for name, rows in read.misfits} == wrong
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150)
 @given(st.data())
 def test_every_spelling_of_every_type_is_read_as_the_model_reads_it(data: st.DataObject) -> None:
     random = Random(data.draw(st.integers(0, 2**32)))

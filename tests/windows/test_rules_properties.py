@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.hypothesis_settings import at_length, examples
 
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval, align
@@ -19,8 +20,8 @@ from tidemill.testing import windows as naive
 from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 from tidemill.windows.rules import WindowRules, admit, is_complete, is_final, judge, readiness, windows_of
 
-quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-scripted = settings(quick, max_examples=50)
+quick = examples(100)
+scripted = examples(50)
 
 
 # --- members made at random, on a grid so small that everything touches everything ------------------
@@ -172,7 +173,7 @@ def test_time_changes_the_answer_only_when_it_was_said_to(case: Case) -> None:
         assert readiness(case.window, case.members, case.rules, told.check_at).reason != told.reason
 
 
-@settings(quick, max_examples=60)  # most cases are not final
+@examples(60)  # most cases are not final
 @given(cases(), cases())
 def test_once_final_nothing_that_arrives_changes_what_is_used(case: Case, more: Case) -> None:
     case = case._replace(now=case.window.end + case.rules.stc + case.rules.max_lateness + 1)
@@ -337,7 +338,7 @@ def test_through_any_script_the_rules_say_what_the_oracle_says(script: WindowScr
 
 
 @pytest.mark.soak
-@settings(quick, max_examples=5000)
+@at_length(5000)
 @given(window_scripts(around=(FIRST_ARRIVAL, 0), max_acts=30))
 def test_through_any_script_the_rules_say_what_the_oracle_says_at_length(script: WindowScript) -> None:
     Kept(script.rules).play(script.acts)
