@@ -4,17 +4,31 @@ Looks only: nothing here writes to the warehouse or the state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.ingest.declarations import Declaration
+from tidemill.ingest.expiries import RAW
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.errors import InputError
-from tidemill.model.time import Interval
-from tidemill.query import Answer, Arrivals, Explanation, NoRollups, Querier, SnapshotSource
+from tidemill.model.metrics import DeclaredMetric
+from tidemill.model.names import ROLLUPS
+from tidemill.model.time import MAX_INSTANT, Interval
+from tidemill.query import (
+    Answer,
+    Arrivals,
+    Available,
+    Explanation,
+    NoRollups,
+    Outdated,
+    Querier,
+    SnapshotSource,
+)
 from tidemill.query.pending import arrivals_of
 from tidemill.query.source import Source
 from tidemill.query.tenants import tenant_for
+from tidemill.rollups.spec import declared_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +81,36 @@ def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> 
     under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state)
     act = under_way.act if under_way is not None else None
     return arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
+
+
+def available(mill: Mill, stream: str) -> Available:
+    """From when on there is what answers about the stream are made of, and which metrics are not built."""
+    gone = mill.expiries.horizons(stream)
+    levels = {name.removeprefix(ROLLUPS): at for name, at in gone.items() if name.startswith(ROLLUPS)}
+    declared = declared_metrics(mill.project.stream(stream))
+    return Available(levels, gone.get(RAW), outdated(mill.declarations.of(stream), declared))
+
+
+def outdated(
+    known: Sequence[Declaration], declared: Mapping[str, DeclaredMetric]
+) -> dict[str, list[Outdated]]:
+    """By metric: rows that were made for an earlier declaration of it, and what they lack."""
+    if not known:
+        return {}
+    found: dict[str, list[Outdated]] = {}
+    for name, metric in declared.items():
+        eras = [(MAX_INSTANT, known[-1].metrics.get(name), False)]  # what the next round will make again
+        earlier = (None, *(line.metrics.get(name) for line in known))
+        eras += [
+            (line.sealed, before, True)
+            for line, before in zip(known, earlier, strict=False)
+            if line.sealed is not None
+        ]
+        for until, before, sealed in eras:
+            lacks = metric.lacking(before)
+            if lacks is None or lacks:
+                found.setdefault(name, []).append(Outdated(until, lacks, sealed))
+    return found
 
 
 def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:

@@ -19,6 +19,7 @@ from tidemill import chaining, given, rounds
 from tidemill.config import Project
 from tidemill.faults import Round, StreamFault
 from tidemill.ingest.adopt import has_landings
+from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
 from tidemill.lake.looking import Looks
@@ -98,6 +99,7 @@ class Mill:
         self._spark = spark
         self.landing = Landing(project.warehouse, state)
         self.expiries = ExpiryLog(project.warehouse)
+        self.declarations = DeclarationLog(project.warehouse)
         self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
         self.looks = Looks(project.warehouse)
         self.unrecorded_faults: dict[str, StreamFault] = {}

@@ -168,13 +168,27 @@ def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
         acceptor.finish()
         return StreamTick(stream.name, batch)
     mill.progress(stream.name, "tiles", 0.0)
+    was = roller.declared_before
     tiles = roller.refresh(fresh)
+    _record_declaration(mill, stream, now, was_current=was == roller.spec.declared)
     mill.progress(stream.name, "tiles", 1.0)
     acceptor.finish()
     merged = merge_runs(acceptor)
     roller.chronicle.tidy()
     tidy((acceptor.raw, acceptor.quarantine, roller.table), mill.project.engine.keep_replaced, now)
     return StreamTick(stream.name, batch, tiles, len(merged))
+
+
+def _record_declaration(mill: Mill, stream: Stream, now: int, *, was_current: bool) -> None:
+    """All tiles that raw is there for are made for the metrics as they are declared now. A warehouse that
+    has no log of that yet begins one; all that it holds is taken to be current if the state says so."""
+    from tidemill.rollups.spec import declared_metrics
+
+    log, metrics = mill.declarations, declared_metrics(stream)
+    known = log.of(stream.name)
+    if metrics or known:
+        sealed = None if was_current and not known else mill.expiries.seal(stream.name)
+        log.built(stream.name, metrics, sealed, now)
 
 
 def index(mill: Mill, stream: Stream, now: int) -> Indexed | None:

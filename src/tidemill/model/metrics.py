@@ -39,6 +39,26 @@ class Policy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredMetric:
+    """How a metric is declared, as far as it decides what its rows hold."""
+
+    core: str  # a hash of what decides every one of its numbers
+    columns: frozenset[str]  # dimensions and measures that it keeps beside that, with their types
+
+    def lacking(self, earlier: DeclaredMetric | None) -> frozenset[str] | None:
+        """What rows that were made for an earlier declaration do not have; None: none of them is right."""
+        return None if earlier is None or earlier.core != self.core else self.columns - earlier.columns
+
+
+def dimension_id(column: str, kind: str) -> str:
+    return f"{column}:{kind}"
+
+
+def measure_id(column: str, kind: str, scale: int) -> str:
+    return f"{column}:{kind}:{scale}"
+
+
+@dataclass(frozen=True, slots=True)
 class TransitionRule:
     """Which changes of an object's state are counted, and from where.
 

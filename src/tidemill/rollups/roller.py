@@ -164,6 +164,11 @@ class Roller:
         both = {start: tiles.get(start, none) | touched.get(start, none) for start in {*tiles, *touched}}
         return Fresh(both, folder)
 
+    @property
+    def declared_before(self) -> str | None:
+        """The hash of the declarations that all tiles were last made for; None: nobody knows."""
+        return self.state.marks(self.stream.name).get(DECLARED)
+
     def refresh(self, fresh: Fresh | None = None) -> list[Rebuilt]:
         """Build every stale tile, oldest first, each level from the one below."""
         if not self.spec.metrics:

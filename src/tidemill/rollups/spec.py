@@ -10,10 +10,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemill.config import Histogram, Kept, State, Stream
+from tidemill.config import Counter, Histogram, Kept, State, Stream
 from tidemill.config.metrics import filter_of
 from tidemill.lake.table import Table
-from tidemill.model.metrics import Bins, MetricKind, TransitionRule
+from tidemill.model.metrics import (
+    Bins,
+    DeclaredMetric,
+    MetricKind,
+    TransitionRule,
+    dimension_id,
+    measure_id,
+)
 from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
 from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
 from tidemill.model.predicates import Predicate
@@ -174,6 +181,36 @@ def declared_as(stream: Stream) -> str:
         "fields": {name: [stream.fields[name].type, stream.fields[name].scale] for name in used},
     }
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def declared_metrics(stream: Stream) -> dict[str, DeclaredMetric]:
+    """Each metric as it is declared: by itself, so that a change of one says nothing of the others."""
+    return {name: _declared_metric(stream, metric) for name, metric in stream.kept_metrics.items()}
+
+
+def _declared_metric(stream: Stream, metric: Kept) -> DeclaredMetric:
+    """Rows are added up over dimensions that a query does not name, so those can come and go; but where keys
+    are limited or states followed, each dimension decides what all rows hold."""
+    whole = metric.max_cardinality is not None or isinstance(metric, State)
+    dimensions = () if whole else metric.dimensions
+    measures = metric.numbers if isinstance(metric, Counter) and not whole else ()
+    condition = filter_of(metric)
+    decisive = dict.fromkeys(condition.columns if condition is not None else ())
+    decisive |= dict.fromkeys({*metric.dimensions, *metric.numbers} - {*dimensions, *measures})
+    if isinstance(metric, State):
+        decisive |= dict.fromkeys((metric.object, metric.state))
+    apart = set() if whole else {"dimensions", "measures"}
+    said = {
+        "metric": metric.model_dump(mode="json", by_alias=True, exclude={"policy", *apart}),
+        "fields": {path: [stream.fields[path].type, stream.fields[path].scale] for path in decisive},
+    }
+    core = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+    columns = [dimension_id(column_name(path), stream.fields[path].type) for path in dimensions]
+    columns += [
+        measure_id(column_name(path), stream.fields[path].type, stream.fields[path].scale or 0)
+        for path in measures
+    ]
+    return DeclaredMetric(core, frozenset(columns))
 
 
 def _metric(stream: Stream, name: str, metric: Kept) -> Metric:

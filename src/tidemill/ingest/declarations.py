@@ -1,0 +1,80 @@
+"""The log of declarations `slices/declarations.ndjson`: one durable line for each time that the rollups of a
+stream were made for metrics declared otherwise than before.
+
+Tiles that raw is gone for stay as they were made then; the log says for which declarations that was, so that
+an answer can say from when on a metric counts. Lines are never removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.ingest.lines import LineFile
+from tidemill.model.metrics import DeclaredMetric
+
+NAME: Final = "declarations.ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """From then on all tiles are made for these metrics, but those before `sealed`, which raw is gone for."""
+
+    stream: str
+    metrics: Mapping[str, DeclaredMetric]
+    sealed: int | None
+    at: int
+
+
+class DeclarationLog:
+    """The log of one warehouse. What it says is read again only when the file has changed."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._file = LineFile(warehouse, NAME, _parse)
+        self._known: Mapping[str, Sequence[Declaration]] = {}
+        self._seen: tuple[int, int] | None = None
+
+    def of(self, stream: str) -> Sequence[Declaration]:
+        """Those of a stream, in order; the last one is what its tiles are made for."""
+        try:
+            found = self._file.path.stat()
+        except FileNotFoundError:
+            return ()
+        if (seen := (found.st_size, found.st_mtime_ns)) != self._seen:
+            known: dict[str, list[Declaration]] = {}
+            for line in self._file.all():
+                known.setdefault(line.stream, []).append(line)
+            self._known, self._seen = known, seen
+        return self._known.get(stream, ())
+
+    def built(self, stream: str, metrics: Mapping[str, DeclaredMetric], sealed: int | None, now: int) -> None:
+        """All tiles that can be are made for these metrics; nothing happens when they were before."""
+        known = self.of(stream)
+        if known and known[-1].metrics == metrics:
+            return
+        with self._file.locked():
+            self._file.repaired_tail()
+            line = _text(Declaration(stream, metrics, sealed, now))
+            self._file.append(line, "record the declaration")
+
+
+def _text(of: Declaration) -> bytes:
+    metrics = {name: [metric.core, sorted(metric.columns)] for name, metric in of.metrics.items()}
+    said = {"stream": of.stream, "metrics": metrics, "sealed": of.sealed, "at": of.at}
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _parse(text: bytes) -> Declaration | None:
+    try:
+        said = json.loads(text)
+        metrics = {
+            str(name): DeclaredMetric(str(core), frozenset(map(str, columns)))
+            for name, (core, columns) in said["metrics"].items()
+        }
+        sealed = None if said["sealed"] is None else int(said["sealed"])
+        return Declaration(str(said["stream"]), metrics, sealed, int(said["at"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
