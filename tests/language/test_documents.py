@@ -6,9 +6,9 @@ import json
 from decimal import Decimal
 
 import pytest
+from tests.language.language_documenting import document_of
 
 from tidemill.language.document import query_from, search_from
-from tidemill.language.documented import document_of
 from tidemill.language.parse import parse, parse_search
 from tidemill.language.written import text_of
 from tidemill.model.errors import QueryError
@@ -98,6 +98,12 @@ def test_numbers_are_what_was_written():
     assert value.value == Decimal("0.1")
 
 
+OPERATORS = (
+    "operators: =, !=, <, <=, >, >=, in, not_in, like, not_like, ilike, not_ilike, between, not_between, "
+    "is_null, is_not_null"
+)
+
+
 def with_(**parts: object) -> dict[str, object]:
     return {"select": ["count"], "from": "requests", **parts}
 
@@ -108,7 +114,7 @@ def with_(**parts: object) -> dict[str, object]:
         ([], "query", "give an object"),
         ({"from": "requests"}, "query", "give 'select'"),
         ({"select": ["count"]}, "query", "give 'from'"),
-        (with_(filter=1), "query, /filter", "keys: select, from, where"),
+        (with_(filters=1), "query, /filters", "keys: select, from, where"),
         (with_(select="count"), "query, /select", "give a list"),
         (with_(select=[]), "query, /select", "give 1 to 1000"),
         (with_(select=["count", 5]), "query, /select/1", 'give a value such as "count"'),
@@ -122,7 +128,7 @@ def with_(**parts: object) -> dict[str, object]:
         (
             with_(where={"and": [{"field": "a", "op": "~", "value": 1}]}),
             "query, /where/and/0/op",
-            "operators: =, !=, <, <=, >, >=, in, not_in, like, not_like, is_null, is_not_null",
+            OPERATORS,
         ),
         (with_(where={"not": {"field": "a", "op": "="}}), "query, /where/not", "'=' needs 'value'"),
         (
@@ -161,11 +167,11 @@ def with_(**parts: object) -> dict[str, object]:
         ),
         (with_(where={"field": "a", "op": "=", "value": "\0"}), "query, /where/value", "remove it"),
         (with_(between=["2024-01-01"]), "query, /between", "give [start, end]"),
-        (with_(between=["2024-01-01", 5]), "query, /between/1", "give an instant as a string"),
+        (with_(between=["2024-01-01", 5]), "query, /between/1", "epoch numbers are seconds"),
         (with_(between=["2024-01-02", "2024-01-01"]), "query, /between/1", "start <= end"),
         (with_(between=["soon", "2024-01-01"]), "query, /between/0", "use RFC 3339"),
         (with_(since="2h", between=["2024-01-01", "2024-01-02"]), "query, /since", "give one of"),
-        (with_(since=5), "query, /since", "give a duration"),
+        (with_(since=5), "query, /since", "epoch numbers are seconds"),
         (with_(interval="5x"), "query, /interval", "use 250ms"),
         (with_(interval="5s", rollup="1m"), "query, /interval", "give one of"),
         (with_(group_by="api"), "query, /group_by", "give a list"),
@@ -177,6 +183,20 @@ def with_(**parts: object) -> dict[str, object]:
         (with_(limit=-1), "query, /limit", "from 0 to"),
         (with_(limit=True), "query, /limit", "from 0 to"),
         (with_(explain="yes"), "query, /explain", "use true or false"),
+        (with_(offset=-1), "query, /offset", "from 0 to"),
+        (with_(having="count"), "query, /having", "expected one of = != < <= > >="),
+        (with_(having=5), "query, /having", "give a value as a string"),
+        (with_(timezone=5), "query, /timezone", "the name of a time zone"),
+        (with_(week_start="noday"), "query, /week_start", "use one of monday, tuesday"),
+        (with_(origin="now"), "query, /origin", "give an instant"),
+        (with_(origin=True), "query, /origin", "give an instant"),
+        (with_(since="soon"), "query, /since", "a duration such as 90m"),
+        (
+            with_(where={"field": "a", "op": "between", "values": [1]}),
+            "query, /where/values",
+            "give [low, high]",
+        ),
+        (with_(where={"field": "a", "op": "between", "values": [1, "x"]}), "query, as text", "two numbers"),
         ("{", "query", "give one JSON object"),
         ("[" * 100_000, "query", "50 conditions inside each other"),
         ('{"select": ["count"], "from": "r", "limit": NaN}', "query", "use a number"),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.hypothesis_settings import examples
+from tests.language.language_documenting import document_of
 
 from tidemill.language.ast import Query, Search
 from tidemill.language.document import QUERY_KEYS, SEARCH_KEYS, query_from, search_from
-from tidemill.language.documented import document_of
 from tidemill.language.parse import parse, parse_search
 from tidemill.language.written import text_of
 from tidemill.model.errors import QueryError
@@ -20,7 +20,9 @@ WORD_TEXT = """
 SELECT count FROM requests WHERE BETWEEN AND SINCE USING ROLLUP INTERVAL GROUP BY EDGES FILL ORDER LIMIT
 FORMAT include exclude null zero drop carry rows series AS OR NOT IN LIKE IS NULL EXPLAIN DESC FILTER ts
 arrival sum p99.9 http.status `api` ( ) , . = != < >= ; 'x' "/a" 5 -1 1.5 1e3 true false 1m 30s PT1H
-2024-01-01 2024-01-01T10:00:00Z '2024-01-02' ' " ` \\ § -
+2024-01-01 2024-01-01T10:00:00Z '2024-01-02' ' " ` \\ § - + * / now HAVING OFFSET
+TIMEZONE WEEK START
+monday ORIGIN ILIKE 1705327200 1mo 1w
 """
 WORDS = WORD_TEXT.split()
 QUERY = """

@@ -7,12 +7,14 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.hypothesis_settings import examples
+from tests.language.language_documenting import document_of
 
 from tidemill.language.ast import (
     All,
     Among,
     AnyOf,
     Between,
+    Binary,
     Choice,
     Compare,
     Every,
@@ -20,20 +22,26 @@ from tidemill.language.ast import (
     Item,
     Like,
     Literally,
+    Moment,
     Not,
+    Now,
     OrderKey,
+    Origin,
     Path,
     Query,
     Rollup,
     Search,
     Since,
+    Unary,
     Value,
+    Wall,
+    Within,
 )
 from tidemill.language.document import query_from, search_from
-from tidemill.language.documented import document_of
 from tidemill.language.parse import parse, parse_search
-from tidemill.language.words import INT64, is_open
+from tidemill.language.words import INT64, checked_span, is_open
 from tidemill.language.written import text_of
+from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, WEEK
 
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -62,7 +70,13 @@ def conditions(integers: st.SearchStrategy[int]) -> st.SearchStrategy:
         st.builds(
             Among, PATHS, st.lists(literals(integers), min_size=1, max_size=3).map(tuple), st.booleans()
         ),
-        st.builds(Like, PATHS, patterns, st.booleans()),
+        st.builds(Like, PATHS, patterns, st.booleans(), st.booleans()),
+        st.one_of(
+            *(
+                st.builds(Within, PATHS, kind.map(Literally), kind.map(Literally), st.booleans())
+                for kind in (STRINGS, integers | DECIMALS, st.booleans())
+            )
+        ),
         st.builds(IsNull, PATHS, st.booleans()),
     )
     return st.recursive(
@@ -78,12 +92,45 @@ def conditions(integers: st.SearchStrategy[int]) -> st.SearchStrategy:
 
 SMALL = st.integers(INT64.start, INT64.stop - 1)
 LARGE = st.integers(-(10**40) + 1, 10**40 - 1)
-VALUES = st.builds(Value, PATHS, st.lists(PATHS | literals(LARGE), max_size=3).map(tuple))
+VALUES = st.one_of(
+    st.builds(Value, PATHS, st.lists(PATHS | literals(LARGE), max_size=3).map(tuple)),
+    st.just(Value(Path("count"), star=True)),
+)
+EXPRESSIONS = st.recursive(
+    VALUES | (LARGE | DECIMALS).map(Literally),
+    lambda inner: st.one_of(
+        st.builds(Binary, st.sampled_from("+-*/"), inner, inner),
+        inner.filter(lambda term: not isinstance(term, Literally)).map(lambda term: Unary("-", term)),
+    ),
+    max_leaves=4,
+)
+HAVINGS = st.recursive(
+    st.one_of(
+        st.builds(Binary, st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), EXPRESSIONS, EXPRESSIONS),
+        st.builds(Unary, st.sampled_from(["is null", "is not null"]), EXPRESSIONS),
+    ),
+    lambda inner: st.one_of(
+        st.builds(Binary, st.sampled_from(["and", "or"]), inner, inner),
+        st.builds(Unary, st.just("not"), inner),
+    ),
+    max_leaves=4,
+)
 INSTANTS = st.integers(MIN_INSTANT, MAX_INSTANT - 1)
 DURATIONS = st.integers(0, 10_000 * WEEK)
+MOMENTS = st.one_of(INSTANTS, INSTANTS.map(Wall), st.integers(-1000 * WEEK, 1000 * WEEK).map(Now))
+
+
+def in_order(pair: tuple[Moment, Moment]) -> bool:
+    try:
+        checked_span(*pair)
+    except InputError:
+        return False
+    return True
+
+
 TIMES = st.one_of(
     st.none(),
-    st.tuples(INSTANTS, INSTANTS).map(lambda pair: Between(min(pair), max(pair))),
+    st.tuples(MOMENTS, MOMENTS).filter(in_order).map(lambda pair: Between(*pair)),
     st.builds(Since, DURATIONS),
 )
 LIMITS = st.none() | st.integers(0, INT64.stop - 1)
@@ -95,16 +142,27 @@ def choices(*words: str) -> st.SearchStrategy[Choice | None]:
 
 QUERIES = st.builds(
     Query,
-    items=st.lists(st.builds(Item, VALUES, st.none() | PATHS), min_size=1, max_size=3).map(tuple),
+    items=st.lists(st.builds(Item, EXPRESSIONS, st.none() | PATHS), min_size=1, max_size=3).map(tuple),
     source=PATHS,
     explain=st.booleans(),
     where=st.none() | conditions(SMALL),
+    filter=st.none() | conditions(LARGE),
     time=TIMES,
-    bucket=st.one_of(st.none(), st.builds(Every, DURATIONS), st.builds(Rollup, STRINGS | st.just("1m"))),
+    bucket=st.one_of(
+        st.none(),
+        st.builds(Every, DURATIONS),
+        st.builds(Every, st.integers(1, 9999), st.sampled_from(["week", "month", "quarter", "year"])),
+        st.builds(Rollup, STRINGS | st.just("1m")),
+    ),
+    timezone=st.none() | STRINGS.map(Choice),
+    week_start=choices("monday", "sunday"),
+    origin=st.none() | (INSTANTS | INSTANTS.map(Wall)).map(Origin),
+    having=st.none() | HAVINGS,
+    offset=st.integers(0, INT64.stop - 1),
     groups=st.lists(PATHS, max_size=3).map(tuple),
     edges=choices("include", "exclude", "null"),
     fill=choices("null", "zero", "drop", "carry"),
-    order=st.lists(st.builds(OrderKey, VALUES, st.booleans()), max_size=2).map(tuple),
+    order=st.lists(st.builds(OrderKey, EXPRESSIONS, st.booleans()), max_size=2).map(tuple),
     limit=LIMITS,
     format=choices("rows", "series"),
 )

@@ -12,6 +12,7 @@ from tidemill.language.ast import (
     Among,
     AnyOf,
     Between,
+    Binary,
     Choice,
     Compare,
     Every,
@@ -19,22 +20,28 @@ from tidemill.language.ast import (
     Like,
     Literally,
     Not,
+    Now,
     OrderKey,
+    Origin,
     Path,
     Rollup,
     Since,
+    Unary,
     Value,
+    Wall,
+    Within,
 )
 from tidemill.language.parse import parse
 from tidemill.model.errors import QueryError
-from tidemill.model.time import HOUR, SECOND, parse_instant
+from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
 
 KEYWORD_TEXT = """
 select from where between and since using rollup interval group by edges include exclude null fill zero drop
-carry order asc desc limit format rows series as or in like is explain filter
+carry order asc desc limit format rows series as or in like is explain filter having offset timezone
+week start origin now ilike monday
 """
 OTHER_TEXT = "state first last rate value ts arrival tenant bucket p50 P1D t1h"
-AFTER_A_NAME = "one of = != < <= > >=, IN, IS, LIKE or NOT"
+AFTER_A_NAME = "one of = != < <= > >=, BETWEEN, ILIKE, IN, IS, LIKE or NOT"
 KEYWORDS, OTHER_WORDS = KEYWORD_TEXT.split(), OTHER_TEXT.split()
 
 
@@ -87,7 +94,7 @@ def test_every_clause_in_any_order():
     assert [(i.value.text, i.alias and i.alias.text) for i in query.items] == [("count", "n"), ("rate", None)]
     assert query.source.text == "requests.hits"
     assert query.where == Compare(Path("ok"), "=", Literally(True))
-    assert query.time == Between(parse_instant("2024-01-01"), parse_instant("2024-01-01T10:00:00Z"))
+    assert query.time == Between(Wall(parse_instant("2024-01-01")), parse_instant("2024-01-01T10:00:00Z"))
     assert query.bucket == Every(30 * SECOND)
     assert [path.text for path in query.groups] == ["api", "http.status"]
     assert (query.edges, query.fill, query.format) == (Choice("exclude"), Choice("carry"), Choice("series"))
@@ -196,10 +203,18 @@ def test_a_dot_in_backticks_parts_nothing():
     ("text", "position", "expected"),
     [
         ("", 0, "expected EXPLAIN or SELECT"),
-        ("SELECT", 6, "expected a name or a name in `backticks`"),
-        ("SELECT count FORM requests", 13, "expected ',', '(', AS or FROM"),
+        ("SELECT", 6, "expected a name, a name in `backticks`, a number, '-' or '('"),
+        (
+            "SELECT count FORM requests",
+            13,
+            "did you mean FROM? expected one of + - * /, ',', '(', AS or FROM",
+        ),
         ("SELECT sum( FROM requests", 17, "expected ',' or ')'; 'FROM' before it is read as a name"),
-        ("SELECT FROM requests", 12, "expected ',', '(', AS or FROM; 'FROM' before it is read as a name"),
+        (
+            "SELECT FROM requests",
+            12,
+            "expected one of + - * /, ',', '(', AS or FROM; 'FROM' before it is read as a name",
+        ),
         (
             "SELECT count FROM requests WHERE api = x",
             39,
@@ -208,7 +223,7 @@ def test_a_dot_in_backticks_parts_nothing():
         (
             "SELECT count FROM requests WHERE api 'x'",
             37,
-            "expected one of = != < <= > >=, IN, IS, LIKE or NOT",
+            f"expected {AFTER_A_NAME}",
         ),
         (
             "SELECT count FROM requests WHERE api = 'x",
@@ -235,17 +250,17 @@ def test_a_dot_in_backticks_parts_nothing():
         ("SELECT count FROM requests SINCE 999999999999999w", 33, "use a shorter duration, such as 30d"),
         ("SELECT count FROM requests EDGES zero", 33, "expected EXCLUDE, INCLUDE or NULL"),
         ("SELECT count FROM requests FILL include", 32, "expected CARRY, DROP, NULL or ZERO"),
-        ("SELECT count FROM requests FILL zeroes", 32, "expected CARRY, DROP, NULL or ZERO"),
+        (
+            "SELECT count FROM requests FILL zeroes",
+            32,
+            "did you mean ZERO? expected CARRY, DROP, NULL or ZERO",
+        ),
         ("SELECT count FROM requests FORMAT json", 34, "expected ROWS or SERIES"),
         ("SELECT count FROM requests LIMIT x", 33, "expected a number"),
         ("SELECT count FROM requests LIMIT 1.5", 33, "numbers are whole here"),
         ("SELECT count FROM requests LIMIT -1", 33, "use 0 or more"),
         ("SELECT count FROM requests; DROP TABLE requests", 28, "expected the end of the query"),
-        (
-            "SELECT count(*) FROM requests",
-            13,
-            "expected a name, a name in `backticks`, a string in quotes, a number, ')', FALSE or TRUE",
-        ),
+        ("SELECT sum(*) FROM requests", 11, "only count(*) takes a star"),
         (
             "SELECT count FROM requests WHERE a = 9223372036854775808",
             37,
@@ -298,3 +313,106 @@ def test_deep_parentheses_and_long_chains_are_fine():
     assert condition(f"{'(' * 3000}api = '/a'{')' * 3000}") == Compare(Path("api"), "=", Literally("/a"))
     assert len(condition(" OR ".join(["api = '/a'"] * 900)).terms) == 900
     assert len(condition(f"api IN ({', '.join(['1'] * 1000)})").literals) == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("BETWEEN now-1h AND now", Between(Now(-HOUR), Now())),
+        ("BETWEEN now - 90m AND now + 5s", Between(Now(-90 * MINUTE), Now(5 * SECOND))),
+        ("BETWEEN 'now-1h' AND \"NOW\"", Between(Now(-HOUR), Now())),
+        ("BETWEEN 1705327200 AND 1705330800000", Between(1705327200 * SECOND, 1705330800 * SECOND)),
+        ("BETWEEN 1705327200000001 AND '1705330800'", Between(1705327200000001, 1705330800 * SECOND)),
+        ("BETWEEN 1705327200.25 AND 1705330800000000000", Between(1705327200250000, 1705330800 * SECOND)),
+        ("SINCE now-1h", Since(HOUR)),
+        ("SINCE 1705327200", Between(1705327200 * SECOND, Now())),
+        ("SINCE 2024-01-15T14:00:00Z", Between(1705327200 * SECOND, Now())),
+        ("SINCE '2024-01-15T14:00'", Between(Wall(1705327200 * SECOND), Now())),
+        ("SINCE '7d'", Since(7 * 24 * HOUR)),
+    ],
+)
+def test_times(text, said):
+    assert parse(f"SELECT count FROM requests {text}").time == said
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "hint"),
+    [
+        ("BETWEEN 2024 AND 2025", 27 + 8, "epoch numbers are seconds, milliseconds"),
+        ("BETWEEN -1 AND now", 27 + 8, "between 1973 and 5138"),
+        ("BETWEEN 1705327200.0000001 AND now", 27 + 8, "leave digits out"),
+        ("BETWEEN now AND now-1h", 27 + 16, "start <= end"),
+        ("BETWEEN 2024-01-02 AND 2024-01-01", 27 + 23, "start <= end"),
+        ("SINCE soon", 27 + 6, "a duration such as 30s"),
+        ("SINCE 'soon'", 27 + 6, "a duration such as 90m or 7d, an instant"),
+        ("INTERVAL 0mo", 27 + 9, "use 1 to 9999"),
+        ("INTERVAL 1.5mo", 27 + 9, "calendar units are 1w, 1mo, 1q and 1y"),
+        ("INTERVAL 1d WEEK START noday", 27 + 23, "monday, tuesday"),
+        ("INTERVAL 1d ORIGIN now", 27 + 19, "use an instant such as"),
+        ("WHERE a BETWEEN 1 AND 'x'", 27 + 22, "two strings, two numbers"),
+        ("HAVING count", 27 + 12, "BETWEEN"),
+        ("HAVING " + "-" * 60 + "count > 1", 27 + 16, "50 operations"),
+        ("OFFSET -1", 27 + 7, "use 0 or more"),
+    ],
+)
+def test_errors_in_clauses(text, position, hint):
+    error = refused(f"SELECT count FROM requests {text}")
+    assert hint in error.hint
+    assert error.position == position
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("30s", Every(30 * SECOND)),
+        ("7d", Every(7 * 24 * HOUR)),
+        ("1w", Every(1, "week")),
+        ("2w", Every(2, "week")),
+        ("P1W", Every(1, "week")),
+        ("1mo", Every(1, "month")),
+        ("P3M", Every(3, "month")),
+        ("1q", Every(1, "quarter")),
+        ("10y", Every(10, "year")),
+        ("1w2d", Every(9 * 24 * HOUR)),
+    ],
+)
+def test_intervals(text, said):
+    assert parse(f"SELECT count FROM requests INTERVAL {text}").bucket == said
+
+
+def test_clauses_of_the_calendar():
+    query = parse(
+        "SELECT count FROM requests INTERVAL 1w TIMEZONE 'Europe/Paris' WEEK START Sunday "
+        "ORIGIN '2024-01-01T06:00'"
+    )
+    assert query.timezone == Choice("Europe/Paris")
+    assert query.week_start == Choice("sunday")
+    assert query.origin == Origin(Wall(parse_instant("2024-01-01T06:00")))
+
+
+def test_arithmetic_binds_as_in_mathematics():
+    a, b, c = (Value(Path(name)) for name in "abc")
+    assert selected("a + b * c") == Binary("+", a, Binary("*", b, c))
+    assert selected("(a + b) * c") == Binary("*", Binary("+", a, b), c)
+    assert selected("a - b - c") == Binary("-", Binary("-", a, b), c)
+    assert selected("a / b * -c") == Binary("*", Binary("/", a, b), Unary("-", c))
+    assert selected("a - -1.5") == Binary("-", a, Literally(Decimal("-1.5")))
+    assert selected("-(2) * a") == Binary("*", Literally(-2), a)
+    assert selected("count(*)") == Value(Path("count"), star=True)
+
+
+def test_having():
+    a, b = Value(Path("a")), Value(Path("b"), (Path("x"),))
+    said = parse("SELECT a FROM r HAVING NOT a > 1 AND (b(x) / 2 IS NOT NULL OR a BETWEEN 1 AND 2)").having
+    half = Binary("/", b, Literally(2))
+    within = Binary("and", Binary(">=", a, Literally(1)), Binary("<=", a, Literally(2)))
+    assert said == Binary(
+        "and", Unary("not", Binary(">", a, Literally(1))), Binary("or", Unary("is not null", half), within)
+    )
+
+
+def test_conditions_of_both_clauses():
+    query = parse("SELECT count FROM r FILTER a.b NOT ILIKE 'x%' WHERE c NOT BETWEEN 1 AND 2 OFFSET 3")
+    assert query.filter == Like(Path("a.b"), Literally("x%"), True, True)
+    assert query.where == Within(Path("c"), Literally(1), Literally(2), True)
+    assert query.offset == 3

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tidemill.language.ast import All, Between, Compare, Like, Literally, Path, Search, Since
+from tidemill.language.ast import All, Between, Compare, Like, Literally, Path, Search, Since, Wall
 from tidemill.language.parse import parse_search
 from tidemill.model.errors import QueryError
 from tidemill.model.time import HOUR, parse_instant
@@ -56,7 +56,7 @@ def test_times_orders_and_numbers_of_any_size():
         "FILTER a = 123456789012345678901234567890 AND b < 1.5e-3"
     )
     assert found.explain
-    assert found.time == Between(parse_instant("2024-01-01"), parse_instant("2024-01-02"))
+    assert found.time == Between(Wall(parse_instant("2024-01-01")), parse_instant("2024-01-02"))
     assert found.order == (("arrival", False), ("ts", True))
     assert [term.literal.value for term in found.filter.terms] == [
         123456789012345678901234567890,
@@ -81,7 +81,7 @@ def test_words_are_names_in_conditions(word):
         ("ORDER BY ts, ts DESC", 13, "order by ts or arrival, each once"),
         ("LIMIT -5", 6, "use 0 or more"),
         ("FILTER a LIKE 'x\\\\'", 14, "for one backslash"),
-        ("FILTER a", 8, "expected one of = != < <= > >=, IN, IS, LIKE or NOT"),
+        ("FILTER a", 8, "expected one of = != < <= > >=, BETWEEN, ILIKE, IN, IS, LIKE or NOT"),
         ("WHERE a = null", 10, "expected a string in quotes, a number, FALSE or TRUE"),
     ],
 )

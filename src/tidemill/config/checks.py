@@ -13,11 +13,12 @@ from tidemill.config.checks_retention import check_indexed, check_retention, unu
 from tidemill.config.checks_vectors import check_vectors, unused_vectors
 from tidemill.config.checks_windowing import check_windows
 from tidemill.config.columns import Columns, listed, one_of, repeats
-from tidemill.config.problems import Path, choices
+from tidemill.config.problems import Path
 from tidemill.config.project import Engine, Limits
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
+from tidemill.model.choices import choices
 from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import SECOND, format_duration
 

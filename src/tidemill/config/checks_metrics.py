@@ -12,10 +12,11 @@ from typing import Final
 from tidemill.config.checks_conditions import check_condition
 from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Ratio, State, Term
-from tidemill.config.problems import Path, choices
+from tidemill.config.problems import Path
 from tidemill.config.schema import KEY_TYPES, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
+from tidemill.model.choices import choices
 from tidemill.model.metrics import CHANGE, MOST, NONE_STATE
 from tidemill.model.names import (
     END_COLUMNS,

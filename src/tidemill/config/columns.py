@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from tidemill.config.problems import Path, choices
+from tidemill.config.problems import Path
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
+from tidemill.model.choices import choices
 
 
 class Columns:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidemill.config.document import parse_value
-from tidemill.config.problems import Document, Path, Place, Problem, choices, dotted, variable_place
+from tidemill.config.problems import Document, Path, Place, Problem, dotted, variable_place
+from tidemill.model.choices import choices
 
 WAREHOUSE: Final = "TIDEMILL_WAREHOUSE"
 PREFIX: Final = "TIDEMILL__"

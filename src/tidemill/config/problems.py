@@ -5,9 +5,8 @@ Every problem has a place (a line of the file or an environment variable) and sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from tidemill.model.errors import ConfigError
 
@@ -79,17 +78,6 @@ def dotted(path: Path) -> str:
         else:
             text += f".{key}" if text else key
     return text
-
-
-def choices(word: str, valid: Sequence[str], what: str) -> str:
-    """A hint that names the closest valid choice first, then all of them."""
-    if not valid:
-        return f"there are no {what}"
-    near = get_close_matches(word, valid, n=1, cutoff=0.5) or get_close_matches(
-        word.lower(), valid, n=1, cutoff=0.5
-    )
-    guess = f"did you mean {near[0]}? " if near else ""
-    return f"{guess}{what}: {', '.join(valid)}"
 
 
 def config_error(problems: Iterable[Problem]) -> ConfigError:

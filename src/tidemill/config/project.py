@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.events import Events
 from tidemill.config.gateway import Gateway
-from tidemill.config.problems import choices
 from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.config.schema import SECTION
 from tidemill.config.stream import Stream
+from tidemill.model.choices import choices
 from tidemill.model.errors import NotFoundError
 from tidemill.model.time import HOUR, MINUTE, SECOND
 

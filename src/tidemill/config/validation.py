@@ -14,7 +14,8 @@ from typing import Annotated, Final, Literal, TypeVar, Union, get_args, get_orig
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tidemill.config.problems import Path, choices
+from tidemill.config.problems import Path
+from tidemill.model.choices import choices
 
 _SECTION: Final = "should be a section of keys and values"
 _WORDS: Final = {

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, StrictInt, model_validator
 
 from tidemill.config.conditions import Condition
 from tidemill.config.late import LateRows
-from tidemill.config.problems import choices
 from tidemill.config.quantities import PositiveDuration, wrong
 from tidemill.config.schema import SECTION, ColumnList
+from tidemill.model.choices import choices
 from tidemill.model.errors import InputError
 from tidemill.model.predicates import Predicate, parse_predicate
 from tidemill.model.streaming import Aggregate, Close, Function, LatePolicy, WindowKind, WindowSpec

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from tidemill.config.gateway import Triggers
-from tidemill.config.problems import choices
+from tidemill.model.choices import choices
 from tidemill.model.errors import ConfigError
 from tidemill.model.gateway import CUSTOM, Trigger
 

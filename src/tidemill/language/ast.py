@@ -13,7 +13,10 @@ Edges = Literal["include", "exclude", "null"]
 Fill = Literal["null", "zero", "drop", "carry"]
 Format = Literal["rows", "series"]
 Scalar = str | int | bool | Decimal
+Unit = Literal["us", "week", "month", "quarter", "year"]  # of an interval
 SEARCH_ORDERS: Final = ("ts", "arrival")
+WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Value:
 
     function: Path
     arguments: tuple[Path | Literally, ...] = ()
+    star: bool = False  # `count(*)`
 
     @property
     def argument(self) -> Path | None:
@@ -57,7 +61,8 @@ class Value:
     @property
     def text(self) -> str:
         inside = ", ".join(str(a.value) if isinstance(a, Literally) else a.text for a in self.arguments)
-        return f"{self.function.text}({inside})" if self.arguments else self.function.text
+        inside = "*" if self.star else inside
+        return f"{self.function.text}({inside})" if inside else self.function.text
 
     @property
     def position(self) -> int:
@@ -65,8 +70,46 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Binary:
+    """Two expressions joined: `+ - * /`, and in HAVING also a comparison, `and` or `or`."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+    @property
+    def position(self) -> int:
+        return self.left.position
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`-` of a number; in HAVING also `not`, `is null` and `is not null`."""
+
+    operator: str
+    term: Expression
+    position: int = field(default=0, compare=False)
+
+
+Expression = Value | Literally | Binary | Unary
+
+
+def values_in(expression: Expression) -> tuple[Value, ...]:
+    """The values that an expression is made of, in the order they are written."""
+    match expression:
+        case Value():
+            return (expression,)
+        case Binary(_, left, right):
+            return (*values_in(left), *values_in(right))
+        case Unary(_, term):
+            return values_in(term)
+        case Literally():
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
-    value: Value
+    value: Expression
     alias: Path | None = None
 
 
@@ -88,6 +131,17 @@ class Among:
 class Like:
     dimension: Path
     pattern: Literally
+    negated: bool
+    any_case: bool = False  # ILIKE
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """`x BETWEEN low AND high`, both included."""
+
+    dimension: Path
+    low: Literally
+    high: Literally
     negated: bool
 
 
@@ -116,20 +170,39 @@ class AnyOf:
     terms: tuple[Condition, ...]
 
 
-Condition = Compare | Among | Like | IsNull | Not | All | AnyOf
+Condition = Compare | Among | Like | Within | IsNull | Not | All | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """`now`, or so many microseconds after it (before it, when negative)."""
+
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """What a clock shows, written without an offset: which instant that is depends on the time zone."""
+
+    micros: int  # as if it were UTC
+
+
+Moment = int | Now | Wall  # an int is an instant in UTC microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """`[start, end)` in microseconds."""
+    """`[start, end)`."""
 
-    start: int
-    end: int
+    start: Moment
+    end: Moment
     position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
+    """From so long before now up to now."""
+
     duration: int
     position: int = field(default=0, compare=False)
 
@@ -142,23 +215,32 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """INTERVAL: one row for each `duration`."""
+    """INTERVAL: one row for each `count` of `unit`. Durations of a fixed length count microseconds."""
 
-    duration: int
+    count: int
+    unit: Unit = "us"
     position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    value: Value
+    value: Expression
     descending: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The word given to EDGES, FILL or FORMAT."""
+    """The word given to EDGES, FILL, FORMAT, TIMEZONE or WEEK START."""
 
     word: str
+    position: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """ORIGIN: an instant at which a bucket starts."""
+
+    moment: Moment
     position: int = field(default=0, compare=False)
 
 
@@ -167,14 +249,20 @@ class Query:
     items: tuple[Item, ...]
     source: Path
     explain: bool = False
-    where: Condition | None = None
+    where: Condition | None = None  # on dimensions
+    filter: Condition | None = None  # on the payload
     time: Between | Since | None = None
     bucket: Rollup | Every | None = None
+    timezone: Choice | None = None
+    week_start: Choice | None = None
+    origin: Origin | None = None
     groups: tuple[Path, ...] = ()
+    having: Expression | None = None
     edges: Choice | None = None
     fill: Choice | None = None
     order: tuple[OrderKey, ...] = ()
     limit: int | None = None
+    offset: int = 0
     format: Choice | None = None
 
 

@@ -5,48 +5,61 @@ tree is walked. Refuses what the grammar can not count, and never resolves a nam
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidemill.language.ast import (
     SEARCH_ORDERS,
+    WEEKDAYS,
     All,
     Among,
     AnyOf,
     Between,
+    Binary,
     Choice,
     Compare,
     Condition,
-    Every,
+    Expression,
     IsNull,
     Item,
     Like,
     Literally,
+    Moment,
     Not,
+    Now,
     OrderKey,
+    Origin,
     Path,
     Query,
     Rollup,
     Search,
     Since,
+    Unary,
     Value,
+    Within,
 )
 from tidemill.language.words import (
     INT64,
     MAX_WORD,
     OPEN_ESCAPE,
+    checked_span,
     duration_of,
-    instant_of,
+    epoch_of,
+    every_of,
     is_open,
+    kind_of,
+    moment_of,
     number_of,
+    since_of,
     unquote,
 )
 from tidemill.model.errors import InputError, QueryError
-from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
     from lark import Token
 
-MAX_DEPTH: Final = 50  # conditions inside conditions
+MAX_DEPTH: Final = 50  # conditions inside conditions, operations inside operations
 MAX_LITERALS: Final = 1_000  # values written out in one condition
 
 Clause = tuple[str, int, object]  # the field of Query or Search, where the clause starts, its value
@@ -71,11 +84,32 @@ def builder() -> object:
         def items(self, *items: Item) -> tuple[Item, ...]:
             return items
 
-        def item(self, value: Value, alias: Path | None) -> Item:
+        def item(self, value: Expression, alias: Path | None) -> Item:
             return Item(value, alias)
+
+        def binary(self, left: Expression, operator: Token, right: Expression) -> Expression:
+            return _shallow(Binary(str(operator), left, right))
+
+        def negative(self, sign: Token, term: Expression) -> Expression:
+            if isinstance(term, Literally):
+                assert isinstance(term.value, int | Decimal)
+                return Literally(-term.value, _at(sign))
+            return _shallow(Unary("-", term, _at(sign)))
+
+        def number(self, token: Token) -> Literally:
+            return Literally(_read(token, number_of), _at(token))
 
         def value(self, function: Path, *arguments: Path | Literally | None) -> Value:
             return Value(function, tuple(each for each in arguments if each is not None))
+
+        def value_of_all(self, function: Path, star: Token) -> Value:
+            if function.text.lower() != "count":
+                raise QueryError(
+                    f"{function.text}(*) is not a value",
+                    hint="only count(*) takes a star",
+                    position=_at(star),
+                )
+            return Value(function, star=True)
 
         def path(self, *parts: Token) -> Path:
             segments = list[str]()
@@ -93,8 +127,17 @@ def builder() -> object:
                 return Literally(unquote(str(token)), _at(token))
             return Literally(_read(token, number_of), _at(token))
 
-        def instant(self, token: Token) -> tuple[int, int]:
-            return _read(token, instant_of), _at(token)
+        def instant(self, token: Token) -> tuple[Moment, int]:
+            return _read(token, epoch_of if token.type == "NUMBER" else moment_of), _at(token)
+
+        def relative(self, now: Token, sign: Token | None, duration: Token | None) -> tuple[Moment, int]:
+            if sign is None or duration is None:
+                return Now(), _at(now)
+            offset = _read(duration, duration_of)
+            return Now(offset if sign == "+" else -offset), _at(now)
+
+        def moment(self, token: Token) -> tuple[Moment | Since, int]:
+            return _read(token, epoch_of if token.type == "NUMBER" else since_of), _at(token)
 
         def duration(self, token: Token) -> Token:
             return token
@@ -105,23 +148,72 @@ def builder() -> object:
         def filter(self, keyword: Token, condition: Condition) -> Clause:
             return "filter", _at(keyword), _counted(condition, keyword)
 
-        def between(self, keyword: Token, start: tuple[int, int], end: tuple[int, int]) -> Clause:
-            if end[0] < start[0]:
-                raise QueryError(
-                    f"the span ends ({format_instant(end[0])}) before it starts ({format_instant(start[0])})",
-                    hint="BETWEEN start AND end is [start, end) with start <= end",
-                    position=end[1],
-                )
+        def between(self, keyword: Token, start: tuple[Moment, int], end: tuple[Moment, int]) -> Clause:
+            try:
+                checked_span(start[0], end[0])
+            except InputError as error:
+                raise QueryError(error.message, hint=error.hint, position=end[1]) from None
             return "time", _at(keyword), Between(start[0], end[0], start[1])
 
-        def since(self, keyword: Token, token: Token) -> Clause:
-            return "time", _at(keyword), Since(_read(token, duration_of), _at(token))
+        def since(self, keyword: Token, given: tuple[Moment | Since, int]) -> Clause:
+            start, position = given
+            if isinstance(start, Since):
+                return "time", _at(keyword), Since(start.duration, position)
+            if isinstance(start, Now) and start.offset <= 0:
+                return "time", _at(keyword), Since(-start.offset, position)
+            return "time", _at(keyword), Between(start, Now(), position)
 
         def rollup(self, keyword: Token, token: Token) -> Clause:
             return "bucket", _at(keyword), Rollup(_read(token, str), _at(token))
 
         def interval(self, keyword: Token, token: Token) -> Clause:
-            return "bucket", _at(keyword), Every(_read(token, duration_of), _at(token))
+            return "bucket", _at(keyword), replace(_read(token, every_of), position=_at(token))
+
+        def timezone(self, keyword: Token, token: Token) -> Clause:
+            return "timezone", _at(keyword), Choice(unquote(str(token)), _at(token))
+
+        def week_start(self, keyword: Token, token: Token) -> Clause:
+            word = str(token).lower()
+            if word not in WEEKDAYS:
+                raise QueryError(
+                    f"{str(token)[:40]!r} is not a day of the week",
+                    hint=f"use one of {', '.join(WEEKDAYS)}",
+                    position=_at(token),
+                )
+            return "week_start", _at(keyword), Choice(word, _at(token))
+
+        def origin(self, keyword: Token, given: tuple[Moment, int]) -> Clause:
+            if isinstance(given[0], Now):
+                raise QueryError(
+                    "buckets can not start at now: they would move with every query",
+                    hint="use an instant such as 2024-01-01T06:00:00Z",
+                    position=given[1],
+                )
+            return "origin", _at(keyword), Origin(given[0], given[1])
+
+        def having(self, keyword: Token, condition: Expression) -> Clause:
+            return "having", _at(keyword), condition
+
+        def having_or(self, left: Expression, right: Expression) -> Expression:
+            return _shallow(Binary("or", left, right))
+
+        def having_and(self, left: Expression, right: Expression) -> Expression:
+            return _shallow(Binary("and", left, right))
+
+        def having_not(self, word: Token, term: Expression) -> Expression:
+            return _shallow(Unary("not", term, _at(word)))
+
+        def having_compare(self, left: Expression, operator: Token, right: Expression) -> Expression:
+            return _shallow(Binary("!=" if operator == "<>" else str(operator), left, right))
+
+        def having_within(
+            self, term: Expression, negated: Token | None, _: Token, low: Expression, high: Expression
+        ) -> Expression:
+            inside = Binary("and", Binary(">=", term, low), Binary("<=", term, high))
+            return _shallow(Unary("not", inside, term.position) if negated is not None else inside)
+
+        def having_null(self, term: Expression, _: Token, negated: Token | None, __: Token) -> Expression:
+            return _shallow(Unary("is null" if negated is None else "is not null", term, term.position))
 
         def group(self, keyword: Token, *paths: Path) -> Clause:
             return "groups", _at(keyword), paths
@@ -138,7 +230,7 @@ def builder() -> object:
         def order(self, keyword: Token, *keys: OrderKey) -> Clause:
             return "order", _at(keyword), keys
 
-        def key(self, value: Value, direction: Token | None) -> OrderKey:
+        def key(self, value: Expression, direction: Token | None) -> OrderKey:
             return OrderKey(value, _is_descending(direction))
 
         def sort(self, keyword: Token, *places: tuple[Path, bool]) -> Clause:
@@ -158,16 +250,10 @@ def builder() -> object:
             return path, _is_descending(direction)
 
         def limit(self, keyword: Token, token: Token) -> Clause:
-            count = _read(token, number_of)
-            if not isinstance(count, int) or count not in INT64:
-                raise QueryError(
-                    f"{str(token)[:40]} is not a 64-bit integer",
-                    hint="numbers are whole here",
-                    position=_at(token),
-                )
-            if count < 0:
-                raise QueryError("LIMIT is negative", hint="use 0 or more", position=_at(token))
-            return "limit", _at(keyword), count
+            return "limit", _at(keyword), _whole(token, "LIMIT")
+
+        def offset(self, keyword: Token, token: Token) -> Clause:
+            return "offset", _at(keyword), _whole(token, "OFFSET")
 
         def either(self, *terms: Condition) -> Condition:
             return _bounded(AnyOf(terms))
@@ -184,11 +270,23 @@ def builder() -> object:
         def among(self, dimension: Path, negated: Token | None, _: Token, *literals: Literally) -> Condition:
             return Among(dimension, literals, negated is not None)
 
-        def like(self, dimension: Path, negated: Token | None, _: Token, pattern: Token) -> Condition:
+        def like(self, dimension: Path, negated: Token | None, word: Token, pattern: Token) -> Condition:
             text = unquote(str(pattern))
             if is_open(text):
                 raise QueryError(OPEN_ESCAPE[0], hint=OPEN_ESCAPE[1], position=_at(pattern))
-            return Like(dimension, Literally(text, _at(pattern)), negated is not None)
+            literal = Literally(text, _at(pattern))
+            return Like(dimension, literal, negated is not None, word.type == "ILIKE")
+
+        def within(
+            self, dimension: Path, negated: Token | None, _: Token, low: Literally, high: Literally
+        ) -> Condition:
+            if kind_of(low.value) != kind_of(high.value):
+                raise QueryError(
+                    f"the bounds are {kind_of(low.value)} and {kind_of(high.value)}",
+                    hint="give two strings, two numbers, or two of true and false",
+                    position=high.position,
+                )
+            return Within(dimension, low, high, negated is not None)
 
         def isnull(self, dimension: Path, _: Token, negated: Token | None, __: Token) -> Condition:
             return IsNull(dimension, negated is not None)
@@ -198,6 +296,18 @@ def builder() -> object:
 
 def _at(token: Token) -> int:
     return token.start_pos or 0
+
+
+def _whole(token: Token, word: str) -> int:
+    """A whole number from 0 on."""
+    count = _read(token, number_of)
+    if not isinstance(count, int) or count not in INT64:
+        raise QueryError(
+            f"{str(token)[:40]} is not a 64-bit integer", hint="numbers are whole here", position=_at(token)
+        )
+    if count < 0:
+        raise QueryError(f"{word} is negative", hint="use 0 or more", position=_at(token))
+    return count
 
 
 def _is_descending(direction: Token | None) -> bool:
@@ -236,8 +346,10 @@ def literals_of(condition: Condition) -> list[Literally]:
             return [literal for term in terms for literal in literals_of(term)]
         case Among(_, literals):
             return list(literals)
-        case Compare(_, _, literal) | Like(_, literal, _):
+        case Compare(_, _, literal) | Like(_, literal):
             return [literal]
+        case Within(_, low, high):
+            return [low, high]
         case IsNull():
             return []
 
@@ -251,6 +363,8 @@ def _tests(condition: Condition) -> int:
             return sum(map(_tests, terms))
         case Among(_, literals):
             return len(literals)
+        case Within():
+            return 2
         case _:
             return 1
 
@@ -305,3 +419,24 @@ def _bounded(condition: Condition) -> Condition:
             position=_first_position(condition),
         )
     return condition
+
+
+def _levels(expression: Expression) -> int:
+    match expression:
+        case Binary(_, left, right):
+            return 1 + max(_levels(left), _levels(right))
+        case Unary(_, term):
+            return 1 + _levels(term)
+        case _:
+            return 0
+
+
+def _shallow(expression: Expression) -> Expression:
+    """As `_bounded`, of expressions."""
+    if _levels(expression) > MAX_DEPTH:
+        raise QueryError(
+            "the expression is nested too deeply",
+            hint=f"{MAX_DEPTH} operations inside each other at most",
+            position=expression.position,
+        )
+    return expression

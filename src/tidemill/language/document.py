@@ -11,7 +11,9 @@ from decimal import Decimal
 from typing import Final, NoReturn, TypeVar
 
 from tidemill.language.ast import (
+    COMPARISONS,
     SEARCH_ORDERS,
+    WEEKDAYS,
     All,
     Among,
     AnyOf,
@@ -20,31 +22,45 @@ from tidemill.language.ast import (
     Compare,
     Condition,
     Every,
+    Expression,
     IsNull,
     Item,
     Like,
     Literally,
+    Moment,
     Not,
+    Now,
     OrderKey,
+    Origin,
     Path,
     Query,
     Rollup,
     Scalar,
     Search,
     Since,
-    Value,
+    Within,
 )
 from tidemill.language.build import MAX_DEPTH
-from tidemill.language.parse import MAX_TEXT, check_characters, parse, parse_search, parse_value
+from tidemill.language.parse import (
+    MAX_TEXT,
+    check_characters,
+    parse,
+    parse_expression,
+    parse_having,
+    parse_search,
+)
 from tidemill.language.words import (
     INT64,
     MAX_DIGITS,
     OPEN_ESCAPE,
-    duration_of,
-    instant_of,
+    checked_span,
+    epoch_of,
+    every_of,
     is_open,
+    moment_of,
     number_of,
     path_of,
+    since_of,
 )
 from tidemill.language.written import text_of
 from tidemill.model.errors import InputError, QueryError
@@ -53,21 +69,25 @@ MAX_JSON: Final = 10 * MAX_TEXT  # characters of a document given as a string
 MAX_ELEMENTS: Final = 1_000  # of one list
 
 QUERY_KEYS: Final = (
-    "select", "from", "where", "between", "since", "rollup", "interval", "group_by", "edges", "fill",
-    "order_by", "limit", "format", "explain",
+    "select", "from", "where", "filter", "between", "since", "rollup", "interval", "timezone", "week_start",
+    "origin", "group_by", "having", "edges", "fill", "order_by", "limit", "offset", "format", "explain",
 )  # fmt: skip
 SEARCH_KEYS: Final = ("where", "filter", "between", "since", "order_by", "limit", "explain")
 WORDS: Final = {
     "edges": ("include", "exclude", "null"),
     "fill": ("null", "zero", "drop", "carry"),
     "format": ("rows", "series"),
+    "week_start": WEEKDAYS,
 }
-COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
 NEGATABLE: Final = {
     "in": ("in", False),
     "not_in": ("in", True),
     "like": ("like", False),
     "not_like": ("like", True),
+    "ilike": ("ilike", False),
+    "not_ilike": ("ilike", True),
+    "between": ("between", False),
+    "not_between": ("between", True),
     "is_null": ("is_null", False),
     "is_not_null": ("is_null", True),
 }
@@ -91,13 +111,19 @@ def query_from(document: Document | str) -> Query:
         source=_path(asked["from"], place / "from"),
         explain=_flag(asked, "explain", place),
         where=_optional(asked, "where", place, lambda given, at: _condition(given, at, 0)),
+        filter=_optional(asked, "filter", place, lambda given, at: _condition(given, at, 0)),
         time=_time(asked, place),
         bucket=_bucket(asked, place),
+        timezone=_optional(asked, "timezone", place, _zone),
+        week_start=_optional(asked, "week_start", place, _word),
+        origin=_optional(asked, "origin", place, _origin),
         groups=_optional(asked, "group_by", place, _groups) or (),
+        having=_optional(asked, "having", place, _having),
         edges=_optional(asked, "edges", place, _word),
         fill=_optional(asked, "fill", place, _word),
         order=_optional(asked, "order_by", place, _order) or (),
         limit=_optional(asked, "limit", place, _limit),
+        offset=_optional(asked, "offset", place, _limit) or 0,
         format=_optional(asked, "format", place, _word),
     )
     return _placed(query, place, parse)
@@ -260,22 +286,39 @@ def _path(given: object, place: _Place) -> Path:
     return _read(given, place, path_of, "give a name as a string")
 
 
-def _value(given: object, place: _Place) -> Value:
-    text = _text(given, place, 'give a value as a string, such as "count" or "sum(latency_ms)"')
+def _expression(
+    given: object, place: _Place, reader: Callable[[str], Expression] = parse_expression
+) -> Expression:
+    text = _text(given, place, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
     try:
-        return parse_value(text)
+        return reader(text)
     except QueryError as error:
         place.refuse(error.message, error.hint)
 
 
+def _having(given: object, place: _Place) -> Expression:
+    return _expression(given, place, parse_having)
+
+
+def _zone(given: object, place: _Place) -> Choice:
+    return Choice(_text(given, place, 'give the name of a time zone as a string, such as "Europe/Paris"'))
+
+
+def _origin(given: object, place: _Place) -> Origin:
+    moment = _moment(given, place)
+    if isinstance(moment, Now):
+        place.refuse("buckets can not start at now", 'give an instant such as "2024-01-01T06:00:00Z"')
+    return Origin(moment)
+
+
 def _item(given: object, place: _Place) -> Item:
     if isinstance(given, str):
-        return Item(_value(given, place))
+        return Item(_expression(given, place))
     asked = _mapping(given, place, 'give a value such as "count", or {"value": "count", "as": "events"}')
     _known(asked, ("value", "as"), place)
     if "value" not in asked:
         place.refuse("'value' is missing", 'give {"value": "count", "as": "events"}')
-    return Item(_value(asked["value"], place / "value"), _optional(asked, "as", place, _path))
+    return Item(_expression(asked["value"], place / "value"), _optional(asked, "as", place, _path))
 
 
 def _groups(given: object, place: _Place) -> tuple[Path, ...]:
@@ -303,18 +346,41 @@ def _time(asked: Mapping[str, object], place: _Place) -> Between | Since | None:
     if "between" in asked and "since" in asked:
         (place / "since").refuse("'between' is given too", "give one of 'between' and 'since'")
     if "since" in asked:
-        return Since(_read(asked["since"], place / "since", duration_of, 'give a duration such as "2h"'))
+        return _since(asked["since"], place / "since")
     if "between" not in asked:
         return None
     at = place / "between"
     bounds = _some(asked["between"], at)
     if len(bounds) != 2:
-        at.refuse(f"the list has {len(bounds)} elements", "give [start, end], two instants as strings")
-    hint = 'give an instant as a string, such as "2024-01-15T14:00:00Z"'
-    start, end = (_read(given, where, instant_of, hint) for given, where in bounds)
-    if end < start:
-        bounds[1][1].refuse("the span ends before it starts", "[start, end) with start <= end")
+        at.refuse(f"the list has {len(bounds)} elements", "give [start, end], two instants")
+    start, end = (_moment(given, where) for given, where in bounds)
+    try:
+        checked_span(start, end)
+    except InputError as error:
+        bounds[1][1].refuse(error.message, "[start, end) with start <= end")
     return Between(start, end)
+
+
+def _since(given: object, place: _Place) -> Between | Since:
+    if isinstance(given, str):
+        found = _read(given, place, since_of, "")
+        if isinstance(found, Since):
+            return found
+    else:
+        found = _moment(given, place, 'give a duration such as "2h", or an instant')
+    if isinstance(found, Now) and found.offset <= 0:
+        return Since(-found.offset)
+    return Between(found, Now())
+
+
+def _moment(
+    given: object,
+    place: _Place,
+    hint: str = 'give an instant such as "2024-01-15T14:00:00Z" or "now-1h", or an epoch number',
+) -> Moment:
+    if isinstance(given, int | float | Decimal) and not isinstance(given, bool):
+        return _read(str(given), place, epoch_of, hint)
+    return _read(given, place, moment_of, hint)
 
 
 def _bucket(asked: Mapping[str, object], place: _Place) -> Rollup | Every | None:
@@ -324,7 +390,7 @@ def _bucket(asked: Mapping[str, object], place: _Place) -> Rollup | Every | None
         return Rollup(_text(asked["rollup"], place / "rollup", 'give a level such as "1m"'))
     if "interval" in asked:
         at = place / "interval"
-        return Every(_read(asked["interval"], at, duration_of, 'give a duration such as "30s"'))
+        return _read(asked["interval"], at, every_of, 'give a duration such as "30s" or "1mo"')
     return None
 
 
@@ -344,7 +410,7 @@ def _keys(given: object, place: _Place) -> list[tuple[object, bool, _Place]]:
 
 
 def _order(given: object, place: _Place) -> tuple[OrderKey, ...]:
-    return tuple(OrderKey(_value(by, at), descending) for by, descending, at in _keys(given, place))
+    return tuple(OrderKey(_expression(by, at), descending) for by, descending, at in _keys(given, place))
 
 
 def _search_order(given: object, place: _Place) -> tuple[tuple[str, bool], ...]:
@@ -389,7 +455,7 @@ def _test(asked: Mapping[str, object], place: _Place) -> Condition:
         shown = repr(operator[:40]) if isinstance(operator, str) else _kind(operator)
         (place / "op").refuse(f"{shown} is no operator", f"operators: {', '.join(OPERATORS)}")
     kind, negated = NEGATABLE.get(operator, (operator, False))
-    needed = {"in": ("values",), "is_null": ()}.get(kind, ("value",))
+    needed = {"in": ("values",), "between": ("values",), "is_null": ()}.get(kind, ("value",))
     _known(asked, (name, "op", *needed), place)
     for key in needed:
         if key not in asked:
@@ -400,13 +466,23 @@ def _test(asked: Mapping[str, object], place: _Place) -> Condition:
     if kind == "in":
         values = _some(asked["values"], place / "values")
         return Among(path, tuple(Literally(_scalar(*each)) for each in values), negated)
+    if kind == "between":
+        return _within(path, asked["values"], place / "values", negated)
     at = place / "value"
-    if kind == "like":
+    if kind in ("like", "ilike"):
         pattern = _text(asked["value"], at, "give a pattern as a string")
         if is_open(pattern):
             at.refuse(*OPEN_ESCAPE)
-        return Like(path, Literally(pattern), negated)
+        return Like(path, Literally(pattern), negated, kind == "ilike")
     return Compare(path, operator, Literally(_scalar(asked["value"], at)))
+
+
+def _within(path: Path, given: object, place: _Place, negated: bool) -> Within:
+    bounds = _some(given, place)
+    if len(bounds) != 2:
+        place.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")
+    low, high = (Literally(_scalar(*each)) for each in bounds)
+    return Within(path, low, high, negated)
 
 
 def _scalar(given: object, place: _Place) -> Scalar:
@@ -425,7 +501,8 @@ def _scalar(given: object, place: _Place) -> Scalar:
         number = number_of(given)
     except InputError as error:
         place.refuse(error.message, error.hint)
-    if place.what == "query" and isinstance(number, int) and number not in INT64:
+    holds_64_bits = place.what == "query" and not place.pointer.startswith("/filter")
+    if holds_64_bits and isinstance(number, int) and number not in INT64:
         place.refuse(f"{number} is not a 64-bit integer", f"use {INT64.start} to {INT64.stop - 1}")
     return number
 

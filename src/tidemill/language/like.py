@@ -13,6 +13,7 @@ from tidemill.model.errors import QueryError
 
 Piece = tuple[str | None, ...]  # characters; None: any one
 _CACHED: Final = 1_000
+_LOWER: Final = {"İ": "i", "Σ": "σ"}
 
 
 @lru_cache(maxsize=_CACHED)
@@ -38,6 +39,12 @@ def like(pattern: str) -> Callable[[str], bool]:
         return True
 
     return matches
+
+
+def lowered(text: str) -> str:
+    """Each character by its own lower case, whatever stands around it: what ILIKE compares. So every engine
+    says the same of "İ" (an "i") and of a "Σ" at the end of a word (a "σ")."""
+    return "".join(_LOWER.get(char) or (low if len(low := char.lower()) == 1 else char) for char in text)
 
 
 def _pieces(pattern: str) -> list[Piece]:

@@ -4,13 +4,15 @@ there. Knows the grammar only, and never looks at streams, metrics or data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
-from tidemill.language.ast import Query, Search, Value
+from tidemill.language.ast import Expression, Query, Search
 from tidemill.language.build import builder
 from tidemill.language.words import RESERVED
+from tidemill.model.choices import closest
 from tidemill.model.errors import QueryError
 
 if TYPE_CHECKING:
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 
 MAX_TEXT: Final = 20_000  # characters
 
-Start = Literal["query", "search", "value"]
-STARTS: Final[tuple[Start, ...]] = ("query", "search", "value")
+Start = Literal["query", "search", "expression", "having_either"]
+STARTS: Final[tuple[Start, ...]] = ("query", "search", "expression", "having_either")
+_CALLED: Final = {"having_either": "condition"}  # what a text is called that is not called like its rule
 
 _WORDS: Final = {
     "NAME": "a name",
@@ -28,13 +31,21 @@ _WORDS: Final = {
     "NUMBER": "a number",
     "INSTANT": "an instant such as 2024-01-15T14:00:00Z",
     "DURATION": "a duration such as 30s",
+    "NOW": "now",
     "OPERATOR": "one of = != < <= > >=",
+    "ARITHMETIC": "one of + - * /",
+    "PLUS": "'+'",
+    "MINUS": "'-'",
+    "STAR": "'*'",
+    "SLASH": "'/'",
     "COMMA": "','",
     "LPAR": "'('",
     "RPAR": "')'",
     "SEMICOLON": "';'",
     "$END": "the end",
 }
+_ARITHMETIC: Final = {"PLUS", "MINUS", "STAR", "SLASH"}
+_WORD: Final = re.compile(r"[a-z_]{2,20}(?![a-z0-9_])", re.IGNORECASE)
 _SHOWN: Final = 60  # characters of the text shown on each side of the caret
 
 
@@ -52,11 +63,20 @@ def parse_search(text: str) -> Search:
     return search
 
 
-def parse_value(text: str) -> Value:
-    """One value as it stands after SELECT: `count`, `sum(latency_ms)`."""
-    value = _parsed(text, "value")
-    assert isinstance(value, Value)
-    return value
+def parse_expression(text: str) -> Expression:
+    """One value as it stands after SELECT: `count`, `sum(latency_ms)`, `sum(bytes) / count`."""
+    return _expression(text, "expression")
+
+
+def parse_having(text: str) -> Expression:
+    """A condition on values as it stands after HAVING."""
+    return _expression(text, "having_either")
+
+
+def _expression(text: str, start: Start) -> Expression:
+    expression = _parsed(text, start)
+    assert isinstance(expression, Expression)
+    return expression
 
 
 def pointed(error: QueryError, text: str, what: str = "query") -> QueryError:
@@ -83,6 +103,8 @@ def expected_words(terminals: Iterable[str], what: str = "query") -> str:
     """Terminals of the grammar as words for people: keywords last, in a stable order. That a name could
     go on with a dot is left out: it is true after every name and never what was missing."""
     names = {name.lstrip("_") for name in terminals} - {"DOT"}
+    if names >= _ARITHMETIC:
+        names = names - _ARITHMETIC | {"ARITHMETIC"}
     known = [word for name, word in _WORDS.items() if name in names]
     keywords = sorted(name for name in names if name not in _WORDS)
     words = [f"{word} of the {what}" if word == _WORDS["$END"] else word for word in known + keywords]
@@ -109,17 +131,18 @@ def check_characters(text: str, what: str) -> None:
 def _parsed(text: str, start: Start) -> object:
     from lark.exceptions import UnexpectedInput, VisitError
 
-    check_characters(text, start)
+    what = _CALLED.get(start, start)
+    check_characters(text, what)
     try:
         return _parser().parse(text, start=start)
     except UnexpectedInput as error:
-        raise pointed(_unexpected(error, text, start), text, start) from None
+        raise pointed(_unexpected(error, text, start), text, what) from None
     except VisitError as error:
         if isinstance(error.orig_exc, QueryError):
-            raise pointed(error.orig_exc, text, start) from None
+            raise pointed(error.orig_exc, text, what) from None
         raise
     except QueryError as error:
-        raise pointed(error, text, start) from None
+        raise pointed(error, text, what) from None
 
 
 @cache
@@ -144,7 +167,8 @@ def _unexpected(error: Exception, text: str, start: Start) -> QueryError:
 
     position = min(getattr(error, "pos_in_stream", 0) or 0, len(text))
     before, accepts = _walked(text, start)
-    hint = f"expected {expected_words(accepts, start)}{_about_names(text, position, before, accepts)}"
+    words = expected_words(accepts, _CALLED.get(start, start))
+    hint = f"{_meant(text, position, accepts)}expected {words}{_about_names(text, position, before, accepts)}"
     found = "the end"
     if isinstance(error, UnexpectedToken):
         if error.token.type == "$END":
@@ -183,6 +207,14 @@ def _keywords() -> frozenset[str]:
     """All words of the grammar, in lower case: their terminals are called like them."""
     names = {terminal.name.lstrip("_") for terminal in _parser().terminals}
     return frozenset(name.lower() for name in names - set(_WORDS) - {"DOT", "WHITESPACE"})
+
+
+def _meant(text: str, position: int, accepts: frozenset[str]) -> str:
+    """What to say when the word at a place is nearly a keyword that could stand there."""
+    word = _WORD.match(text, position)
+    keywords = sorted(name for each in accepts if (name := each.lstrip("_")) not in _WORDS)
+    near = closest(word[0].upper(), keywords, cutoff=0.7) if word else None
+    return f"did you mean {near}? " if near else ""
 
 
 def _about_names(text: str, position: int, before: Token | None, accepts: frozenset[str]) -> str:

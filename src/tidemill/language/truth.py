@@ -8,8 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
-from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Scalar
-from tidemill.language.like import like
+from tidemill.language.ast import (
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Condition,
+    IsNull,
+    Like,
+    Not,
+    Path,
+    Scalar,
+    Within,
+)
+from tidemill.language.like import like, lowered
 
 JsonScalar = str | int | bool | Decimal | None
 """A value of a payload whose numbers were read as int or Decimal."""
@@ -33,9 +45,12 @@ def truth(condition: Condition, values_of: Callable[[Path], Sequence[JsonScalar]
                 lambda value: _any(_compared(value, "=", literal.value) for literal in literals),
             )
             return _negated(found) if negated else found
-        case Like(path, pattern, negated):
-            matches = like(str(pattern.value))
+        case Like(path, pattern, negated, any_case):
+            matches = _matcher(str(pattern.value), any_case)
             found = _of_any(values_of(path), lambda value: matches(value) if isinstance(value, str) else None)
+            return _negated(found) if negated else found
+        case Within(path, low, high, negated):
+            found = _of_any(values_of(path), lambda value: _inside(value, low.value, high.value))
             return _negated(found) if negated else found
         case IsNull(path, negated):
             return negated is any(value is not None for value in values_of(path) or ())
@@ -79,6 +94,19 @@ def _any(truths: Iterable[bool | None]) -> bool | None:
 
 def _negated(found: bool | None) -> bool | None:
     return None if found is None else not found
+
+
+def _matcher(pattern: str, any_case: bool) -> Callable[[str], bool]:
+    if not any_case:
+        return like(pattern)
+    matches = like(lowered(pattern))
+    return lambda text: matches(lowered(text))
+
+
+def _inside(value: JsonScalar, low: Scalar, high: Scalar) -> bool | None:
+    """One value has to be within both bounds."""
+    outside = (_negated(_compared(value, ">=", low)), _negated(_compared(value, "<=", high)))
+    return _negated(_any(outside))
 
 
 def _compared(value: JsonScalar, operator: str, literal: Scalar) -> bool | None:

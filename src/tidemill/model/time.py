@@ -137,6 +137,12 @@ def parse_instant(text: str) -> int:
     return micros
 
 
+def has_offset(text: str) -> bool:
+    """Whether an instant that `parse_instant` reads says what its offset from UTC is."""
+    match = _INSTANT.fullmatch(text.strip())
+    return match is not None and match.group(8) is not None
+
+
 def format_instant(us: int) -> str:
     """RFC 3339 in UTC with as many digits as are needed (none, 3 or 6)."""
     if not MIN_INSTANT <= us < MAX_INSTANT:  # the end of an interval or a watermark can be out there

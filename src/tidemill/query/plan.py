@@ -12,7 +12,6 @@ from tidemill.language.ast import (
     All,
     Among,
     AnyOf,
-    Between,
     Compare,
     Condition,
     Edges,
@@ -27,7 +26,10 @@ from tidemill.language.ast import (
     Path,
     Query,
     Since,
+    Value,
+    Within,
 )
+from tidemill.language.moments import span_of
 from tidemill.model.errors import QueryError
 from tidemill.model.levels import BASE, LEVELS, Level, level_for, level_named
 from tidemill.model.names import PSEUDO_DIMENSIONS
@@ -121,6 +123,7 @@ class Plan:
 
 
 def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None, now: int) -> Plan:
+    _refuse_unplanned(query)
     stream, metric = _source(query, streams)
     columns = tuple(column_of(item, stream, metric or "") for item in query.items)
     rows = tuple(dict.fromkeys(rows for column in columns for rows in (*column.rows, *column.under)))
@@ -174,6 +177,26 @@ def declared_stream(query: Query, streams: Mapping[str, Stream]) -> Stream:
     if name not in streams:
         raise unknown("stream", Path(name, query.source.position), streams, "streams")
     return streams[name]
+
+
+def _refuse_unplanned(query: Query) -> None:
+    """What can be written and not yet be answered."""
+    every = query.bucket if isinstance(query.bucket, Every) else None
+    clauses: dict[str, int | None] = {
+        "FILTER": 0 if query.filter is not None else None,
+        "HAVING": query.having.position if query.having is not None else None,
+        "OFFSET": 0 if query.offset else None,
+        "TIMEZONE": query.timezone.position if query.timezone else None,
+        "WEEK START": query.week_start.position if query.week_start else None,
+        "ORIGIN": query.origin.position if query.origin else None,
+        "a calendar unit": every.position if every and every.unit != "us" else None,
+    }
+    asked = [*(item.value for item in query.items), *(key.value for key in query.order)]
+    sums = (each.position for each in asked if not isinstance(each, Value))
+    clauses["arithmetic"] = next(sums, None)
+    for word, position in clauses.items():
+        if position is not None:
+            raise QueryError(f"{word} can not be answered", hint="leave it out", position=position)
 
 
 def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | None]:
@@ -258,12 +281,13 @@ def _check_condition(condition: Condition, dimensions: Mapping[str, Dimension], 
         case Compare(path, operator, literal):
             dimension = _dimension(path, dimensions, metric)
             _check_type(dimension, literal)
-            if dimension.type == "boolean" and operator not in ("=", "!="):
-                raise QueryError(
-                    f"{dimension.name!r} is true or false and has no order",
-                    hint="use = or !=",
-                    position=path.position,
-                )
+            if operator not in ("=", "!="):
+                _check_ordered(dimension, path)
+        case Within(path, low, high):
+            dimension = _dimension(path, dimensions, metric)
+            _check_type(dimension, low)
+            _check_type(dimension, high)
+            _check_ordered(dimension, path)
         case Among(path, literals):
             dimension = _dimension(path, dimensions, metric)
             for literal in literals:
@@ -278,6 +302,15 @@ def _check_condition(condition: Condition, dimensions: Mapping[str, Dimension], 
                     hint="write \\\\\\\\ for one backslash, \\% and \\_ for the characters themselves",
                     position=pattern.position,
                 )
+
+
+def _check_ordered(dimension: Dimension, path: Path) -> None:
+    if dimension.type == "boolean":
+        raise QueryError(
+            f"{dimension.name!r} is true or false and has no order",
+            hint="use = or !=",
+            position=path.position,
+        )
 
 
 def _check_type(dimension: Dimension, literal: Literally) -> None:
@@ -309,27 +342,28 @@ def _level(query: Query) -> tuple[Level, int]:
     if not isinstance(bucket, Every):
         level = _at(query, lambda: level_named(bucket.level.lower()), bucket.position)
         return level, level.width
-    if bucket.duration > MAX_INTERVAL:
+    if bucket.unit == "us" and bucket.count > MAX_INTERVAL:
         raise QueryError(
             "the interval is too long",
             hint=f"{format_duration(MAX_INTERVAL)} at most",
             position=bucket.position,
         )
-    return _at(query, lambda: level_for(bucket.duration), bucket.position), bucket.duration
+    return _at(query, lambda: level_for(bucket.count), bucket.position), bucket.count
 
 
 def _level_of_total(query: Query, now: int) -> tuple[Level, None]:
     span = _span(query, BASE.width, now)
-    rate = next((item for item in query.items if item.value.function.text.lower() == "rate"), None)
+    values = (item.value for item in query.items if isinstance(item.value, Value))
+    rate = next((value for value in values if value.function.text.lower() == "rate"), None)
     if rate and span is None:
         raise QueryError(
             "rate needs to know how long the span is",
             hint="add BETWEEN, SINCE, USING ROLLUP or INTERVAL",
-            position=rate.value.position,
+            position=rate.position,
         )
     if rate and span and span.start == span.end:
         raise QueryError(
-            "rate over an empty span", hint="use a span with start < end", position=rate.value.position
+            "rate over an empty span", hint="use a span with start < end", position=rate.position
         )
     return (LEVELS[-1] if span is None else _at(query, lambda: level_of_total(span))), None
 
@@ -337,10 +371,6 @@ def _level_of_total(query: Query, now: int) -> tuple[Level, None]:
 def _span(query: Query, width: int, now: int) -> Interval | None:
     """The span asked for. SINCE is rounded outward to whole buckets of `width`: the newest one is in."""
     match query.time:
-        case None:
-            return None
-        case Between(start, end):
-            return Interval(start, end)
         case Since(duration, position):
             if now - duration < MIN_INSTANT + WEEK or now > MAX_INSTANT - WEEK:
                 raise QueryError(
@@ -349,6 +379,8 @@ def _span(query: Query, width: int, now: int) -> Interval | None:
                     position=position,
                 )
             return outward(Interval(now - duration, now), width)
+        case time:
+            return span_of(time, now)
 
 
 def _sort(key: OrderKey, query: Query, columns: tuple[Column, ...], groups: tuple[Dimension, ...]) -> Sort:
@@ -357,7 +389,9 @@ def _sort(key: OrderKey, query: Query, columns: tuple[Column, ...], groups: tupl
         names |= {BUCKET: BUCKET} if query.bucket else {}
         names |= {column.name: column.name for column in columns}
         for item, column in zip(query.items, columns, strict=True):
+            assert isinstance(item.value, Value)
             names.setdefault(label(item.value), column.name)
+    assert isinstance(key.value, Value)
     wanted = key.value.text if key.value.text in names else label(key.value)
     if wanted not in names:
         what = "column to order series by called" if query.format else "column of the answer called"

@@ -10,7 +10,8 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Final
 
-from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path
+from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Within
+from tidemill.language.like import lowered
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import Level
 from tidemill.model.names import STATE_COLUMNS
@@ -264,8 +265,14 @@ def _condition(condition: Condition, dimensions: Mapping[str, Dimension]) -> Col
         case Among(path, literals, negated):
             among = column(path).isin([literal.value for literal in literals])
             return ~among if negated else among
-        case Like(path, pattern, negated):
-            like = column(path).like(plain_pattern(str(pattern.value)))
+        case Like(path, pattern, negated, any_case):
+            text = plain_pattern(str(pattern.value))
+            # Java lowers these two by what stands around them, or to two characters; the others do not.
+            plain = f.lower(f.translate(column(path), "İΣ", "iσ")) if any_case else column(path)
+            like = plain.like(lowered(text) if any_case else text)
             return ~like if negated else like
+        case Within(path, low, high, negated):
+            inside = column(path).between(f.lit(low.value), f.lit(high.value))
+            return ~inside if negated else inside
         case IsNull(path, negated):
             return column(path).isNotNull() if negated else column(path).isNull()

@@ -8,7 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Literally, Not, Path
+from tidemill.language.ast import (
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Condition,
+    IsNull,
+    Like,
+    Literally,
+    Not,
+    Path,
+    Within,
+)
+from tidemill.language.like import lowered
 from tidemill.model.levels import Level
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
@@ -279,9 +292,14 @@ def _condition(condition: Condition, plan: Plan, made: Statement) -> str:
         case Among(path, literals, negated):
             values = ", ".join(made.bind(_scalar(literal)) for literal in literals)
             return f"{column(path)} {'NOT IN' if negated else 'IN'} ({values})"
-        case Like(path, pattern, negated):
+        case Like(path, pattern, negated, any_case):
             word = "NOT LIKE" if negated else "LIKE"
-            return f"({column(path)} {word} {made.bind(plain_pattern(str(pattern.value)))} ESCAPE '\\')"
+            text = plain_pattern(str(pattern.value))
+            side = f"lower({column(path)})" if any_case else column(path)
+            return f"({side} {word} {made.bind(lowered(text) if any_case else text)} ESCAPE '\\')"
+        case Within(path, low, high, negated):
+            bounds = f"{made.bind(_scalar(low))} AND {made.bind(_scalar(high))}"
+            return f"({column(path)} {'NOT BETWEEN' if negated else 'BETWEEN'} {bounds})"
         case IsNull(path, negated):
             return f"{column(path)} IS {'NOT NULL' if negated else 'NULL'}"
 

@@ -102,7 +102,8 @@ def label(value: Value) -> str:
 
 def needs_metric(item: Item) -> bool:
     """Whether it is of the metric that FROM names; a ratio of two names them itself."""
-    return not (item.value.function.text.lower() == "ratio" and item.value.arguments)
+    value = item.value
+    return not (isinstance(value, Value) and value.function.text.lower() == "ratio" and value.arguments)
 
 
 def unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> QueryError:
@@ -117,6 +118,7 @@ def unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> Query
 
 def column_of(item: Item, stream: Stream, metric: str) -> Column:
     """A value of the metric (that FROM names), or a ratio of two metrics of the stream."""
+    assert isinstance(item.value, Value)
     name = item.alias.text if item.alias else label(item.value)
     if not needs_metric(item):
         return _ratio_of(item.value, stream, name)

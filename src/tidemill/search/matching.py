@@ -27,8 +27,9 @@ from tidemill.language.ast import (
     Not,
     Path,
     Scalar,
+    Within,
 )
-from tidemill.language.like import like
+from tidemill.language.like import like, lowered
 from tidemill.records.arrays import Ints, Mask
 from tidemill.search.entries import Edge, Group, Source, Values
 from tidemill.search.layout import BOOLEAN, KINDS, NUMBER, STRING
@@ -59,7 +60,7 @@ def paths_in(condition: Condition | None) -> Iterator[Path]:
         case All(terms) | AnyOf(terms):
             for term in terms:
                 yield from paths_in(term)
-        case Compare(path) | Among(path) | Like(path) | IsNull(path):
+        case Compare(path) | Among(path) | Like(path) | Within(path) | IsNull(path):
             yield path
 
 
@@ -101,7 +102,7 @@ class Matcher:
             case IsNull(path, negated):
                 has = self._any_value(path)
                 return has if negated is wanted else ~has
-            case Compare() | Among() | Like():
+            case Compare() | Among() | Like() | Within():
                 tests, negated = _tests(condition)
                 name = name_of(condition.dimension)
                 return self._passing(name, tests) if wanted is not negated else self._failing(name, tests)
@@ -166,7 +167,7 @@ class Matcher:
                     yield from self._needed(term, wanted=wanted)
             case IsNull(path):
                 yield self._source.of(name_of(path))
-            case Compare() | Among() | Like():
+            case Compare() | Among() | Like() | Within():
                 tests, negated = _tests(condition)
                 groups = self._source.of(name_of(condition.dimension))
                 if wanted is not negated:
@@ -195,7 +196,7 @@ def _passing_rows(group: Group, test: Test) -> Ints:
 # -- tests
 
 
-def _tests(condition: Compare | Among | Like) -> tuple[dict[str, Test], bool]:
+def _tests(condition: Compare | Among | Like | Within) -> tuple[dict[str, Test], bool]:
     """The test of each kind, and whether the condition says that none passes."""
     match condition:
         case Compare(_, "!=", literal):
@@ -204,8 +205,11 @@ def _tests(condition: Compare | Among | Like) -> tuple[dict[str, Test], bool]:
             return {kind_of(literal.value): _compare(operator, literal.value)}, False
         case Among(_, literals, negated):
             return _one_of(literals), negated
-        case Like(_, pattern, negated):
-            return {STRING: _Like(str(pattern.value))}, negated
+        case Like(_, pattern, negated, any_case):
+            text = str(pattern.value)
+            return {STRING: _AnyCase(text) if any_case else _Like(text)}, negated
+        case Within(_, low, high, negated):
+            return _between(low.value, high.value), negated
 
 
 def _compare(operator: str, value: Scalar) -> Test:
@@ -226,6 +230,11 @@ def _one_of(literals: Sequence[Literally]) -> dict[str, Test]:
         kind: _TextAmong(values) if kind == STRING else _OneOf([_compare("=", value) for value in values])
         for kind, values in by_kind.items()
     }
+
+
+def _between(low: Scalar, high: Scalar) -> dict[str, Test]:
+    assert kind_of(low) == kind_of(high), "the language refuses other bounds"
+    return {kind_of(low): _Both(_compare(">=", low), _compare("<=", high))}
 
 
 def _share_of(operator: str, low: Edge, high: Edge, value: Edge) -> Share:
@@ -323,6 +332,19 @@ class _TextAmong:
         return np.asarray(pc.is_in(values.text.view(pa.binary()), value_set=self._set))
 
 
+class _Both:
+    def __init__(self, one: Test, other: Test) -> None:
+        self._tests = (one, other)
+
+    def share(self, low: Edge, high: Edge) -> Share:
+        shares = {test.share(low, high) for test in self._tests}
+        return "none" if "none" in shares else "some" if "some" in shares else "all"
+
+    def passed(self, values: Values) -> Mask:
+        one, other = self._tests
+        return one.passed(values) & other.passed(values)
+
+
 class _OneOf:
     def __init__(self, tests: Sequence[Test]) -> None:
         self._tests = tests
@@ -338,6 +360,19 @@ class _OneOf:
         return found
 
 
+class _AnyCase:
+    """ILIKE; upper and lower case lie apart, so no group is left out for its first and last text."""
+
+    def __init__(self, pattern: str) -> None:
+        self._matches = like(lowered(pattern))
+
+    def share(self, low: Edge, high: Edge) -> Share:
+        return "some"
+
+    def passed(self, values: Values) -> Mask:
+        return _matching(values, lambda text: self._matches(lowered(text)))
+
+
 class _Like:
     def __init__(self, pattern: str) -> None:
         self._matches = like(pattern)
@@ -350,11 +385,15 @@ class _Like:
         return "none" if outside else "some"
 
     def passed(self, values: Values) -> Mask:
-        assert values.text is not None
-        coded = values.text.dictionary_encode()
-        matches = [self._matches(text) for text in coded.dictionary.to_pylist()]
-        found: Mask = np.array(matches or [False], np.bool_)[coded.indices.to_numpy()]
-        return found
+        return _matching(values, self._matches)
+
+
+def _matching(values: Values, matches: Callable[[str], bool]) -> Mask:
+    assert values.text is not None
+    coded = values.text.dictionary_encode()
+    passes = [matches(text) for text in coded.dictionary.to_pylist()]
+    found: Mask = np.array(passes or [False], np.bool_)[coded.indices.to_numpy()]
+    return found
 
 
 def _prefix(pattern: str) -> bytes:

@@ -19,7 +19,8 @@ from tidemill.engine import Engine
 from tidemill.engine.session import default_cores
 from tidemill.lake.parts import open_part
 from tidemill.lake.snapshot import Part, Snapshot
-from tidemill.language.ast import Between, Search, Since
+from tidemill.language.ast import Search, Since
+from tidemill.language.moments import span_of
 from tidemill.model.errors import QueryError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.query.coverage import Arrivals, Completeness, Missing, completeness
@@ -259,13 +260,9 @@ def _order(said: Search) -> tuple[Order, bool]:
 
 
 def _span(said: Search, now: int) -> Interval | None:
-    match said.time:
-        case None:
-            return None
-        case Between(start, end):
-            return Interval(start, end)
-        case Since(duration):
-            return Interval(max(MIN_INSTANT, now - duration), now)
+    if isinstance(said.time, Since):  # however long: what there is starts in the year 1
+        return Interval(max(MIN_INSTANT, now - said.time.duration), now)
+    return span_of(said.time, now)
 
 
 # -- parts

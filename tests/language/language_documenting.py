@@ -20,10 +20,11 @@ from tidemill.language.ast import (
     Rollup,
     Search,
     Since,
+    Within,
 )
 from tidemill.language.words import written_path
-from tidemill.language.written import value_text
-from tidemill.model.time import format_duration, format_instant
+from tidemill.language.written import every_text, expression_text, moment_text
+from tidemill.model.time import format_duration
 
 
 def document_of(said: Query | Search) -> dict[str, object]:
@@ -38,14 +39,28 @@ def _query(query: Query) -> dict[str, object]:
     }
     if query.where is not None:
         document["where"] = _condition(query.where, "dimension")
+    if query.filter is not None:
+        document["filter"] = _condition(query.filter, "field")
     document |= _time(query.time)
     if isinstance(query.bucket, Rollup):
         document["rollup"] = query.bucket.level
     elif query.bucket is not None:
-        document["interval"] = format_duration(query.bucket.duration)
+        document["interval"] = every_text(query.bucket)
+    if query.origin is not None:
+        document["origin"] = moment_text(query.origin.moment)
+    if query.having is not None:
+        document["having"] = expression_text(query.having)
+    if query.offset:
+        document["offset"] = query.offset
     if query.groups:
         document["group_by"] = [written_path(path) for path in query.groups]
-    for key, choice in (("edges", query.edges), ("fill", query.fill), ("format", query.format)):
+    for key, choice in (
+        ("edges", query.edges),
+        ("fill", query.fill),
+        ("format", query.format),
+        ("timezone", query.timezone),
+        ("week_start", query.week_start),
+    ):
         if choice is not None:
             document[key] = choice.word
     if query.order:
@@ -71,18 +86,18 @@ def _ending(said: Query | Search) -> dict[str, object]:
 
 
 def _item(item: Item) -> object:
-    value = value_text(item.value)
+    value = expression_text(item.value)
     return {"value": value, "as": written_path(item.alias)} if item.alias else value
 
 
 def _key(key: OrderKey) -> dict[str, object]:
-    return {"by": value_text(key.value), "desc": key.descending}
+    return {"by": expression_text(key.value), "desc": key.descending}
 
 
 def _time(time: Between | Since | None) -> dict[str, object]:
     match time:
         case Between(start, end):
-            return {"between": [format_instant(start), format_instant(end)]}
+            return {"between": [moment_text(start), moment_text(end)]}
         case Since(duration):
             return {"since": format_duration(duration)}
         case None:
@@ -102,8 +117,11 @@ def _condition(condition: Condition, name: str) -> dict[str, object]:
         case Among(path, literals, negated):
             values = [literal.value for literal in literals]
             return {name: written_path(path), "op": "not_in" if negated else "in", "values": values}
-        case Like(path, pattern, negated):
-            operator = "not_like" if negated else "like"
+        case Within(path, low, high, negated):
+            operator = "not_between" if negated else "between"
+            return {name: written_path(path), "op": operator, "values": [low.value, high.value]}
+        case Like(path, pattern, negated, any_case):
+            operator = ("not_" if negated else "") + ("ilike" if any_case else "like")
             return {name: written_path(path), "op": operator, "value": pattern.value}
         case IsNull(path, negated):
             return {name: written_path(path), "op": "is_not_null" if negated else "is_null"}
