@@ -41,6 +41,7 @@ class Finding:
     what: str  # slice | raw | quarantine | ids | tile | window | dataset | result | index | chain
     where: str
     difference: str
+    remedy: str = ""  # the command that mends it, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ def _check_datasets(
     rules = rules_of(declared, mill.expiries.horizons(stream))
     if rules is None:
         return 0, []
+    from tidemill.windows.damage import repair_command
     from tidemill.windows.verify import verify_datasets, verify_sets
 
     findings = [
@@ -212,7 +214,10 @@ def _check_datasets(
         count, differences = verify_datasets(
             mill.engine, declared, warehouse, windows, entries, raw, Path(scratch), rules.raw_from
         )
-    findings += [Finding(stream, "dataset", place, what) for place, what in differences]
+    commands = {str(window.key.interval): repair_command(window.key) for window in windows}
+    findings += [
+        Finding(stream, "dataset", place, what, commands.get(place, "")) for place, what in differences
+    ]
     return count, findings
 
 
@@ -223,7 +228,8 @@ def _check_results(mill: Mill, stream: str) -> tuple[int, list[Finding]]:
         if isinstance(told, int):
             count += told
         else:
-            findings.append(Finding(stream, "result", told.place, told.what))
+            command = f"tidemill rebuild {stream} --results {told.place.split(' ', 1)[0]}"
+            findings.append(Finding(stream, "result", told.place, told.what, command))
     return count, findings
 
 

@@ -18,6 +18,7 @@ from tidemill.lake.table import Table
 from tidemill.reports import watermark_of
 from tidemill.rounds import tidy
 from tidemill.state.protocol import State
+from tidemill.streaming.desk import spec_named
 from tidemill.streaming.places import Places
 from tidemill.streaming.refresh import Look, Refreshed, Refresher
 from tidemill.streaming.verify import Difference
@@ -70,10 +71,20 @@ class Flow:
         """`refresh` these streams; what is wrong with one does not keep the others waiting."""
         done: dict[str, list[Refreshed]] = {}
         for name in names:
-            if name in self.declared and name not in faults.found:
+            if name not in faults.found:
                 with faults.apart(name):
                     done[name] = self.refresh(name, now, flush=flush)
         return done
+
+    def repair(self, stream: str, window: str, now: int) -> Refreshed:
+        """Make results that are damaged again from raw; those that are not stay as they are."""
+        look = self._look(stream, now, flush=False)
+        spec_named(self._project.stream(stream), window)
+        for refresher in self._of(stream):
+            if refresher.spec.name == window and look is not None:
+                refresher.repair(now, read=True)
+                return refresher.refresh(look)
+        return Refreshed(window)
 
     def recall(self, now: int) -> int:
         """After a recovery: tell again what the results tables hold; how many commits."""

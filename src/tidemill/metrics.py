@@ -76,6 +76,12 @@ class Meter:
             ("stream",),
             registry=self.registry,
         )
+        self._damaged = Gauge(
+            "tidemill_datasets_damaged",
+            "Datasets whose files are missing or damaged, after the last round",
+            ("stream",),
+            registry=self.registry,
+        )
         self.registry.register(_Standing(streams, state, clock))
         self._gateway = _Gateway()
         self.registry.register(self._gateway)
@@ -98,6 +104,7 @@ class Meter:
                 self._packed.labels(done.stream).inc(sum(len(one.slices) for one in done.packed.packed))
                 self._unpacked.labels(done.stream).set(done.packed.waiting)
             if done.windows is not None:
+                self._damaged.labels(done.stream).set(done.damaged)
                 for reason, count in done.windows.waiting.items():
                     self._skipped.labels(done.stream, reason).inc(count)
                 self._queued.labels(done.stream).inc(done.windows.queued)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidemill.model.tiles import TileState
     from tidemill.rollups.roller import Rebuilt
     from tidemill.search.indexer import Indexed
+    from tidemill.streaming.refresh import Refreshed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ class Remaker:
             done = indexer.rebuild(mill.clock(), _all(span))
             mill.progress(stream, "index", 1.0)
             return done
+
+    def results(self, stream: str, window: str) -> Refreshed:
+        """Make the results of a streaming window that are damaged again from raw."""
+        mill = self._mill
+        declared = mill.project.stream(stream)
+        with exclusive(mill.project.warehouse / ".tick.lock", "rebuild"):
+            self._settle(declared.name)
+            return mill.flow.repair(declared.name, window, mill.clock())
 
     def plan(
         self,

@@ -39,6 +39,7 @@ class StreamTick:
     indexed: Indexed | None = None  # None: nothing is indexed
     packed: PackLook | None = None  # None: nothing is packed
     chains: ChainRound | None = None  # None: it has no vectors
+    damaged: int = 0  # datasets that somebody deleted or damaged
 
     @property
     def idle(self) -> bool:

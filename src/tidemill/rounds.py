@@ -104,8 +104,8 @@ def tick(mill: Mill, clock: Callable[[], int], *, patient: bool) -> TickReport:
     names = [name for name in mill.project.streams if not (patient and faults.is_waiting(name))]
     done = tick_streams(mill, names, now, faults)
     builds = mill.yard.build(clock, BUILDS_PER_ROUND)
-    streaming = any(stream.windows for stream in mill.project.streams.values())
-    results = mill.flow.refresh_all(names, now, faults) if streaming else {}
+    streaming = [name for name in names if mill.project.stream(name).windows]
+    results = mill.flow.refresh_all(streaming, now, faults) if streaming else {}
     delivered = mill.delivery.deliver(clock()) if mill.project.events.sinks else []
     expired = mill.retention.expire_due(now, [name for name in names if name not in faults.found])
     faults.finish(names)
@@ -142,7 +142,8 @@ def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     if stream.aggregation_span is None:
         return done
     seen = newest[0].seq if newest else 0
-    return replace(done, windows=mill.yard.coordinate(stream, now, seen))
+    done = replace(done, windows=mill.yard.coordinate(stream, now, seen))
+    return replace(done, damaged=mill.damage.look(stream.name))
 
 
 def settle(mill: Mill, stream: Stream, now: int) -> StreamTick:

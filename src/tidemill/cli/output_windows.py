@@ -13,6 +13,7 @@ from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
 from tidemill.model.windows import Window
 from tidemill.plain import windows as plain
+from tidemill.windows.damage import damage_of
 
 if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome
@@ -49,7 +50,7 @@ class JsonWindows:
         self._print(plain.story(story))
 
     def datasets(self, warehouse: Path, windows: Sequence[Window], *, more: bool) -> None:
-        found = [plain.newest(window) for window in windows]
+        found = [plain.newest(window, damage_of(warehouse, window)) for window in windows]
         self._print({"warehouse": str(warehouse), "datasets": found, "more": more})
 
     def plan(self, stream: str, steps: Sequence[RebuildStep]) -> None:

@@ -252,5 +252,6 @@ def audit_lines(audit: Audit) -> Iterator[list[Piece]]:
 def findings_table(findings: Sequence[Finding]) -> Table:
     table = listing("stream", "what", "where", "difference")
     for one in findings:
-        table.add_row(*(Text(shown(text)) for text in (one.stream, one.what, one.where, one.difference)))
+        what = f"{one.difference}; {one.remedy}" if one.remedy else one.difference
+        table.add_row(*(Text(shown(text)) for text in (one.stream, one.what, one.where, what)))
     return table

@@ -17,6 +17,7 @@ from tidemill.cli.tables import ID_LETTERS, PHASE_STYLES, Piece, listing, many, 
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
 from tidemill.plain import windows as plain_windows
+from tidemill.windows.damage import damage_of, repair_command
 
 if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome
@@ -187,10 +188,16 @@ def dataset_table(windows: Sequence[Window], warehouse: Path) -> Table:
             number(of.rows),
             "" if of.bytes is None else size(of.bytes),
             Text((of.observed or "")[:ID_LETTERS]),
-            Text("current", style="green") if plain_windows.is_current(of) else _stale(of),
+            _is(of, damage_of(warehouse, of)),
             Text(shown(str(warehouse / (of.file or "")))),
         )
     return table
+
+
+def _is(of: Window, damage: str | None) -> Text:
+    if damage is not None:
+        return Text(f"damaged: {shown(damage)}; {repair_command(of.key)}", style="red")
+    return Text("current", style="green") if plain_windows.is_current(of) else _stale(of)
 
 
 def _stale(of: Window) -> Text:

@@ -78,6 +78,7 @@ def window(
     "tidemill rebuild weather --from 2024-01-15T00:00:00Z --to 2024-01-16T00:00:00Z",
     "tidemill rebuild weather --window 2024-01-15T13:00:00Z --include-late",
     "tidemill rebuild requests --rollups --index",
+    "tidemill rebuild requests --results visits",
 )
 def rebuild(
     session: Session,
@@ -98,6 +99,14 @@ def rebuild(
     index: Annotated[
         bool, typer.Option("--index", metavar="", help="No windows: make the index again from raw.")
     ] = False,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            "--results",
+            metavar="WINDOW",
+            help="No windows: make damaged results of this streaming window again from raw.",
+        ),
+    ] = None,
     include_late: Annotated[
         bool,
         typer.Option("--include-late", metavar="", help="Slices that came too late count from now on."),
@@ -110,8 +119,26 @@ def rebuild(
 
     A window that is not ready stays as it is, and the plan says why. The exit code is 1 if one could not be
     built. With --rollups or --index these are made again from raw instead, as they were, byte by byte; what
-    raw is gone for is sealed and stays.
+    raw is gone for is sealed and stays. With --results it is the results of a streaming window whose files
+    were deleted or damaged; those that are sound stay as they are.
     """
+    if results is not None:
+        if (
+            at is not None
+            or start is not None
+            or end is not None
+            or include_late
+            or rollups
+            or index
+            or explain
+        ):
+            raise InputError(
+                "--results takes no other option", hint=f"tidemill rebuild {stream} --results NAME"
+            )
+        with session.working() as progress, session.mill(progress) as mill:
+            made = mill.remake.results(stream, results)
+        session.out.results.flushed({stream: [made]})
+        return OK
     if rollups or index:
         if at is not None or include_late:
             raise InputError(

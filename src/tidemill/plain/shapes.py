@@ -341,7 +341,13 @@ def audit(of: Audit) -> Plain:
             for one in of.streams
         ],
         "findings": [
-            {"stream": one.stream, "what": one.what, "where": one.where, "difference": one.difference}
+            {
+                "stream": one.stream,
+                "what": one.what,
+                "where": one.where,
+                "difference": one.difference,
+                "remedy": one.remedy or None,
+            }
             for one in of.findings
         ],
     }

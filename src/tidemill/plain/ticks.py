@@ -127,6 +127,7 @@ def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Plain | None:
         "waiting": dict(sorted(done.windows.waiting.items())),
         "ignored_slices": done.windows.ignored,
         "withdrawn": done.windows.withdrawn,
+        "damaged": done.damaged,
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidemill.model.time import format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
 from tidemill.plain.shapes import Plain, instant, interval, took
+from tidemill.windows.damage import repair_command
 
 if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome
@@ -101,8 +102,8 @@ def is_current(window: Window) -> bool:
     return window.observed is not None and window.observed == window.desired
 
 
-def newest(of: Window) -> Plain:
-    """The newest dataset of a window."""
+def newest(of: Window, damage: str | None) -> Plain:
+    """The newest dataset of a window, and what is wrong with its file."""
     return {
         **key(of.key),
         "revision": of.revision,
@@ -113,6 +114,8 @@ def newest(of: Window) -> Plain:
         "bytes": of.bytes,
         "built_at": instant(of.built_at),
         "file": of.file,
+        "damage": damage,
+        "remedy": None if damage is None else repair_command(of.key),
     }
 
 

@@ -19,6 +19,7 @@ from tidemill.serve.problems import responses
 from tidemill.serve.readers import Reader, Readers
 from tidemill.serve.reading_shapes import CURSOR, END, SLICE, START, shown
 from tidemill.serve.tenancy import OF_WINDOW, only, shares
+from tidemill.windows.damage import damage_of
 from tidemill.windows.pieces import pieces
 
 if TYPE_CHECKING:
@@ -139,8 +140,12 @@ class _Desk:
         def look() -> Plain:
             found = self._desk.datasets(declared.name, span)[::-1][: limit + 1]
             page, more = found[:limit], len(found) > limit
+            warehouse = self._readers.mill.project.warehouse
             return {
-                "datasets": [only(plain.newest(one), OF_WINDOW, declared, who) for one in page],
+                "datasets": [
+                    only(plain.newest(one, damage_of(warehouse, one)), OF_WINDOW, declared, who)
+                    for one in page
+                ],
                 "cursor": cursor_of(_DATASETS, page[-1].key.start) if more else None,
             }
 

@@ -36,6 +36,7 @@ from tidemill.records.arrow import read_ipc
 from tidemill.state.protocol import State
 from tidemill.streaming.announce import results_available, told_of
 from tidemill.streaming.complete import has_news, heard_of
+from tidemill.streaming.damage import DamagedPart, damaged_parts, leave_out
 from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.streaming.fold import FoldUnit, fold
 from tidemill.streaming.keys import Key
@@ -217,8 +218,27 @@ class Refresher:
         scope = Scope(starts=[Interval(ALL.start, sealed)])
         return int(current(standing(self.spec, self.stream, paths, scope)).num_rows)
 
+    def damaged(self, *, read: bool) -> list[DamagedPart]:
+        """Parts of the results that somebody deleted or damaged."""
+        existing = self._table or Table.existing(self.root)
+        return damaged_parts(existing, read=read) if existing is not None else []
+
+    def repair(self, now: int, *, read: bool) -> int:
+        """Leave damaged parts out, and have the next refresh compute everything anew: what they held is
+        missing then, and comes out again. How many there were."""
+        damaged = self.damaged(read=read)
+        if damaged:
+            story = {"stream": self.stream.name, "window": self.spec.name, "parts": len(damaged)}
+            what = f"{damaged[0].part.path} {damaged[0].what}"
+            log.warning("results are damaged and made again: %s", what, extra=story)
+            leave_out(self.root, damaged, now)
+            self._table = None
+            self.state.set_mark(self.stream.name, self.spec.name, None)
+        return len(damaged)
+
     def refresh(self, look: Look) -> Refreshed:
         """Bring the results up to the watermark, or up to the datasets that were built."""
+        self.repair(look.now, read=False)
         mark = self.mark()
         new = Mark(self.fingerprint, -1, look.snapshot.version, look.watermark)
         if self.spec.close is Close.COMPLETE:
@@ -445,6 +465,9 @@ class Refresher:
     def verify(self, look: Look) -> list[Difference | int]:
         """Compute everything anew and compare; the numbers are of results compared. What raw or the watermark
         has brought since the last refresh is left to the next one."""
+        unreadable = [one for one in self.damaged(read=True) if not one.readable]
+        if unreadable:
+            return [Difference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
         mark = self.mark()
         if mark is None or mark.raw != look.snapshot.version:
             return []

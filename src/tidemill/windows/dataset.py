@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,8 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, to_datetime
 from tidemill.model.windows import AGGREGATION, Build, Dataset, WindowKey
+
+log = logging.getLogger(__name__)
 
 TOP: Final = "datasets"
 STAGING: Final = "_staging"  # of a stream: files that have no name yet
@@ -201,7 +204,7 @@ def datasets_of(warehouse: Path, stream: str, key: WindowKey | None = None) -> l
 def find_datasets(
     warehouse: Path, stream: str, key: WindowKey | None = None, *, newest_only: bool = False
 ) -> Iterator[Dataset]:
-    """The same one by one; of each window only the newest revision, if asked for."""
+    """The same one by one, without damaged ones; of each window only the newest revision, if asked for."""
     if key is not None:
         folders = [warehouse / window_folder(key)]
     else:
@@ -210,7 +213,11 @@ def find_datasets(
             folders = sorted(child for child in top.iterdir() if child.is_dir()) if top.is_dir() else []
     for folder in folders:
         for revision in _revisions(folder)[-1 if newest_only else 0 :]:
-            yield read_dataset(warehouse, (folder / f"r{revision}.arrow").relative_to(warehouse).as_posix())
+            file = (folder / f"r{revision}.arrow").relative_to(warehouse).as_posix()
+            try:
+                yield read_dataset(warehouse, file)
+            except StorageError as error:
+                log.warning("a dataset is left out: %s", error, extra={"stream": stream})
 
 
 def drop_datasets(warehouse: Path, keys: Iterable[WindowKey]) -> None:
@@ -230,8 +237,12 @@ def published(warehouse: Path, stream: Stream, build: Build) -> tuple[int, Datas
     revision = build.revision
     wanted = dataset_schema(stream)
     while (warehouse / (file := dataset_file(build.key, revision))).exists():
-        schema = read_schema(warehouse / file)
-        found = _dataset(warehouse, file, schema)
+        try:
+            schema = read_schema(warehouse / file)
+            found = _dataset(warehouse, file, schema)
+        except StorageError:  # damaged: it stays, and the revision after it is made
+            revision += 1
+            continue
         same = found.hash == build.desired and (found.sealed is None) == (build.seal is None)
         if same and schema.equals(wanted):
             return revision, replace(found, sealed=build.seal)

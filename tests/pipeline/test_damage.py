@@ -1,0 +1,137 @@
+"""Datasets and results that somebody deleted or damaged: noticed by the next round, said with the command
+that mends them, and mended by it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.pipeline.conftest import NOON, NewPlant, Plant
+
+from tidemill.mill import Mill
+from tidemill.model.time import MINUTE, format_instant
+from tidemill.plain import windows as plain
+from tidemill.windows import damage
+from tidemill.windows.damage import damage_of
+
+WEATHER = """
+version: 1
+engine: {cores: 2, memory: 512m}
+streams:
+  weather:
+    schema:
+      station: {type: string, required: true}
+      at: {type: string, required: true}
+      celsius: {type: decimal, scale: 1}
+    event_time: {column: at, type: iso8601}
+    identity: [station, at]
+    aggregation_span: 1h
+    windows:
+      ten: {kind: tumbling, size: 10m, aggregates: {n: count}}
+"""
+
+
+def readings(first: int, last: int) -> bytes:
+    """One a minute, from so many minutes before noon of the day before."""
+    minutes = (format_instant(NOON - 1440 * MINUTE + minute * MINUTE) for minute in range(first, last))
+    return b"".join(json.dumps({"station": "a", "at": at, "celsius": 1}).encode() + b"\n" for at in minutes)
+
+
+@pytest.fixture
+def plant(new_plant: NewPlant) -> Plant:
+    plant = new_plant(WEATHER)
+    with plant.open() as mill:
+        for hour in (0, 1):
+            start, end = (NOON + (hour - 24 + later) * 60 * MINUTE for later in (0, 1))
+            mill.land("weather", readings(hour * 60, hour * 60 + 60), start=start, end=end)
+            mill.tick()
+        mill.run_until_idle()
+    return plant
+
+
+def file_of(mill: Mill) -> Path:
+    (window, *_) = mill.windows.datasets("weather")
+    return mill.project.warehouse / str(window.file)
+
+
+def spoil(file: Path) -> None:
+    file.write_bytes(b"x" * file.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("harm", "what"),
+    [
+        (Path.unlink, "the file cannot be read: No such file or directory"),
+        (lambda file: file.write_bytes(b""), "the file has 0 bytes, and "),
+        (spoil, "the file is not an Arrow file any more"),
+    ],
+    ids=["deleted", "cut", "overwritten"],
+)
+def test_a_dataset_that_is_damaged(
+    plant: Plant, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], object], what: str
+) -> None:
+    command = "tidemill rebuild weather --window 2024-01-14T12:00:00Z"
+    with plant.open() as mill:
+        harm(file_of(mill))
+        with caplog.at_level(logging.WARNING, "tidemill.windows.damage"):
+            assert [mill.tick().streams[0].damaged for _ in range(3)] == [1, 1, 1]
+        (told,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+        assert what in told
+        assert command in told
+        shown = [
+            plain.newest(one, damage_of(plant.warehouse, one)) for one in mill.windows.datasets("weather")
+        ]
+        assert str(shown[0]["damage"]).startswith(what)
+        assert [one["remedy"] for one in shown] == [command, None]
+        (finding,) = mill.verify().findings
+        assert (finding.what, finding.remedy) == ("dataset", command)
+        window = mill.windows.window("weather", NOON - 1440 * MINUTE).view.window
+        mill.rebuild([s for s in mill.windows.plan_rebuild("weather") if s.key == window.key])
+        assert mill.tick().streams[0].damaged == 0
+        assert mill.verify().ok
+
+
+def test_many_datasets_are_looked_at_in_turn(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage, "AT_ONCE", 1)
+    with plant.open() as mill:
+        file_of(mill).unlink()
+        assert [mill.tick().streams[0].damaged for _ in range(4)] == [1, 1, 1, 1]
+        for window in mill.windows.datasets("weather")[1:]:
+            (plant.warehouse / str(window.file)).unlink()
+        assert max(mill.tick().streams[0].damaged for _ in range(3)) == 2
+
+
+def results_of(mill: Mill) -> list[tuple[object, ...]]:
+    rows = mill.results("weather", "ten").to_pylist()
+    return [(row["start"], row["n"], row["revision"]) for row in rows]
+
+
+def test_results_that_are_deleted_are_made_again_by_the_next_round(plant: Plant) -> None:
+    with plant.open() as mill:
+        before = results_of(mill)
+        assert len(before) == 11
+        part = sorted((plant.warehouse / "windows" / "weather" / "ten").glob("*.parquet"))[0]
+        part.unlink()
+        (finding, *_) = mill.verify().findings
+        assert (finding.what, finding.remedy) == ("result", "tidemill rebuild weather --results ten")
+        assert finding.where == f"ten {part.name}"
+        mill.tick()
+        assert results_of(mill) == before
+        assert mill.verify().ok
+
+
+def test_results_that_are_overwritten_are_made_again_by_rebuild(plant: Plant) -> None:
+    with plant.open() as mill:
+        before = results_of(mill)
+        part = sorted((plant.warehouse / "windows" / "weather" / "ten").glob("*.parquet"))[-1]
+        spoil(part)
+        (finding,) = mill.verify().findings
+        assert finding.remedy == "tidemill rebuild weather --results ten"
+        assert "cannot be read" in finding.difference
+        made = mill.remake.results("weather", "ten")
+        assert made.results > 0
+        assert results_of(mill) == before
+        assert mill.verify().ok
