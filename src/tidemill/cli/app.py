@@ -21,7 +21,10 @@ Command = Callable[Concatenate[Session, P], int]
 
 EXIT_CODES: Final = (
     ("0", "done"),
-    ("1", "verify found differences, a file was refused, or a window failed"),
+    (
+        "1",
+        "verify found differences, a file was refused, a window failed, or a strict answer is not complete",
+    ),
     ("2", "wrong usage, configuration, input or query"),
     ("3", "the machine or the storage is in the way"),
     ("4", "another process is working on the warehouse"),
