@@ -206,7 +206,7 @@ def _check_datasets(
 
     findings = [
         Finding(stream, "window", place, what)
-        for place, what in verify_sets(mill.state, rules, stream, entries)
+        for place, what in verify_sets(mill.state, rules, stream, entries, mill.clock())
     ]
     windows = [w for w in mill.state.windows(stream) if w.key.span == declared.aggregation_span]
     warehouse = mill.project.warehouse

@@ -126,6 +126,7 @@ class StreamStatus:
     quarantine_rows: int
     tiles: dict[str, int] = field(default_factory=dict)  # level -> tiles
     windows: dict[str, int] = field(default_factory=dict)  # phase -> windows; empty: it has none
+    outdated_windows: int = 0  # evaluated by other rules or columns than are declared now
     progress: Progress = field(default_factory=Progress)
     idle: frozenset[str] = frozenset()  # sources
     event_time: bool = True  # False: arrivals are its time

@@ -40,6 +40,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         quarantine_rows=quarantine.rows if quarantine is not None else 0,
         tiles=dict(mill.state.tile_counts(stream)),
         windows=_window_counts(mill, stream),
+        outdated_windows=mill.windows.outdated(stream) if declared.aggregation_span is not None else 0,
         progress=mill.state.progress(stream),
         idle=idle_sources(declared, clocks, mill.clock()),
         event_time=declared.in_event_time,

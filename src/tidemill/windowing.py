@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,12 @@ from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
 from tidemill.windows.coordinator import Coordinated, Coordinator
-from tidemill.windows.dataset import clean_temporaries, drop_datasets, find_datasets
+from tidemill.windows.dataset import (
+    clean_temporaries,
+    columns_of_file,
+    drop_datasets,
+    find_datasets,
+)
 from tidemill.windows.export import export_datasets
 from tidemill.windows.rules import rules_of, seal_of
 
@@ -63,7 +69,8 @@ class WindowYard:
     def _coordinator(self, stream: Stream) -> Coordinator:
         rules = rules_of(stream, self._expiries.horizons(stream.name))
         assert rules is not None, stream.name
-        return Coordinator(stream, rules, self._state, lambda: self._snapshot(stream.name))
+        raw = partial(self._snapshot, stream.name)
+        return Coordinator(stream, rules, self._state, raw, partial(columns_of_file, self._project.warehouse))
 
     def recall(self, now: int) -> int:
         """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those

@@ -31,11 +31,13 @@ from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant, to_datetime
 from tidemill.model.windows import Build, Dataset, Member, WindowKey
 from tidemill.windows.dataset import (
     clean_temporaries,
+    columns_name,
     dataset_file,
     datasets_of,
     find_datasets,
     newest,
     read_dataset,
+    read_schema,
     said_of_itself,
     staging_folder,
     window_folder,
@@ -168,6 +170,7 @@ def test_a_window_holds_the_rows_of_its_slices_and_its_span_and_no_others(tmp_pa
         bytes=(tmp_path / "w" / dataset.file).stat().st_size,
         file="datasets/weather/aggregation/20240115T100000Z_1h/r1.arrow",
         sealed=2,
+        columns=columns_name(read_schema(tmp_path / "w" / dataset.file)),
     )
     assert read_dataset(tmp_path / "w", dataset.file) == as_read(dataset)
 

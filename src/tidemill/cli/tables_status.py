@@ -66,6 +66,9 @@ def status_table(now: int, of: StreamStatus) -> Table:
     pairs += [("pending", Text(shown(f"{one.detail}. {one.remedy}."), style="yellow")) for one in of.pending]
     if any(of.windows.values()):
         pairs.append(("windows", _phases(of.windows)))
+        if of.outdated_windows:
+            told = f"{many(of.outdated_windows, 'window')} to evaluate again: rules or columns changed"
+            pairs.append(("outdated", Text(told, style="yellow")))
         pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
     return pairs_table(of.stream, pairs)
 

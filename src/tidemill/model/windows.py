@@ -112,6 +112,8 @@ class Window:
     lease_until: int | None = None  # … and until when nobody else may
     error: str | None = None
     blocked_by: int | None = None  # place of the undecided slice that it waits for
+    rules: str | None = None  # a name for the rules of the last judgement; None: nobody knows
+    columns: str | None = None  # a name for the columns of the newest dataset; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,9 @@ class Judged:
     blocked_by: int | None = None  # place of an undecided slice; once it is decided, the window is due
     seal: int | None = None  # see `Window.seal`
     withdraw: bool = False  # what was built holds a slice that is gone, and nothing may take its place yet
+    rules: str | None = None  # a name for the rules that it was made by
+    reshape: bool = False  # what was built has other columns than are declared now
+    unseal: bool = False  # by the rules of today the window would not have been sealed
     events: Sequence[OutboxEvent] = ()  # to be told when this is recorded
 
 
@@ -162,6 +167,7 @@ class Dataset:
     bytes: int
     file: str  # relative to the warehouse
     sealed: int | None = None  # see `Window.sealed`; a file says only that it is, which is read as 0
+    columns: str | None = None  # see `Window.columns`
 
 
 @dataclass(frozen=True, slots=True)

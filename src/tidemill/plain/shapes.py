@@ -222,6 +222,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "pending": [pending(one) for one in of.pending],
         "windows": {phase.value: of.windows.get(phase.value, 0) for phase in Phase},
         "queue": of.windows.get(Phase.QUEUED.value, 0),
+        "outdated_windows": of.outdated_windows,
     }
 
 

@@ -247,8 +247,12 @@ CREATE INDEX slices_retry ON slices (stream, retry_at) WHERE status = 'failed' A
 CREATE INDEX slices_unread ON slices (stream, failed_as) WHERE status = 'failed' AND retry_at IS NULL;
 """
 
-# Before, a window did not wait for slices that had landed and were not decided.
+# Before, a window did not wait for slices that had landed and were not decided, and nothing said by which
+# rules it was evaluated and which columns its dataset has.
 _SIXTH: Final = """
+ALTER TABLE layouts ADD COLUMN declared TEXT NOT NULL DEFAULT '';
+ALTER TABLE windows ADD COLUMN rules TEXT;
+ALTER TABLE windows ADD COLUMN columns TEXT;
 ALTER TABLE windows ADD COLUMN blocked_by INTEGER;
 CREATE INDEX windows_blocked ON windows (blocked_by) WHERE blocked_by IS NOT NULL;
 """

@@ -22,7 +22,11 @@ class Kept:
 def judged(kept: Kept, verdict: Judged) -> Kept:
     before = kept.window
     if verdict.withdraw:
-        before = replace(before, observed=None, file=None, rows=None, bytes=None, built_at=None)
+        before = replace(before, observed=None, file=None, rows=None, bytes=None, built_at=None, columns=None)
+    if verdict.reshape:  # it is to be built again, from whatever slices
+        before = replace(before, observed=None)
+    if verdict.unseal:
+        before = replace(before, sealed=None)
     after = replace(
         before,
         reason=verdict.reason,
@@ -32,6 +36,7 @@ def judged(kept: Kept, verdict: Judged) -> Kept:
         desired=verdict.desired,
         seal=verdict.seal,
         blocked_by=verdict.blocked_by,
+        rules=verdict.rules,
     )
     trigger = verdict.trigger or "slices"
     if before.phase is Phase.BUILDING:
@@ -115,6 +120,7 @@ def completed(kept: Kept, build: Build, dataset: Dataset, now: int) -> Kept | No
         bytes=dataset.bytes,
         built_at=now,
         sealed=kept.window.sealed if build.seal is None else build.seal,
+        columns=dataset.columns,
     )
     return replace(kept, window=_fresh(window, _phase(window)), building=None)
 
@@ -154,6 +160,7 @@ def observed(kept: Kept, dataset: Dataset) -> Kept:
         rows=dataset.rows,
         bytes=dataset.bytes,
         built_at=None,
+        columns=dataset.columns,
     )
     if window.phase is Phase.BUILDING:
         return replace(kept, window=window, due=True)

@@ -293,10 +293,15 @@ class State(Protocol):
         """The aggregation span that the stream's windows are laid out for."""
         ...
 
-    def lay_out(self, stream: str, span: int) -> None:
-        """Windows are of this span from now on. When it was another, all windows of the stream are
-        forgotten, leases too (their files stay), and every accepted slice is `unlaid` again. When it was
-        this one, nothing happens."""
+    def layout(self, stream: str) -> tuple[int, str] | None:
+        """What `lay_out` was told last."""
+        ...
+
+    def lay_out(self, stream: str, span: int, declared: str = "") -> None:
+        """Windows are of this span from now on, and `declared` names the rules and columns that they are
+        evaluated by. When the span was another, all windows of the stream are forgotten, leases too (their
+        files stay), and every accepted slice is `unlaid` again. When only the rules were others, all windows
+        are due. When nothing changed, nothing happens."""
         ...
 
     def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
@@ -328,7 +333,8 @@ class State(Protocol):
         window is no longer due, and its events enter the outbox. Whatever becomes of the slice at the place
         `blocked_by` makes the window due again; a judgement is not recorded when that has happened already.
         `withdraw` takes observed, file, rows, bytes,
-        built_at and the members' observed marks away first (the revision stays). Then, unless a lease is
+        built_at, columns and the members' observed marks away first (the revision stays). `reshape` forgets
+        observed only, `unseal` the seal that it has. Then, unless a lease is
         held on it (run out or not): BUILT when observed is what is desired (and sealed at once, if there is
         a seal); QUEUED when ready, with the trigger, new tries and no delay, unless it was QUEUED or FAILED
         for the same desired hash, in which case it stays as it is; else WAITING. Attempts, delay and error

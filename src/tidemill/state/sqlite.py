@@ -296,10 +296,14 @@ class SqliteState:
         with self._read() as db:
             return window_acts.span(db, stream)
 
-    def lay_out(self, stream: str, span: int) -> None:
-        if self.span(stream) != span:  # most ticks: nothing to write
+    def layout(self, stream: str) -> tuple[int, str] | None:
+        with self._read() as db:
+            return window_acts.layout(db, stream)
+
+    def lay_out(self, stream: str, span: int, declared: str = "") -> None:
+        if self.layout(stream) != (span, declared):  # most ticks: nothing to write
             with self._write() as db:
-                window_acts.lay_out(db, stream, span)
+                window_acts.lay_out(db, stream, span, declared)
 
     def forget_windows(self, stream: str, before: int) -> int:
         with self._write() as db:

@@ -93,17 +93,25 @@ def span(db: sqlite3.Connection, stream: str) -> int | None:
     return int(row[0]) if row else None
 
 
-def lay_out(db: sqlite3.Connection, stream: str, new: int) -> None:
+def layout(db: sqlite3.Connection, stream: str) -> tuple[int, str] | None:
+    row = db.execute("SELECT span, declared FROM layouts WHERE stream = ?", (stream,)).fetchone()
+    return (int(row[0]), str(row[1])) if row else None
+
+
+def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> None:
     assert new > 0, new
-    old = span(db, stream)
-    if old == new:
+    old = layout(db, stream)
+    if old == (new, declared):
         return
     db.execute(
-        "INSERT INTO layouts (stream, span) VALUES (?, ?)"
-        " ON CONFLICT (stream) DO UPDATE SET span = excluded.span",
-        (stream, new),
+        "INSERT INTO layouts (stream, span, declared) VALUES (?, ?, ?) ON CONFLICT (stream)"
+        " DO UPDATE SET span = excluded.span, declared = excluded.declared",
+        (stream, new, declared),
     )
     if old is None:  # nothing can have been laid yet
+        return
+    if old[0] == new:  # the windows are the same ones, evaluated by other rules
+        db.execute("UPDATE windows SET due = 1, version = ? WHERE stream = ?", (stamp(db), stream))
         return
     db.execute("DELETE FROM windows WHERE stream = ?", (stream,))
     db.execute("DELETE FROM window_slices WHERE stream = ?", (stream,))

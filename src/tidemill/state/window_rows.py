@@ -14,6 +14,7 @@ WINDOW_COLUMNS: Final = (
     "stream", "start", "span", "version", "phase", "reason", "detail", "check_at", "ready", "desired",
     "observed", "revision", "sealed", "seal", "file", "rows", "bytes", "built_at", "trigger", "attempts",
     "not_before", "owner", "lease_until", "error", "building", "due", "priority", "blocked_by",
+    "rules", "columns",
 )  # fmt: skip
 MEMBER: Final = (  # of `window_slices m` joined with `slices s`
     "m.slice, s.id, s.judgement, s.arrival, s.declared_start, s.declared_end, s.observed_start,"
@@ -30,7 +31,7 @@ def kept_row(kept: Kept, version: int) -> tuple[Value, ...]:
         window.revision, window.sealed, window.seal, window.file, window.rows, window.bytes,
         window.built_at, window.trigger, window.attempts, window.not_before, window.owner,
         window.lease_until, window.error, kept.building, int(kept.due), window.key.priority,
-        window.blocked_by,
+        window.blocked_by, window.rules, window.columns,
     )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
     (
         stream, start, span, version, phase, reason, detail, check_at, ready, desired, observed, revision,
         sealed, seal, file, rows, bytes_, built_at, trigger, attempts, not_before, owner, lease_until, error,
-        building, due, _, blocked_by,
+        building, due, _, blocked_by, rules, columns,
     ) = row  # fmt: skip
     window = Window(
         key=WindowKey(str(stream), whole(start), whole(span)),
@@ -64,6 +65,8 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
         lease_until=whole_or_none(lease_until),
         error=text_or_none(error),
         blocked_by=whole_or_none(blocked_by),
+        rules=text_or_none(rules),
+        columns=text_or_none(columns),
     )
     return Kept(window, due=bool(due), building=text_or_none(building))
 

@@ -54,12 +54,18 @@ class Coordinator:
     """Watches over the windows of one stream."""
 
     def __init__(
-        self, stream: Stream, rules: WindowRules, state: State, raw: Callable[[], Snapshot | None]
+        self,
+        stream: Stream,
+        rules: WindowRules,
+        state: State,
+        raw: Callable[[], Snapshot | None],
+        columns: Callable[[str], str | None] = lambda _file: None,
     ) -> None:
         self.stream = stream
         self.rules = rules
         self.state = state
         self._raw = raw
+        self._columns = columns  # of a dataset file, by name
 
     def coordinate(self, now: int, seen: int | None = None) -> Coordinated:
         """Bring the queue up to date with the ledger and with `now`. `seen`: the newest place in the ledger
@@ -83,15 +89,21 @@ class Coordinator:
     def lay(self) -> int:
         """Enter slices in the windows they touch; how many."""
         name, laid = self.stream.name, 0
-        if self.state.span(name) != self.rules.span:
-            log.info("windows are now of %s", format_duration(self.rules.span), extra={"stream": name})
-            self.state.lay_out(name, self.rules.span)
+        span, declared = self.rules.span, self.rules.declared
+        known = self.state.layout(name)
+        if known is not None and known[0] == span and known[1] != declared:
+            log.info("windows are evaluated again: their rules or columns changed", extra={"stream": name})
+        elif known is None or known[0] != span:
+            log.info("windows are now of %s", format_duration(span), extra={"stream": name})
+        self.state.lay_out(name, span, declared)
         while entries := self.state.unlaid(name, AT_ONCE):
             self.state.lay(name, {entry.id: self._kept(self._touched(entry)) for entry in entries})
             laid += len(entries)
         return laid
 
     def _judge(self, window: Window, members: Sequence[Member], now: int, pending: PendingSlices) -> Judged:
+        if window.file is not None and window.columns is None:  # built before columns were recorded
+            window = replace(window, columns=self._columns(window.file))
         decision = judge(window, members, self.rules, now, pending)
         if not decision.withdraw:
             return decision

@@ -7,6 +7,7 @@ what a window is made of.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -93,6 +94,20 @@ def dataset_schema(stream: Stream) -> pa.Schema:
     return pa.schema(fields)
 
 
+def columns_name(schema: pa.Schema) -> str:
+    """A name for the columns of a dataset: the same names and types in the same order have the same one."""
+    text = "\n".join(f"{one.name}\t{one.type}\t{one.nullable}" for one in schema)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def columns_of_file(warehouse: Path, file: str) -> str | None:
+    """The same of a dataset that stands in the warehouse; None when it cannot be read."""
+    try:
+        return columns_name(read_schema(warehouse / file))
+    except StorageError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a builder says of the rows it is about to write."""
@@ -174,7 +189,8 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
         raise _foreign(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
-    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, 0 if sealed else None)
+    seal, columns = 0 if sealed else None, columns_name(schema)
+    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, seal, columns)
 
 
 # -- finding them
@@ -285,8 +301,10 @@ def write_dataset(
             if _link(temporary, warehouse / file):
                 failpoint("dataset.after_link")
                 names = tuple(sorted(member.name for member in content.build.members))
-                seal = content.build.seal
-                return Dataset(key, revision, content.build.desired, names, rows, size, file, seal), False
+                build, columns = content.build, columns_name(dataset_schema(content.stream))
+                return Dataset(
+                    key, revision, build.desired, names, rows, size, file, build.seal, columns
+                ), False
             revision, found = published(warehouse, content.stream, content.build)
             if found is not None:
                 return found, True

@@ -13,14 +13,19 @@ from pathlib import Path
 from tidemill.config import Stream
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align, format_duration, format_instant
-from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
+from tidemill.model.windows import Dataset, Judged, Member, Phase, Standing, Window, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.dataset import datasets_of
 from tidemill.windows.pending import PendingSlices
 from tidemill.windows.rules import (
+    COLUMNS,
     CUTOFF,
+    RULES,
     WindowRules,
+    has_other_columns,
+    has_other_rules,
     is_final,
+    judge,
     last_arrival,
     readiness,
     rules_of,
@@ -64,7 +69,7 @@ class RebuildStep:
     """One window that a rebuild builds again."""
 
     key: WindowKey
-    action: str  # "build", or why nothing is done: "wait"
+    action: str  # "build", "wait", or "withdraw": by its rules there should be no dataset
     revision: int  # the newest there is, 0: none
     next_revision: int
     slices: int
@@ -157,6 +162,13 @@ class Desk:
             )
         return standing[wanted]
 
+    def outdated(self, stream: str) -> int:
+        """Windows that the next round evaluates again, because their rules or columns were declared anew."""
+        rules, known = self._rules(stream), self._state.layout(stream)
+        if known is None or known[0] != rules.span or known[1] == rules.declared:
+            return 0
+        return sum(self._state.window_counts(stream).values())
+
     def touched(self, slice_id: str) -> list[tuple[Window, Member]]:
         """The windows a slice touches, and whether it counts there."""
         return [pair for pair in self._state.windows_of(slice_id) if self._declared(pair[0].key)]
@@ -248,21 +260,27 @@ class Desk:
                 hint=f"they are {format_duration(rules.span)} long and aligned, one starts at "
                 f"{format_instant(align(span.start, rules.span))}; `tidemill windows {stream}` lists them",
             )
-        return [self._step(window, include_late, rules) for window in windows]
+        pending = PendingSlices(self._state.undecided(stream), rules.future)
+        return [self._step(window, include_late, rules, pending) for window in windows]
 
-    def _step(self, window: Window, include_late: bool, rules: WindowRules) -> RebuildStep:
-        desired, _, ignored = self._state.member_counts([window.key]).get(window.key, (0, 0, 0))
-        late = ignored if include_late else 0
+    def _step(
+        self, window: Window, include_late: bool, rules: WindowRules, pending: PendingSlices
+    ) -> RebuildStep:
+        """By the rules of today, whichever the window was evaluated by last."""
+        found = self._state.window(window.key)
+        told = judge(window, found[1] if found is not None else (), rules, self._clock(), pending)
+        late = len(told.ignored) if include_late else 0
         sealed = rules.is_sealed(window.key.interval)
-        builds = (window.ready or late > 0) and not sealed
+        builds = (told.ready or late > 0) and not sealed
+        action = "build" if builds else "withdraw" if told.withdraw else "wait"
         return RebuildStep(
             key=window.key,
-            action="build" if builds else "wait",
+            action=action,
             revision=window.revision,
             next_revision=window.revision + 1 if builds else window.revision,
-            slices=desired + late,
-            hash=window.desired,
-            reason=REBUILD if builds else _why_not(window, rules, sealed=sealed),
+            slices=len(told.used) + late,
+            hash=told.desired,
+            reason=_why(window, rules) if builds else _why_not(told, rules, sealed=sealed),
             late=late if builds else 0,
         )
 
@@ -279,10 +297,16 @@ class Desk:
         return self._state.retry(stream, None if at is None else align(at, rules.span))
 
 
-def _why_not(window: Window, rules: WindowRules, *, sealed: bool) -> str:
+def _why(window: Window, rules: WindowRules) -> str:
+    if has_other_columns(window, rules):
+        return COLUMNS
+    return RULES if has_other_rules(window, rules) else REBUILD
+
+
+def _why_not(told: Judged, rules: WindowRules, *, sealed: bool) -> str:
     if sealed and rules.raw_from is not None:
         return f"sealed: raw before {format_instant(rules.raw_from)} has expired"
-    return window.detail or window.reason or "not judged yet"
+    return told.detail or told.reason or "not evaluated yet"
 
 
 _PHASES = {

@@ -6,6 +6,7 @@ given never matters.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,6 +15,7 @@ from tidemill.config import Stream
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
 from tidemill.model.windows import Judged, Member, Phase, Undecided, Window
+from tidemill.windows.dataset import columns_name, dataset_schema
 from tidemill.windows.pending import NOTHING_PENDING, PendingSlices, pending_detail
 
 CUTOFF: Final = "cutoff"
@@ -23,6 +25,8 @@ GAP: Final = "gap"
 EMPTY: Final = "empty"
 SEALED: Final = "sealed"
 REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, EMPTY, SEALED)
+RULES: Final = "rules"  # triggers: the rules, or the columns, were declared anew
+COLUMNS: Final = "columns"
 LATE: Final = "late"  # why a slice is ignored; or because the window is sealed
 
 
@@ -35,9 +39,22 @@ class WindowRules:
     allow_incomplete: bool = False
     gap_tolerance: int = SECOND
     max_lateness: int = 0  # how long after the cutoff a slice still makes a window come out again
+    columns: str | None = None  # a name for the columns that datasets have; None: any
     future: int | None = None  # how far ahead of its arrival an event may lie; None: any distance
     raw_from: int | None = None  # raw before this instant is gone: windows that begin there are not built
     kept_from: int | None = None  # datasets of windows that end there or before are gone: they are forgotten
+
+    @property
+    def name(self) -> str:
+        """The same for all rules by which every window is evaluated alike. (What has expired and what may lie
+        ahead are facts about the data, and not part of it.)"""
+        parts = (self.span, self.stc, self.allow_incomplete, self.gap_tolerance, self.max_lateness)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    @property
+    def declared(self) -> str:
+        """A name for all that a declaration says about windows and their datasets."""
+        return f"{self.name}-{self.columns}"
 
     def is_sealed(self, window: Interval) -> bool:
         """Whether what was built of it, if anything was, stays as it is."""
@@ -68,6 +85,7 @@ def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRul
         allow_incomplete=stream.allow_incomplete_windows,
         gap_tolerance=stream.gap_tolerance,
         max_lateness=stream.late_slices.max_lateness or 0,
+        columns=columns_name(dataset_schema(stream)),
         future=stream.skew.future if stream.in_event_time else 0,
         raw_from=(gone or {}).get("raw"),
         kept_from=(gone or {}).get("datasets"),
@@ -203,19 +221,26 @@ def _as_it_stands(window: Window, members: Sequence[Member], rules: WindowRules,
         blocked_by=None,
         seal=window.sealed,
         withdraw=False,
+        reshape=False,
+        unseal=False,
     )
 
 
 def _judge(
     window: Window, members: Sequence[Member], rules: WindowRules, now: int, pending: PendingSlices
 ) -> Judged:
-    interval = window.key.interval
-    used, ignored = admit(interval, members, rules, window.sealed)
+    interval, changed = window.key.interval, has_other_rules(window, rules)
+    sealed = window.sealed
+    if changed and sealed is not None:
+        sealed = sealed if _still_seals(interval, members, rules, sealed) else None
+    used, ignored = admit(interval, members, rules, sealed)
     names = frozenset(member.name for member in used)
     state = readiness(interval, used, rules, now, undecided_of(window, members, rules, pending))
+    keeps_waiting = state.reason == PENDING  # whatever else there is to say is said when it is over
     served = serves(interval, [m for m in used if m.arrival <= last_arrival(interval, rules)], rules)
     covered = not served and state.ready and is_complete(interval, used, rules.gap_tolerance)
-    sealed = bool(used) and (covered or window.sealed is not None)
+    seals = bool(used) and (covered or sealed is not None)
+    reshape = has_other_columns(window, rules) and not keeps_waiting
     return Judged(
         key=window.key,
         version=window.version,
@@ -227,10 +252,33 @@ def _judge(
         detail=state.detail,
         check_at=state.check_at,
         blocked_by=state.blocked_by,
-        trigger=_trigger(window, names, members),
-        seal=seal_of(interval, used, rules) if sealed else None,
-        withdraw=not state.ready and state.reason != PENDING and _lost(window, members),
+        trigger=_trigger(window, names, members, rules),
+        seal=seal_of(interval, used, rules) if seals else None,
+        withdraw=not state.ready
+        and not keeps_waiting
+        and (_lost(window, members) or (changed and window.file is not None)),
+        rules=window.rules if keeps_waiting and window.file is not None else rules.name,
+        reshape=reshape,
+        unseal=sealed is None and window.sealed is not None and not keeps_waiting,
     )
+
+
+def has_other_rules(window: Window, rules: WindowRules) -> bool:
+    """Whether the window was last evaluated by other rules than these."""
+    return window.rules is not None and window.rules != rules.name
+
+
+def has_other_columns(window: Window, rules: WindowRules) -> bool:
+    """Whether its dataset has other columns than are declared now."""
+    built = window.file is not None and window.columns is not None and rules.columns is not None
+    return built and window.columns != rules.columns
+
+
+def _still_seals(window: Interval, members: Sequence[Member], rules: WindowRules, sealed: int) -> bool:
+    """Whether what counts by the seal makes the window one that may be built; otherwise the build that sealed
+    it would not have happened."""
+    used, _ = admit(window, members, rules, sealed)
+    return serves(window, used, rules)
 
 
 def undecided_of(
@@ -277,8 +325,12 @@ def is_final(
     return window.sealed is not None or serves(interval, on_time, rules)
 
 
-def _trigger(window: Window, used: frozenset[str], members: Sequence[Member]) -> str:
+def _trigger(window: Window, used: frozenset[str], members: Sequence[Member], rules: WindowRules) -> str:
     """Why it would be built now."""
+    if has_other_columns(window, rules):
+        return COLUMNS
+    if has_other_rules(window, rules):
+        return RULES
     if window.revision == 0:
         return CUTOFF if window.reason == CUTOFF else "complete"
     if window.observed is None:

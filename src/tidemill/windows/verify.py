@@ -5,6 +5,7 @@ It changes nothing. The same set of slices gives the same bytes, so the comparis
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from tidemill.engine.jobs import spread
 from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
-from tidemill.model.windows import Build, Dataset, Member, Window, WindowKey
+from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.coordinator import SPARSE, days_of
 from tidemill.windows.dataset import dataset_schema, read_dataset, read_schema
 from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
-from tidemill.windows.rules import WindowRules, admit, windows_of
+from tidemill.windows.pending import PendingSlices
+from tidemill.windows.rules import WindowRules, admit, has_other_rules, judge, windows_of
 
 Difference = tuple[str, str]  # the window, and what is wrong with its dataset
 _GROUP = 256  # windows that one unit builds again
@@ -56,8 +58,12 @@ def verify_datasets(
         wrong = list(_look(warehouse, window, known))
         differences += [(str(window.key.interval), text) for text in wrong]
         current = not wrong and window.desired == window.observed  # another set is on its way otherwise
-        if current and not is_sealed and read_schema(warehouse / window.file).equals(dataset_schema(stream)):
+        if not current or is_sealed:
+            continue
+        if read_schema(warehouse / window.file).equals(dataset_schema(stream)):
             good.append((window, read_dataset(warehouse, window.file)))
+        else:
+            differences.append((str(window.key.interval), f"{window.file} has other columns than declared"))
     groups = spread([1] * len(good), max(2 * engine.parallelism, -(-len(good) // _GROUP)))
     proofs = [
         _Proof(
@@ -77,9 +83,12 @@ def verify_datasets(
 
 
 def verify_sets(
-    state: State, rules: WindowRules, stream: str, entries: Sequence[SliceEntry]
+    state: State, rules: WindowRules, stream: str, entries: Sequence[SliceEntry], now: int
 ) -> Iterator[Difference]:
-    """Holds what every window is made of against the ledger: its members, and which of them count."""
+    """Holds every window against the ledger and the rules: its members, which of them count, and whether it
+    is ready. What the next round evaluates anyway is not held against them."""
+    due = {window.key for window, _ in state.due(stream, now, sys.maxsize >> 1)}
+    pending = PendingSlices(state.undecided(stream), rules.future)
     waiting = {entry.id for entry in state.unlaid(stream, len(entries) + 1)}
     touching: dict[int, set[str]] = {}
     for entry in entries:
@@ -99,14 +108,25 @@ def verify_sets(
             yield str(window.key.interval), f"slice {slice_id} touches it and is not known to"
         if rules.is_sealed(window.key.interval):
             continue  # it stays as it is, whatever touches it
+        if has_other_rules(window, rules):
+            yield str(window.key.interval), "it was evaluated by other rules than are declared now"
+            continue
         used, _ = admit(window.key.interval, members, rules, window.sealed)
         counting = {member.name for member in members if member.desired}
         judged = window.desired is not None and not waiting
         if judged and set_hash(counting) == window.desired and counting != {m.name for m in used}:
             yield str(window.key.interval), "the slices that count are not those that the rules name"
+        elif judged and window.key not in due:
+            told = judge(window, members, rules, now, pending)
+            if (told.ready, told.reason) != (window.ready, window.reason):
+                yield str(window.key.interval), f"it is {_verdict(window)}, by the rules {_verdict(told)}"
     for start, slices in sorted(touching.items()):
         key = WindowKey(stream, start, rules.span)
         yield str(key.interval), f"{len(slices)} slices touch it and there is no such window"
+
+
+def _verdict(of: Window | Judged) -> str:
+    return "ready" if of.ready else f"waiting ({of.detail or of.reason})"
 
 
 def _is_sparse(entry: SliceEntry, rules: WindowRules) -> bool:
