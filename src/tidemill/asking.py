@@ -26,6 +26,7 @@ from tidemill.query import (
     SnapshotSource,
 )
 from tidemill.query.pending import arrivals_of
+from tidemill.query.raw import RawEvents
 from tidemill.query.source import Source
 from tidemill.query.tenants import tenant_for
 from tidemill.rollups.spec import declared_metrics
@@ -43,7 +44,14 @@ def querier_of(mill: Mill) -> Querier:
 
     def source_for(stream: str) -> Source:
         found = mill.snapshot("rollups", stream)
-        return SnapshotSource(found) if found is not None else NoRollups()
+        project = mill.project
+        raw = RawEvents(
+            project.warehouse, project.stream(stream), project.limits, mill.snapshot("raw", stream)
+        )
+        since = available(mill, stream)
+        if found is None:
+            return NoRollups(raw=raw, available=since)
+        return SnapshotSource(found, raw, since)
 
     return Querier(mill.project.streams, source_for, spark=lambda: mill.engine.session)
 

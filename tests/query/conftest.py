@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.config.stream import Stream
-from tidemill.model.levels import LEVELS
+from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align, parse_instant
 from tidemill.query import Answer, Arrivals, Files, Querier
+from tidemill.query.coverage import Available
+from tidemill.query.source import RawAsked, RawRows
 from tidemill.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
 
 NOW = parse_instant("2024-01-02T00:00:07Z")
@@ -219,16 +221,17 @@ def changes(events: Iterable[Sight]) -> list[tuple[str, Sight, str | None, str |
     return found
 
 
-def kept(events: Iterable[Sight], width: int) -> list[dict[str, object]]:
-    """The rows of one level of the plant's metrics, in plain Python."""
+def kept(events: Iterable[Sight], width: int, span: Interval | None = None) -> list[dict[str, object]]:
+    """The rows of one level of the plant's metrics (of what lies in `span`, if said), in plain Python."""
     events, spec = list(events), spec_for(PLANT)
     rows: list[dict[str, object]] = []
     for metric in spec.metrics:
         if metric.following is not None:
-            rows += state_rows(events, width)
+            rows += state_rows(events, width, span)
             continue
         groups: dict[tuple[object, ...], list[Sight]] = defaultdict(list)
-        for e in (e for e in events if counted_in(metric.name, e)):
+        inside = [e for e in events if span is None or span.holds(e.at)]
+        for e in (e for e in inside if counted_in(metric.name, e)):
             key = tuple(getattr(e, d.column) for d in metric.dimensions)
             groups[(e.tenant, align(e.at, width), *key)].append(e)
         for (tenant, bucket, *key), members in groups.items():
@@ -254,9 +257,11 @@ def kept(events: Iterable[Sight], width: int) -> list[dict[str, object]]:
     return rows
 
 
-def state_rows(events: list[Sight], width: int) -> list[dict[str, object]]:
+def state_rows(events: list[Sight], width: int, span: Interval | None = None) -> list[dict[str, object]]:
     tally: Counter[tuple[object, ...]] = Counter()
     for region, e, state, left, reached, count in changes(events):
+        if span is not None and not span.holds(e.at):
+            continue
         rules = [None] if state else ["change", *(["finished"] if reached in ("DONE", "LOST") else [])]
         for rule in rules:
             tally[e.tenant, region, state, rule, left, reached, align(e.at, width)] += count
@@ -268,34 +273,54 @@ def state_rows(events: list[Sight], width: int) -> list[dict[str, object]]:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shelf:
-    """A source of hand-written files, two for each level."""
+    """A source of hand-written files, two for each level, and of the events themselves."""
 
     root: Path
     version: int = 7
+    available: Available = field(default_factory=Available)
+    events: list[Event | Sight] = field(default_factory=list)
+
+    @property
+    def raw(self) -> Shelf:
+        return self
 
     def put(self, events: Iterable[Event | Sight]) -> Shelf:
-        events = list(events)
-        sights = [e for e in events if isinstance(e, Sight)]
-        if sights:
-            schema = pa.schema([field for field in spec_for(PLANT).schema if field.name != "level"])
-            return self._put(lambda width: kept(sights, width), schema)
-        return self._put(lambda width: rolled([e for e in events if isinstance(e, Event)], width), SCHEMA)
-
-    def _put(self, made: Callable[[int], list[dict[str, object]]], schema: pa.Schema) -> Shelf:
+        self.events = list(events)
         for level in LEVELS:
-            rows = made(level.width)
+            rows = self._made(level.width)
             folder = self.root / f"level={level.name}"
             folder.mkdir(parents=True, exist_ok=True)
             for part in (0, 1):
-                table = pa.Table.from_pylist(rows[part::2], schema=schema)
+                table = pa.Table.from_pylist(rows[part::2], schema=self._schema)
                 pq.write_table(table, folder / f"part-{part}.parquet")
         return self
 
-    def files_for(self, level: str, span: Interval | None) -> Files:
+    def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
         paths = sorted((self.root / f"level={level}").glob("*.parquet"))
         return Files([str(path) for path in paths], sum(pq.read_metadata(path).num_rows for path in paths))
+
+    def rows(self, asked: RawAsked, cursor: object) -> RawRows:
+        made: list[dict[str, object]] = []
+        for span in asked.spans:
+            for row in self._made(BASE.width, span):
+                if row["metric"] in asked.metrics:
+                    made.append(row | {"bucket": max(int(str(row["bucket"])), span.start)})
+        return RawRows(pa.Table.from_pylist(made, schema=self._schema))
+
+    @property
+    def _schema(self) -> pa.Schema:
+        if any(isinstance(e, Sight) for e in self.events):
+            return pa.schema([field for field in spec_for(PLANT).schema if field.name != "level"])
+        return SCHEMA
+
+    def _made(self, width: int, span: Interval | None = None) -> list[dict[str, object]]:
+        sights = [e for e in self.events if isinstance(e, Sight)]
+        if sights:
+            return kept(sights, width, span)
+        plain = [e for e in self.events if isinstance(e, Event)]
+        return rolled([e for e in plain if span is None or span.holds(e.at)], width)
 
 
 class Desk:

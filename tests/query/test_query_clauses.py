@@ -220,27 +220,32 @@ class TestTime:
             ("2024-01-01T10:00:00Z AND 2024-01-01T10:00:05Z", "5s", 2),
             ("2023-12-28 AND 2024-01-04", "7d", 6),
             ("2024-01-01T11:00:00+01:00 AND 2024-01-01T12:00:00+01:00", "1h", 6),
-            ("2024-01-01T10:00:00Z AND 2024-01-01T10:00:00Z", "1h", 0),
+            ("2024-01-01T10:00:00Z AND 2024-01-01T10:00:00Z", "5s", 0),
         ],
     )
     def test_total_reads_the_coarsest_level_that_tiles_the_span(self, small, span, level, count):
         answer = small.ask(f"SELECT count FROM requests BETWEEN {span}")
         assert (answer.level, answer.table.to_pylist()) == (level, [{"count": count}])
 
-    def test_total_that_can_not_be_exact_is_refused(self, small):
-        with pytest.raises(QueryError, match="not made of whole 5s buckets") as caught:
-            small.ask("SELECT count FROM requests BETWEEN 2024-01-01T10:00:01Z AND 2024-01-01T11:00:00Z")
-        assert "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T11:00:00Z" in caught.value.hint
+    @pytest.mark.parametrize(
+        ("span", "count"),
+        [
+            ("2024-01-01T10:00:00.5Z AND 2024-01-01T11:00:00Z", 5),
+            ("2024-01-01T10:00:01Z AND 2024-01-01T10:03:00.000001Z", 4),
+            ("2024-01-01T10:00:01Z AND 2024-01-01T10:00:01.000001Z", 1),
+            ("2024-01-01T10:00:01.000001Z AND 2024-01-01T10:00:07Z", 0),
+        ],
+    )
+    def test_a_total_over_any_span_is_exact(self, small, span, count):
+        assert small.rows(f"SELECT count FROM requests BETWEEN {span}") == [(count,)]
 
-    def test_since_is_rounded_outward_to_whole_buckets(self, small):
+    def test_since_is_exactly_that_long(self, small):
         answer = small.ask("SELECT count FROM requests SINCE 14h USING ROLLUP 1h")  # now is 00:00:07
-        assert answer.span == Interval(
-            parse_instant("2024-01-01T10:00:00Z"), parse_instant("2024-01-02T01:00:00Z")
-        )
-        assert answer.table.column("count").to_pylist() == [6]
+        assert str(answer.span) == "[2024-01-01T10:00:07Z, 2024-01-02T00:00:07Z)"
+        assert answer.table.column("count").to_pylist() == [4]
         total = small.ask("SELECT count FROM requests SINCE 'PT14H'")
-        assert str(total.span) == "[2024-01-01T10:00:05Z, 2024-01-02T00:00:10Z)"
-        assert (total.level, total.table.to_pylist()) == ("5s", [{"count": 4}])
+        assert total.span == answer.span
+        assert (total.level, total.table.to_pylist()) == ("1h", [{"count": 4}])
 
 
 class TestBuckets:
@@ -302,13 +307,25 @@ class TestEdges:
     OFF_LEVEL = "BETWEEN 2024-01-01T10:00:30Z AND 2024-01-01T10:03:30Z USING ROLLUP 1m"
 
     def test_include_counts_what_lies_inside(self, small):
-        # 2m reads 1m: only the whole minutes 10:01 and 10:02 lie inside
-        assert small.rows(f"SELECT count FROM requests {self.UNALIGNED}") == [("10:00:00", 1)]
+        assert small.rows(f"SELECT count FROM requests {self.UNALIGNED}") == [
+            ("10:00:00", 2),
+            ("10:02:00", 1),
+        ]
         finer = self.UNALIGNED.replace("2m", "50s")
         assert small.rows(f"SELECT count FROM requests {finer}") == [
             ("10:00:00", 1),
             ("10:01:40", 1),
             ("10:02:30", 1),
+        ]
+        total = self.UNALIGNED.removesuffix("INTERVAL 2m")
+        assert small.rows(f"SELECT count FROM requests {total}") == [(3,)]
+
+    def test_a_rate_is_of_the_part_that_lies_inside(self, small):
+        # 55 s of the first two minutes
+        inside = "BETWEEN 2024-01-01T10:01:05Z AND 2024-01-01T10:03:00.500000Z INTERVAL 2m"
+        assert small.rows(f"SELECT count, rate FROM requests {inside}") == [
+            ("10:00:00", 1, Decimal("0.018182")),
+            ("10:02:00", 1, Decimal("0.016529")),  # of 60.5 s
         ]
 
     def test_exclude_drops_partial_cells(self, small):
@@ -329,10 +346,12 @@ class TestEdges:
             ("10:02:30", None),
         ]
 
-    def test_a_level_bucket_that_straddles_a_bound_is_never_counted_in_part(self, small):
+    def test_a_bucket_of_the_level_that_straddles_a_bound_is_counted_in_part(self, small):
         assert small.rows(f"SELECT count FROM requests {self.OFF_LEVEL} FILL zero") == [
+            ("10:00:00", 0),
             ("10:01:00", 1),
             ("10:02:00", 0),
+            ("10:03:00", 1),
         ]
         assert small.rows(f"SELECT count FROM requests {self.OFF_LEVEL} EDGES null FILL zero") == [
             ("10:00:00", None),
@@ -348,7 +367,9 @@ class TestEdges:
 
     def test_span_inside_one_bucket(self, small):
         inside = "BETWEEN 2024-01-01T10:00:10Z AND 2024-01-01T10:00:50Z USING ROLLUP 1m"
-        assert small.rows(f"SELECT count FROM requests {inside} FILL zero") == []
+        assert small.rows(f"SELECT count FROM requests {inside} FILL zero") == [("10:00:00", 0)]
+        wider = inside.replace("10:00:10", "10:00:07")
+        assert small.rows(f"SELECT count FROM requests {wider}") == [("10:00:00", 1)]
         assert small.rows(f"SELECT count FROM requests {inside} EDGES exclude FILL zero") == []
         assert small.rows(f"SELECT count FROM requests {inside} EDGES null") == [("10:00:00", None)]
 

@@ -11,6 +11,7 @@ import pytest
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import DAY, SECOND, parse_instant
 from tidemill.query import Answer, Files, Querier
+from tidemill.query.coverage import Available
 
 BASE = parse_instant("2024-01-01T10:00:00Z")
 SPAN = "BETWEEN 2024-01-01T10:00:03Z AND 2024-01-01T11:30:00Z"
@@ -121,10 +122,10 @@ def test_there_are_many_queries_and_they_have_answers(both):
 
 def test_a_stream_without_files_and_files_that_are_gone(kit, spark, tmp_path):
     class Pile:
-        version = 1
+        version, available, raw = 1, Available(), None
         paths: tuple[str, ...] = ()
 
-        def files_for(self, level, span):
+        def files_for(self, level, spans):
             return Files(self.paths, 0)
 
     pile = Pile()

@@ -76,11 +76,6 @@ def refused(desk, event):
         ("SELECT count FROM requests FILL zero", 27, "add USING ROLLUP 5s|1m|1h|1d|7d or INTERVAL"),
         ("SELECT count FROM requests EDGES null", 27, "add USING ROLLUP"),
         ("SELECT count FROM requests FORMAT series", 27, "add USING ROLLUP"),
-        (
-            "SELECT count FROM requests BETWEEN 0001-01-01 AND 2024-01-01 INTERVAL 9d EDGES null",
-            35,
-            "shorter span",
-        ),
     ],
 )
 def test_meaning(refused, text, position, hint):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from decimal import Decimal
 
 import pytest
 
 from tidemill.model.errors import QueryError
 from tidemill.query import Explanation, Files
+from tidemill.query.coverage import Available
 
 D = Decimal
 
@@ -113,10 +115,10 @@ class TestHistogram:
         shelf = kit.Shelf(tmp_path / "some").put(sights)
 
         class Many:
-            version = 7
+            version, available, raw = 7, Available(), None
 
-            def files_for(self, level, span):
-                return Files(shelf.files_for(level, span).paths, 10**9)
+            def files_for(self, level, spans):
+                return Files(shelf.files_for(level, spans).paths, 10**9)
 
         text = "SELECT p1, p50, p99 FROM plant.delay INTERVAL 2m GROUP BY region"
         few = kit.Desk(shelf).ask(text).table
@@ -235,14 +237,12 @@ class TestStates:
         text = "SELECT states FROM plant.orders BETWEEN 2024-01-03T10:07:05Z AND 2024-01-03T10:08:00Z"
         plan = asked.querier.explain(text, tenant="acme", now=0)
         assert isinstance(plan, Explanation)
-        spans = {level: str(span) for level, span in plan.opening.items()}
-        assert list(spans) == ["7d", "1d", "1h", "1m", "5s"]
-        ends = [span.end for span in plan.opening.values()]
-        assert [span.start for span in plan.opening.values()][1:] == ends[:-1]
-        assert plan.read is not None
-        assert ends[-1] == plan.read.start
+        assert [piece.source for piece in plan.opening] == ["7d", "1d", "1h", "1m", "5s"]
+        spans = [piece.span for piece in (*plan.opening, *plan.pieces)]
+        assert all(one.end == other.start for one, other in itertools.pairwise(spans))
         assert "opens with" in str(plan)
-        assert "7d up to 2023-12-28T00:00:00Z, 1d up to 2024-01-03T00:00:00Z" in str(plan)
+        assert "1d from 2023-12-28T00:00:00Z, 1h from 2024-01-03T00:00:00Z" in str(plan)
+        assert "5s from 2024-01-03T10:07:05Z to 2024-01-03T10:08:00Z" in str(plan)
         assert asked.rows(text, "acme") == [(1,)]
 
     def test_states_carry_whatever_fill_says_and_transitions_do_not(self, desk, m5):

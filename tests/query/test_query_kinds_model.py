@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hypothesis_settings import examples
 
-from tidemill.model.levels import level_for
 from tidemill.model.metrics import bounded, log_scaled, percentile
 from tidemill.model.time import (
     DAY,
@@ -52,7 +51,7 @@ def exact(number: Fraction, digits: int) -> Decimal:
 def made(kit, tmp_path_factory, events):
     sights = [
         kit.Sight(
-            BASE + at * 15 * SECOND, f"e{(i * 7) % 100:03}", region, 1, ok, latency, temp, order, status, who
+            BASE + at * 15_000_001, f"e{(i * 7) % 100:03}", region, 1, ok, latency, temp, order, status, who
         )
         for i, (at, region, ok, latency, temp, order, status, who) in enumerate(events)
     ]
@@ -128,9 +127,9 @@ def test_states(tmp_path_factory, kit, events, bounds, interval, edges, by_state
         if state is not None and tenant in (None, e.tenant)
     ]
     group = "state" if by_state else "region"
-    width = level_for(interval).width
     if bounds:
-        span = Interval(BASE + bounds[0] * 77 * SECOND, BASE + (bounds[0] + bounds[1]) * 77 * SECOND)
+        start = BASE + bounds[0] * 77_123_457
+        span = Interval(start, start + bounds[1] * 77 * SECOND)
     else:
         span = None
     time = f"BETWEEN {format_instant(span.start)} AND {format_instant(span.end)}" if span else ""
@@ -141,18 +140,15 @@ def test_states(tmp_path_factory, kit, events, bounds, interval, edges, by_state
         read = Interval(cells[0], cells[-1] + interval) if cells else Interval(0, 0)
         hidden = set()
     else:
-        inside = Interval(
-            -(-span.start // width) * width, max(-(-span.start // width) * width, align(span.end, width))
-        )
         if edges == "exclude":
             start = -(-span.start // interval) * interval
             read = Interval(start, max(start, align(span.end, interval)))
             cells, hidden = list(read.windows(interval)), set()
         elif edges == "include":
-            read = inside
+            read = span
             cells, hidden = list(read.windows(interval)), set()
         else:
-            read = inside
+            read = span
             cells = list(span.windows(interval))
             hidden = {c for c in cells if c < span.start or c + interval > span.end}
     wanted = {

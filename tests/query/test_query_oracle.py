@@ -17,6 +17,7 @@ from tidemill.config import parse_project
 from tidemill.model.levels import LEVELS, Level
 from tidemill.model.time import Interval, align
 from tidemill.query import Answer, Files, Querier
+from tidemill.query.coverage import Available
 from tidemill.rollups.spec import spec_for
 from tidemill.testing import MetricOracle, Oracle, OracleStream
 from tidemill.testing.oracle import Landing
@@ -30,7 +31,7 @@ many = at_length(3_000)
 class Shelf:
     """The rows of every level, in two files each."""
 
-    version = 1
+    version, available, raw = 1, Available(), None
 
     def __init__(self, folder: Path, schema: pa.Schema, oracle: MetricOracle) -> None:
         self._folder = folder
@@ -41,7 +42,7 @@ class Shelf:
                 table = pa.Table.from_pylist(rows[part::2], schema=fields)
                 pq.write_table(table, folder / f"{level.name}-{part}.parquet")
 
-    def files_for(self, level: str, span: Interval | None) -> Files:
+    def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
         paths = sorted(self._folder.glob(f"{level}-*.parquet"))
         return Files([str(path) for path in paths], sum(pq.read_metadata(path).num_rows for path in paths))
 

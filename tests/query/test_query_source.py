@@ -18,6 +18,7 @@ from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import DAY, parse_instant
 from tidemill.query import Answer, Files, NoRollups, Querier, SnapshotSource
+from tidemill.query.coverage import Available
 
 START = parse_instant("2024-01-01T00:00:00Z")
 
@@ -80,12 +81,12 @@ def test_a_stream_without_rollups_answers_with_nothing(kit):
 class Pile:
     """Just these files."""
 
-    version = 1
+    version, available, raw = 1, Available(), None
 
     def __init__(self, *paths: Path) -> None:
         self.paths = [str(path) for path in paths]
 
-    def files_for(self, level: str, span: object) -> Files:
+    def files_for(self, level: str, spans: object) -> Files:
         return Files(self.paths, 0)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidemill.faults import StreamFault
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.query import Answer, Completeness, Explanation, Pending
+    from tidemill.query.cover import Piece
     from tidemill.recovery import Recovered
     from tidemill.reports import SourceStanding, StreamStatus
 
@@ -299,6 +300,10 @@ def pending(of: Pending) -> Plain:
     }
 
 
+def _piece(of: Piece) -> Plain:
+    return {"source": of.source, "span": interval(of.span)}
+
+
 def explanation(of: Explanation) -> Plain:
     return {
         "stream": of.stream,
@@ -307,8 +312,8 @@ def explanation(of: Explanation) -> Plain:
         "level": of.level,
         "interval": None if of.interval is None else format_duration(of.interval),
         "span": interval(of.span),
-        "read": interval(of.read),
-        "opening": {level: instant(span.end) for level, span in of.opening.items()},  # each up to there
+        "reads": [_piece(piece) for piece in of.pieces],
+        "opening": [_piece(piece) for piece in of.opening],
         "cells": of.cells,
         "edges": of.edges,
         "fill": of.fill,

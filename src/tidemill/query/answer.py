@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
-from tidemill.model.time import Interval, format_duration, format_instant
+from tidemill.model.time import MIN_INSTANT, Interval, format_duration, format_instant
+from tidemill.query.cover import ALL_TIME, Piece
 from tidemill.query.coverage import Completeness
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Engine = Literal["duckdb", "spark"]
+_SHOWN: Final = 24  # pieces that are named one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,13 @@ class Answer:
     metric: str
     level: str
     interval: int | None  # None: totals, no buckets
-    span: Interval | None  # as asked (SINCE rounded outward to whole buckets); None: all data
+    span: Interval | None  # as asked; None: all data
     rows_read: int  # rows in the files that were read
     files_read: int
     completeness: Completeness
     version: int  # of the rollups table
     engine: Engine = "duckdb"
+    pieces: tuple[Piece, ...] = ()  # what it is made of, by time
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Explanation:
     level: str
     interval: int | None
     span: Interval | None
-    read: Interval | None  # the whole buckets of the level inside the span
+    pieces: tuple[Piece, ...]  # that make up the span, by time
     cells: int | None  # rows for each group when every gap is filled; None: only the data can tell
     edges: str
     fill: str
@@ -53,7 +56,7 @@ class Explanation:
     sql: str  # the aggregation that runs over the files; of Spark: what its plan is equal to
     parameters: Mapping[str, object]
     completeness: Completeness
-    opening: Mapping[str, Interval] = field(default_factory=dict)  # levels that tell the states at the start
+    opening: tuple[Piece, ...] = ()  # that tell the states at the start
     engine: Engine = "duckdb"
 
     def __str__(self) -> str:
@@ -65,8 +68,8 @@ class Explanation:
             "level": self.level,
             "interval": every,
             "span": str(self.span) if self.span else "all data",
-            "reads": str(self.read) if self.read else "all buckets",
-            **({"opens with": self._opening()} if self.opening else {}),
+            "reads": shown(self.pieces),
+            **({"opens with": shown(self.opening)} if self.opening else {}),
             "cells": cells,
             "edges, fill": f"{self.edges}, {self.fill}",
             "format": self.format,
@@ -79,6 +82,17 @@ class Explanation:
         facts = "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines.items())
         return f"{facts}\n\n{self.sql}"
 
-    def _opening(self) -> str:
-        """Each level up to where the next finer one goes on."""
-        return ", ".join(f"{level} up to {format_instant(span.end)}" for level, span in self.opening.items())
+
+def shown(pieces: Sequence[Piece]) -> str:
+    """Pieces in short: each source from where it is read up to where the next one goes on."""
+    if not pieces:
+        return "nothing"
+    if pieces[0].span == ALL_TIME:
+        return f"all of {pieces[0].source}"
+    told = [
+        f"{piece.source} from "
+        + (format_instant(piece.span.start) if piece.span.start >= MIN_INSTANT else "the beginning")
+        for piece in pieces[:_SHOWN]
+    ]
+    more = [f"{len(pieces) - _SHOWN} more"] if len(pieces) > _SHOWN else []
+    return ", ".join([*told, *more]) + f" to {format_instant(pieces[-1].span.end)}"

@@ -1,70 +1,53 @@
-"""Which cells a bucketed answer has: half-open, aligned to the epoch, with the edges policy applied.
+"""Which cells a bucketed answer has: half-open, with the edges policy applied.
 Pure arithmetic on microseconds; it never looks at data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.language.ast import Edges
-from tidemill.model.errors import QueryError
-from tidemill.model.levels import BASE, LEVELS, Level
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, format_instant
+from tidemill.model.time import Interval
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The cells of an answer, the part of the span it reads, and the cells it may not put a number on."""
+    """The cells of an answer, by their starts; each ends where the next one starts."""
 
-    cells: range
-    read: Interval  # made of whole buckets of the level
-    hidden: tuple[int, ...] = ()  # partial cells under EDGES null
+    cells: Sequence[int]  # a range where all are of one width
+    end: int  # of the last one
+    read: Interval  # what of them the span holds
+    hidden: tuple[int, ...] = ()  # partial cells under EDGES null: they have no number
 
-
-def ceil(us: int, width: int) -> int:
-    return -(-us // width) * width
-
-
-def inward(span: Interval, width: int) -> Interval:
-    """The whole buckets of `width` inside `span`; empty when there is none."""
-    start = ceil(span.start, width)
-    return Interval(start, max(start, align(span.end, width)))
+    @property
+    def edges(self) -> list[int]:
+        """Where what is read must be cut: its ends, and every cell that starts between them."""
+        if self.read.start == self.read.end:
+            return []
+        return [self.read.start, *(c for c in self.cells if c > self.read.start), self.read.end]
 
 
-def outward(span: Interval, width: int) -> Interval:
-    """The buckets of `width` that `span` touches."""
-    return Interval(align(span.start, width), ceil(span.end, width))
+def lay(span: Interval, interval: int, edges: Edges) -> Grid:
+    """The grid of `span` with cells of one width, aligned to the epoch."""
+    cells = span.windows(interval)
+    return lay_cells(span, cells, cells[-1] + interval if cells else span.end, edges)
 
 
-def lay(span: Interval, level: Level, interval: int, edges: Edges) -> Grid:
-    """The grid of `span`. A bucket of the level that straddles a bound is never counted in part:
-    `include` takes the whole level buckets inside the span, so a cell may hold less than its width."""
-    inside = inward(span, level.width)
-    if edges == "exclude":
-        whole = inward(span, interval)
-        grid = Grid(range(whole.start, whole.end, interval), whole)
-    elif edges == "include":
-        grid = Grid(inside.windows(interval), inside)
-    else:
-        cells = span.windows(interval)
-        ends = {cells[0], cells[-1]} if cells else set[int]()
-        hidden = sorted(c for c in ends if c < span.start or c + interval > span.end)
-        grid = Grid(cells, inside, tuple(hidden))
-    if grid.cells and (grid.cells[0] < MIN_INSTANT or grid.cells[-1] + interval > MAX_INSTANT):
-        raise QueryError(
-            "the buckets of this span reach outside the years 1 to 9999", hint="use a shorter span"
-        )
-    return grid
-
-
-def level_of_total(span: Interval) -> Level:
-    """The coarsest level whose buckets make up `span` exactly."""
-    for level in reversed(LEVELS):
-        if span.start % level.width == 0 and span.end % level.width == 0:
-            return level
-    near = outward(span, BASE.width)
-    raise QueryError(
-        f"a total over {span} can not be exact: the span is not made of whole {BASE.name} buckets",
-        hint=f"use BETWEEN {format_instant(near.start)} AND {format_instant(near.end)}, "
-        "or USING ROLLUP or INTERVAL with EDGES",
-    )
+def lay_cells(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> Grid:
+    """The grid of `span` with the cells that it touches. Those at its ends may reach beyond it: `include`
+    counts what of them lies in the span, `exclude` leaves them out, `null` shows them without a number."""
+    if not cells:
+        return Grid(cells, end, Interval(span.start, span.start))
+    first = cells[0] < span.start
+    last = end > span.end
+    if edges == "null":
+        partial = ([cells[0]] if first else []) + ([cells[-1]] if last else [])
+        return Grid(cells, end, span, tuple(dict.fromkeys(partial)))
+    if edges == "include":
+        return Grid(cells, end, span)
+    whole = cells[first : len(cells) - last]
+    if not whole:
+        return Grid(whole, span.start, Interval(span.start, span.start))
+    end = cells[-1] if last else end
+    return Grid(whole, end, Interval(whole[0], end))

@@ -53,14 +53,19 @@ def standing(
 
 
 def carried(
-    column: pa.ChunkedArray, groups: NDArray[np.int64], cells: NDArray[np.int64], gap: NDArray[np.bool_]
+    column: pa.ChunkedArray,
+    groups: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    gap: NDArray[np.bool_],
+    lost: NDArray[np.bool_],
 ) -> pa.ChunkedArray:
-    """The column with each gap filled by the last value that its group had in an earlier cell, if any."""
+    """The column with each gap filled by the last value that its group had in an earlier cell, if any, and if
+    none of the cells between is lost."""
     import numpy as np
     import pyarrow as pa
 
     order = np.lexsort((cells, groups))
-    has = (flat(column.is_valid()).to_numpy(zero_copy_only=False) & ~gap)[order]
+    has = ((flat(column.is_valid()).to_numpy(zero_copy_only=False) & ~gap) | lost)[order]
     places = np.arange(len(order))
     last = np.maximum.accumulate(np.where(has, places, -1)) if len(order) else places
     none = last < _starts(groups[order])

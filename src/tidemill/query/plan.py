@@ -4,7 +4,7 @@ Every name that does not exist is refused with those that do. Never touches a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -31,9 +31,10 @@ from tidemill.language.ast import (
 )
 from tidemill.language.moments import span_of
 from tidemill.model.errors import QueryError
-from tidemill.model.levels import BASE, LEVELS, Level, level_for, level_named
+from tidemill.model.levels import LEVELS, Level, level_for, level_named
+from tidemill.model.metrics import dimension_id, measure_id
 from tidemill.model.names import PSEUDO_DIMENSIONS
-from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, align, format_duration
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
 from tidemill.query.declared import (
     FROM_STATE,
     IN_STATE,
@@ -44,7 +45,7 @@ from tidemill.query.declared import (
     dimensions_of,
     state_dimensions,
 )
-from tidemill.query.grid import Grid, lay, level_of_total, outward
+from tidemill.query.grid import Grid, lay
 from tidemill.query.values import Column, Part, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Sort:
 class Plan:
     stream: str
     metric: str  # that FROM names; without one, those that the ratios are of
-    level: Level
+    level: Level | None  # the largest that divides the interval; None: no interval of one width
     interval: int | None  # None: one total for each group, no buckets
     span: Interval | None  # as asked; None: all data
     grid: Grid | None  # None: no buckets, or cells that only the data can tell
@@ -86,8 +87,13 @@ class Plan:
 
     @property
     def read(self) -> Interval | None:
-        """The whole buckets of the level that are read; None: all of them."""
+        """The part of the span that is counted; None: all of time."""
         return self.grid.read if self.grid else self.span
+
+    @property
+    def is_bucketed(self) -> bool:
+        """Whether there is a row for each cell, and not one total."""
+        return self.interval is not None or self.grid is not None
 
     @property
     def states(self) -> Rows | None:
@@ -100,19 +106,22 @@ class Plan:
         return next((column for column in self.columns if column.function == "percentile"), None)
 
     @property
-    def opening(self) -> dict[Level, Interval]:
-        """Where the states at the start of what is read come from: the coarsest buckets before it, each level
-        as far as its buckets reach, so that nothing is read twice. Empty when nothing came before."""
-        found: dict[Level, Interval] = {}
-        if self.states is None or self.read is None:
-            return found
-        reached = align(MIN_INSTANT, WEEK)
-        for level in reversed(LEVELS):
-            upto = align(self.read.start, level.width)
-            if upto > reached:
-                found[level] = Interval(reached, upto)
-                reached = upto
-        return found
+    def states_alone(self) -> bool:
+        """Whether nothing else is asked than how many objects are in which state."""
+        return {column.function for column in self.columns} == {"states"}
+
+    @property
+    def uses(self) -> dict[str, frozenset[str]]:
+        """The dimensions and measures, as they are declared, that the answer depends on, by metric."""
+        named = [*self.groups, *(self.dimensions[path.text] for path in _paths(self.where))]
+        measures = [part.measure for part in self.parts if part.measure is not None]
+        columns = frozenset(
+            [
+                *(dimension_id(each.column, each.type) for each in named),
+                *(measure_id(each.column, each.type, each.scale) for each in measures),
+            ]
+        )
+        return {rows.metric: columns for rows in self.rows}
 
     @property
     def touched(self) -> Interval | None:
@@ -141,15 +150,15 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     # What stood goes on standing: without changes there is still a number of objects in a state.
     standing = any(column.function == "states" for column in columns)
     fill = cast(Fill, query.fill.word if query.fill else "null" if layout == "series" or standing else "drop")
+    span = _span(query, now)
+    level: Level | None = None
+    interval: int | None = None
     if query.bucket is None:
         _refuse_bucket_words(query)
-        level, interval = _level_of_total(query, now)
-        span = _span(query, level.width, now)
-        grid = None
+        _check_rate(query, span)
     else:
         level, interval = _level(query)
-        span = _span(query, level.width, now)
-        grid = _at(query, lambda: lay(span, level, interval, edges)) if span and interval else None
+    grid = lay(span, interval, edges) if span and interval else None
     return Plan(
         stream=stream.name,
         metric=metric,
@@ -269,6 +278,19 @@ def _check_names(query: Query, columns: tuple[Column, ...], groups: tuple[Dimens
         seen.add(name)
 
 
+def _paths(condition: Condition | None) -> Iterator[Path]:
+    match condition:
+        case None:
+            return
+        case Not(term):
+            yield from _paths(term)
+        case All(terms) | AnyOf(terms):
+            for term in terms:
+                yield from _paths(term)
+        case _:
+            yield condition.dimension
+
+
 def _check_condition(condition: Condition, dimensions: Mapping[str, Dimension], metric: str) -> None:
     match condition:
         case Not(term):
@@ -351,8 +373,8 @@ def _level(query: Query) -> tuple[Level, int]:
     return _at(query, lambda: level_for(bucket.count), bucket.position), bucket.count
 
 
-def _level_of_total(query: Query, now: int) -> tuple[Level, None]:
-    span = _span(query, BASE.width, now)
+def _check_rate(query: Query, span: Interval | None) -> None:
+    """Of a total: there must be a time to divide by."""
     values = (item.value for item in query.items if isinstance(item.value, Value))
     rate = next((value for value in values if value.function.text.lower() == "rate"), None)
     if rate and span is None:
@@ -365,20 +387,18 @@ def _level_of_total(query: Query, now: int) -> tuple[Level, None]:
         raise QueryError(
             "rate over an empty span", hint="use a span with start < end", position=rate.position
         )
-    return (LEVELS[-1] if span is None else _at(query, lambda: level_of_total(span))), None
 
 
-def _span(query: Query, width: int, now: int) -> Interval | None:
-    """The span asked for. SINCE is rounded outward to whole buckets of `width`: the newest one is in."""
+def _span(query: Query, now: int) -> Interval | None:
     match query.time:
         case Since(duration, position):
-            if now - duration < MIN_INSTANT + WEEK or now > MAX_INSTANT - WEEK:
+            if now - duration < MIN_INSTANT or now > MAX_INSTANT:
                 raise QueryError(
                     "SINCE reaches outside the years 1 to 9999",
                     hint="use a shorter duration",
                     position=position,
                 )
-            return outward(Interval(now - duration, now), width)
+            return Interval(now - duration, now)
         case time:
             return span_of(time, now)
 

@@ -1,24 +1,25 @@
 """Runs a plan in process: DuckDB over the file list, Arrow out. One connection lives as long as the
-runner, so that what it learned of a file is kept. Never starts a JVM, never reads raw.
+runner, so that what it learned of a file is kept. Never starts a JVM.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.model.errors import QueryError, StorageError
-from tidemill.model.levels import Level
 from tidemill.model.time import Interval
 from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
+from tidemill.query.cover import outward
 from tidemill.query.coverage import Arrivals, completeness
-from tidemill.query.grid import outward
 from tidemill.query.plan import Plan
+from tidemill.query.reading import Reading, reading_of, without_raw
 from tidemill.query.shape import Found, shaped
-from tidemill.query.source import Files, Source
+from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, scans_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,14 +34,14 @@ _STOOD: Final = "stood"
 
 
 class Reader(Protocol):
-    """An engine that folds the rows of files as `tidemill.query.sql` says."""
+    """An engine that folds rows as `tidemill.query.sql` says."""
 
     @property
     def engine(self) -> Engine: ...
-    def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table: ...
-    def bins(self, plan: Plan, files: Files) -> pa.Table: ...
-    def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table: ...
-    def extent(self, plan: Plan, paths: Sequence[str]) -> tuple[int | None, int | None]: ...
+    def hits(self, plan: Plan, scans: Scans) -> pa.Table: ...
+    def bins(self, plan: Plan, scans: Scans) -> pa.Table: ...
+    def opening(self, plan: Plan, scans: Scans) -> pa.Table: ...
+    def extent(self, plan: Plan, scans: Scans) -> tuple[int | None, int | None]: ...
 
 
 class Runner:
@@ -72,33 +73,32 @@ class Runner:
         reader: Reader | None = None,
     ) -> Answer:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
-        files = source.files_for(plan.level.name, plan.read)
-        earlier = {level: source.files_for(level.name, span) for level, span in plan.opening.items()}
+        reading = reading_of(plan, source.available)
         with self._cursor() as cursor:
+            raw = _made_of_raw(plan, reading, source, cursor)
+            if not raw.told:
+                reading = without_raw(reading)
+            body, earlier = _scanned(reading, source, raw)
             reads = reader or DuckReader(cursor)
-            hits = reads.hits(plan, files.paths)
-            opening = (
-                reads.opening(plan, {level: each.paths for level, each in earlier.items()})
-                if earlier
-                else None
-            )
-            data = _data(reads, plan, hits, files.paths)
+            hits = reads.hits(plan, body)
+            opening = reads.opening(plan, earlier) if reading.opening.pieces else None
+            data = _data(reads, plan, hits, body)
             cells = _cells_to_fill(plan, data)
-            bins = reads.bins(plan, files) if plan.percentile else None
+            bins = reads.bins(plan, body) if plan.percentile else None
             gaps = _gaps(cursor, plan, hits, opening, cells)
-        every = [files, *earlier.values()]
         return Answer(
-            table=shaped(Found(hits, gaps, opening, bins), plan),
+            table=shaped(Found(hits, gaps, opening, bins, reading.lost, reading.unknown), plan),
             stream=plan.stream,
             metric=plan.metric,
-            level=plan.level.name,
+            level=_level(plan, reading),
             interval=plan.interval,
             span=plan.span,
-            rows_read=sum(each.rows for each in every),
-            files_read=sum(len(each.paths) for each in every),
-            completeness=completeness(arrivals, plan.span, data),
+            rows_read=body.rows + earlier.rows + raw.events,
+            files_read=body.files + earlier.files + raw.files,
+            completeness=completeness(arrivals, plan.span, data, reading.missing),
             version=source.version,
             engine=reader.engine if reader else "duckdb",
+            pieces=(*reading.opening.pieces, *reading.cover.pieces),
         )
 
     def explain(
@@ -108,29 +108,32 @@ class Runner:
         arrivals: Arrivals,
         engine: Engine = "duckdb",
     ) -> Explanation:
-        files = source.files_for(plan.level.name, plan.read)
-        earlier = [source.files_for(level.name, span) for level, span in plan.opening.items()]
-        statement = sql.aggregate(plan, list(files.paths))
-        statement.parameters.pop("files", None)
+        reading = reading_of(plan, source.available)
+        body = Scans(scans_of(reading.cover, source))
+        earlier = Scans(scans_of(reading.opening, source))
+        statement = sql.aggregate(plan, body)
+        files = [name for name in statement.parameters if name.startswith("files_")]
+        for name in files:
+            del statement.parameters[name]
         return Explanation(
             stream=plan.stream,
             metric=plan.metric,
             tenant=plan.tenant,
-            level=plan.level.name,
+            level=_level(plan, reading),
             interval=plan.interval,
             span=plan.span,
-            read=plan.read,
+            pieces=reading.cover.pieces,
             cells=len(plan.grid.cells) if plan.grid else None,
             edges=plan.edges,
             fill=plan.fill,
             format=plan.format,
-            files=sum(len(each.paths) for each in (files, *earlier)),
-            rows=sum(each.rows for each in (files, *earlier)),
+            files=body.files + earlier.files,
+            rows=body.rows + earlier.rows,
             version=source.version,
             sql=statement.text,
             parameters=statement.parameters,
-            opening={level.name: span for level, span in plan.opening.items()},
-            completeness=completeness(arrivals, plan.span),
+            opening=reading.opening.pieces,
+            completeness=completeness(arrivals, plan.span, missing=reading.missing),
             engine=engine,
         )
 
@@ -179,22 +182,28 @@ class DuckReader:
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
 
-    def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
-        return _table(self._cursor, sql.aggregate(plan, _literal(paths)))
+    def hits(self, plan: Plan, scans: Scans) -> pa.Table:
+        return _table(self._cursor, sql.aggregate(plan, self._ready(scans)))
 
-    def bins(self, plan: Plan, files: Files) -> pa.Table:
+    def bins(self, plan: Plan, scans: Scans) -> pa.Table:
         """Lists are merged faster by those who need them, as long as they are not too many to hold."""
-        merged = files.rows > MAX_LISTS
-        return _table(self._cursor, sql.bins(plan, _literal(files.paths), merged=merged))
+        return _table(self._cursor, sql.bins(plan, self._ready(scans), merged=scans.rows > MAX_LISTS))
 
-    def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table:
-        literal = {level: _literal(each) for level, each in paths.items()}
-        return _table(self._cursor, sql.opening(plan, literal))
+    def opening(self, plan: Plan, scans: Scans) -> pa.Table:
+        return _table(self._cursor, sql.opening(plan, self._ready(scans)))
 
-    def extent(self, plan: Plan, paths: Sequence[str]) -> tuple[int | None, int | None]:
-        statement = sql.data_span(plan, _literal(paths))
+    def extent(self, plan: Plan, scans: Scans) -> tuple[int | None, int | None]:
+        statement = sql.data_span(plan, self._ready(scans))
         found = self._cursor.execute(statement.text, statement.parameters).fetchone()
         return found or (None, None)
+
+    def _ready(self, scans: Scans) -> Scans:
+        """With paths that the engine takes as they are, and the rows of raw where it finds them."""
+        if scans.raw is not None:
+            self._cursor.register(sql.RAW_VIEW, scans.raw)
+        files = [Files(_literal(scan.files.paths), scan.files.rows) for scan in scans.levels]
+        levels = [replace(scan, files=each) for scan, each in zip(scans.levels, files, strict=True)]
+        return Scans(tuple(levels), scans.raw)
 
 
 def _literal(paths: Sequence[str]) -> list[str]:
@@ -205,28 +214,57 @@ def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Ta
     return cursor.execute(statement.text, statement.parameters).to_arrow_table()
 
 
-def _data(reads: Reader, plan: Plan, hits: pa.Table, paths: Sequence[str]) -> Interval | None:
+def _made_of_raw(plan: Plan, reading: Reading, source: Source, cursor: duckdb.DuckDBPyConnection) -> RawRows:
+    """The rows of all pieces that no bucket fits."""
+    spans = [*reading.opening.raw, *reading.cover.raw]
+    if not spans:
+        return RawRows(None)
+    if source.raw is None:
+        return RawRows(None, told=False)
+    metrics = frozenset(rows.metric for rows in plan.rows)
+    return source.raw.rows(RawAsked(metrics, plan.tenant, spans), cursor)
+
+
+def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
+    """What is read for the cells, and what for the states before them."""
+    body, earlier = scans_of(reading.cover, source), scans_of(reading.opening, source)
+    if raw.rows is None or not reading.opening.raw:
+        return Scans(body, raw.rows), Scans(earlier)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    opens = pc.less(raw.rows.column("bucket").cast(pa.int64()), reading.opening.raw[-1].end)
+    return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
+
+
+def _level(plan: Plan, reading: Reading) -> str:
+    return plan.level.name if plan.level is not None else reading.level
+
+
+def _data(reads: Reader, plan: Plan, hits: pa.Table, scans: Scans) -> Interval | None:
     """From the first to the end of the last bucket there is, read apart only where it must be."""
-    if plan.where is None and plan.interval == plan.level.width:
+    if plan.where is None:
         import pyarrow.compute as pc
 
-        extremes = pc.min_max(hits.column("cell")).as_py()
-        first, last = extremes["min"], extremes["max"]
+        first, last = pc.min(hits.column("first")).as_py(), pc.max(hits.column("until")).as_py()
     else:
-        first, last = reads.extent(plan, paths)
-    return None if first is None or last is None else Interval(first, last + plan.level.width)
-
-
-def _cells_to_fill(plan: Plan, data: Interval | None) -> range | None:
-    """The cells that every group must have a row for; None: only those that have data."""
-    if plan.interval is None:
+        first, last = reads.extent(plan, scans)
+    if first is None or last is None:
         return None
-    if plan.fill != "drop":
-        if plan.grid:
-            return plan.grid.cells
-        return outward(data, plan.interval).windows(plan.interval) if data else None
-    hidden = plan.grid.hidden if plan.grid else ()
-    return range(hidden[0], hidden[-1] + 1, max(hidden[-1] - hidden[0], 1)) if hidden else None
+    read = plan.read
+    return Interval(first, last if read is None else min(last, read.end))
+
+
+def _cells_to_fill(plan: Plan, data: Interval | None) -> Sequence[int] | None:
+    """The cells that every group must have a row for; None: only those that have data."""
+    if not plan.is_bucketed:
+        return None
+    if plan.fill == "drop":
+        return (plan.grid.hidden or None) if plan.grid else None
+    if plan.grid:
+        return plan.grid.cells
+    assert plan.interval is not None
+    return outward(data, plan.interval).windows(plan.interval) if data else None
 
 
 def _gaps(
@@ -234,11 +272,11 @@ def _gaps(
     plan: Plan,
     hits: pa.Table,
     opening: pa.Table | None,
-    cells: range | None,
+    cells: Sequence[int] | None,
 ) -> pa.Table | None:
     """The cells and groups that must have a row and have none; of totals, the groups that just stood."""
     keys = sql.group_columns(plan)
-    if cells is None and not (plan.interval is None and opening is not None and keys):
+    if cells is None and not (not plan.is_bucketed and opening is not None and keys):
         return None
     if cells is not None and not cells:
         return None

@@ -4,12 +4,13 @@ Arrow and integers only; it never reads a file and never rounds except where `ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tidemill.model.time import SECOND
+from tidemill.model.time import MIN_INSTANT, SECOND, Interval
 from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
 from tidemill.query.percentiles import Place, estimates, places
 from tidemill.query.plan import BUCKET, Plan
@@ -31,6 +32,16 @@ class Found:
     gaps: pa.Table | None = None  # the cells and groups that are missing in `hits`
     opening: pa.Table | None = None  # the objects in states before the first cell
     bins: pa.Table | None = None  # of histograms, as lists; rows of the same cell and group are merged here
+    lost: tuple[Interval, ...] = ()  # a cell that meets one of these has no number,
+    unknown: tuple[Interval, ...] = ()  # and one that meets one of these no states
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """The start of the cell of each row: of `hits`, then of `gaps`."""
+        import numpy as np
+
+        tables = [self.hits] if self.gaps is None else [self.hits, self.gaps]
+        return np.concatenate([flat(table.column("cell")).to_numpy() for table in tables])
 
 
 def shaped(found: Found, plan: Plan) -> pa.Table:
@@ -38,13 +49,17 @@ def shaped(found: Found, plan: Plan) -> pa.Table:
     table = _named(found, plan)
     if found.gaps is not None:
         table = _with_gaps(table, found.gaps, plan)
+    shown = None
     if plan.states:
         table = _standing(table, found, plan)
+        shown = _has_objects(table, plan)
+    if found.lost or found.unknown:
+        table = _without_lost(table, found, plan)
     if plan.grid and plan.grid.hidden:
-        table = _hidden(table, plan)
+        table = _hidden(table, found, plan)
     if plan.fill == "carry" and found.gaps is not None:
         table = _carried(table, found, plan)
-    table = _ordered(table, plan)
+    table = _ordered(table if shown is None else table.filter(shown), plan)
     if plan.format == "series":
         return _series(table, plan)
     return table if plan.limit is None else table.slice(0, plan.limit)
@@ -64,11 +79,14 @@ def _named(found: Found, plan: Plan) -> pa.Table:
 
 def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]]:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     columns: list[pa.ChunkedArray] = []
     names: list[str] = []
-    if plan.interval is not None:
-        columns.append(table.column("cell").cast(pa.timestamp("us", tz="UTC")))
+    if plan.is_bucketed:
+        # A bucket of the first days that there are may start before them.
+        starts = pc.max_element_wise(table.column("cell"), MIN_INSTANT)
+        columns.append(starts.cast(pa.timestamp("us", tz="UTC")))
         names.append(BUCKET)
     for key, group in zip(group_columns(plan), plan.groups, strict=True):
         columns.append(table.column(key))
@@ -83,10 +101,11 @@ def _value(hits: pa.Table, column: Column, plan: Plan, at: Mapping[Fraction, Pla
         return hits.column(f"p{plan.parts.index(part)}")
 
     first, *rest = column.parts
-    if column.function in ("rate", "ratio"):
+    if column.function == "rate":
+        return _with_scale(pa.chunked_array([_rates(folded(first), hits, plan)]), DIGITS)
+    if column.function == "ratio":
         counts = flat(folded(first).cast(pa.decimal128(38, 0)))
-        under = _seconds(hits, plan) if column.function == "rate" else flat(folded(rest[0])).to_numpy()
-        return _with_scale(pa.chunked_array([ratios(counts, under)]), DIGITS)
+        return _with_scale(pa.chunked_array([ratios(counts, flat(folded(rest[0])).to_numpy())]), DIGITS)
     if column.measure is None or column.function not in ("avg", "percentile"):
         return folded(first)
     if column.function == "avg":
@@ -100,19 +119,62 @@ def _value(hits: pa.Table, column: Column, plan: Plan, at: Mapping[Fraction, Pla
     return _with_scale(pa.chunked_array([exact]), column.measure.scale + DIGITS)
 
 
-def _seconds(hits: pa.Table, plan: Plan) -> NDArray[np.int64]:
-    """For each hit, how long the part of its cell is that was read."""
+def _rates(counts: pa.ChunkedArray, hits: pa.Table, plan: Plan) -> pa.Array:
+    """Events per second of the part of each cell that lies in the span."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = _lengths(hits, plan)
+    exact = flat(counts.cast(pa.decimal128(38, 0)))
+    if not (lengths % SECOND).any():
+        return ratios(exact, lengths // SECOND)
+    many = flat(counts.cast(pa.decimal128(19, 0)))
+    scaled = pc.multiply(many, pa.scalar(Decimal(SECOND), pa.decimal128(7, 0)))
+    return ratios(scaled.cast(pa.decimal128(38, 0)), lengths)
+
+
+def _lengths(hits: pa.Table, plan: Plan) -> NDArray[np.int64]:
+    """For each hit, how long the part of its cell is that lies in the span."""
     import numpy as np
 
-    if plan.interval is None:
+    if not plan.is_bucketed:
         assert plan.span
-        return np.full(hits.num_rows, (plan.span.end - plan.span.start) // SECOND)
-    if plan.read is None:
-        return np.full(hits.num_rows, plan.interval // SECOND)
+        return np.full(hits.num_rows, plan.span.end - plan.span.start)
     cells = flat(hits.column("cell")).to_numpy()
-    ends = np.minimum(cells + plan.interval, plan.read.end)
-    seconds: NDArray[np.int64] = (ends - np.maximum(cells, plan.read.start)) // SECOND
-    return seconds
+    ends = _ends(cells, plan)
+    if plan.read is None:
+        lengths: NDArray[np.int64] = ends - cells
+    else:
+        lengths = np.minimum(ends, plan.read.end) - np.maximum(cells, plan.read.start)
+    return lengths
+
+
+def _ends(cells: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
+    """Where each of these cells ends."""
+    import numpy as np
+
+    if plan.interval is not None:
+        return cells + plan.interval
+    assert plan.grid is not None
+    edges = np.array([*plan.grid.cells, plan.grid.end], np.int64)
+    found: NDArray[np.int64] = edges[np.searchsorted(edges, cells) + 1]
+    return found
+
+
+def _meeting(found: Found, plan: Plan, spans: Sequence[Interval]) -> NDArray[np.bool_]:
+    """Of each row whether its cell has an instant of the spans, which come by time."""
+    import numpy as np
+
+    rows = found.hits.num_rows + (found.gaps.num_rows if found.gaps is not None else 0)
+    if not plan.is_bucketed or not spans:
+        return np.full(rows, bool(spans))
+    cells = found.cells
+    starts, ends = (np.array([getattr(span, side) for span in spans]) for side in ("start", "end"))
+    at = np.searchsorted(ends, cells, side="right")
+    meets: NDArray[np.bool_] = (at < len(spans)) & (
+        starts[np.minimum(at, len(spans) - 1)] < _ends(cells, plan)
+    )
+    return meets
 
 
 def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
@@ -121,7 +183,7 @@ def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
     import pyarrow as pa
 
     columns, _ = _keys(gaps, plan)
-    zeros = COUNTED if plan.fill == "zero" or plan.interval is None else frozenset[str]()
+    zeros = COUNTED if plan.fill == "zero" or not plan.is_bucketed else frozenset[str]()
     for column in plan.columns:
         kind = table.schema.field(column.name).type
         zero = column.function in zeros
@@ -141,9 +203,8 @@ def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
     groups = group_numbers(pieces, group_columns(plan))
     opened = np.zeros(0, np.int64) if found.opening is None else flat(found.opening.column("net")).to_numpy()
     cells = np.arange(len(groups))  # of totals each group has one row, after what it opened with
-    if plan.interval is not None:
-        known = [flat(each.column("cell")).to_numpy() for each in pieces if each is not found.opening]
-        cells = np.concatenate([np.full(len(opened), BEFORE), *known])
+    if plan.is_bucketed:
+        cells = np.concatenate([np.full(len(opened), BEFORE), found.cells])
     for column in plan.columns:
         if column.function == "states":
             changes = flat(pc.fill_null(table.column(column.name), 0)).to_numpy()
@@ -151,52 +212,66 @@ def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
             table = table.set_column(
                 table.column_names.index(column.name), column.name, pa.chunked_array([stood])
             )
-    return _without_empty_groups(table, groups[len(opened) :], plan)
+    return table
 
 
-def _without_empty_groups(table: pa.Table, groups: NDArray[np.int64], plan: Plan) -> pa.Table:
-    """A group that has no object in any row is left out: only some levels know that it ever had one."""
+def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
+    """Of each row whether its group has an object in any row: only some levels know of one that never has.
+    None: all rows stay."""
     import numpy as np
     import pyarrow as pa
 
-    if not plan.groups or any(column.function != "states" for column in plan.columns):
-        return table
+    if not plan.groups or not plan.states_alone:
+        return None
+    groups = group_numbers([table], [group.name for group in plan.groups])
     stood = flat(table.column(plan.columns[0].name)).to_numpy()
-    return table.filter(pa.array(np.isin(groups, groups[stood != 0])))
+    return pa.array(np.isin(groups, groups[stood != 0]))
 
 
 def _carried(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
     """FILL carry: in a gap, the last value that the group had before it. A cell that the span holds only a
-    part of is no gap and has no value."""
+    part of is no gap and has no value; nothing is carried over a cell that is lost."""
     import numpy as np
-    import pyarrow as pa
 
     groups = group_numbers([table], [group.name for group in plan.groups])
-    cells = flat(table.column(BUCKET).cast(pa.int64())).to_numpy()
-    gap = np.arange(table.num_rows) >= found.hits.num_rows
+    cells = found.cells
+    lost = _meeting(found, plan, found.lost)
+    gap = (np.arange(table.num_rows) >= found.hits.num_rows) & ~lost
     if plan.grid and plan.grid.hidden:
         gap &= ~np.isin(cells, np.array(plan.grid.hidden))
     for column in plan.columns:
         if column.function != "states":
             at = table.column_names.index(column.name)
-            table = table.set_column(at, column.name, carried(table.column(at), groups, cells, gap))
+            table = table.set_column(at, column.name, carried(table.column(at), groups, cells, gap, lost))
     return table
 
 
-def _hidden(table: pa.Table, plan: Plan) -> pa.Table:
+def _without_lost(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+    """No number for a cell, even if only a part of it is lost; nor for the total."""
+    names = {column.name: column.function == "states" for column in plan.columns}
+    table = _nulled(table, [n for n, state in names.items() if not state], _meeting(found, plan, found.lost))
+    return _nulled(table, [n for n, state in names.items() if state], _meeting(found, plan, found.unknown))
+
+
+def _hidden(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
     """EDGES null: a cell that the span holds only a part of has a row and no number."""
+    import numpy as np
+
+    assert plan.grid
+    partial = np.isin(found.cells, np.array(plan.grid.hidden))
+    return _nulled(table, [column.name for column in plan.columns], partial)
+
+
+def _nulled(table: pa.Table, names: Sequence[str], rows: NDArray[np.bool_]) -> pa.Table:
+    """The table without what these columns have in these rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    assert plan.grid
-    buckets = pa.array(plan.grid.hidden, type=pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    partial = pc.is_in(table.column(BUCKET), value_set=buckets)
-    for column in plan.columns:
-        at = table.column_names.index(column.name)
+    for name in names if rows.any() else ():
+        at = table.column_names.index(name)
         values = table.column(at)
-        table = table.set_column(
-            at, column.name, pc.if_else(partial, pa.scalar(None, type=values.type), values)
-        )
+        nothing = pa.scalar(None, type=values.type)
+        table = table.set_column(at, name, pc.if_else(pa.array(rows), nothing, values))
     return table
 
 
@@ -204,7 +279,7 @@ def _ordered(table: pa.Table, plan: Plan) -> pa.Table:
     """As asked, then by bucket and groups, so that the order is the same every time; nulls come last."""
     import pyarrow.compute as pc
 
-    bucket = [BUCKET] if plan.interval is not None else []
+    bucket = [BUCKET] if plan.is_bucketed else []
     groups = [group.name for group in plan.groups]
     keys = {sort.name: "descending" if sort.descending else "ascending" for sort in reversed(plan.order)}
     keys = dict(reversed(keys.items()))  # of a column named twice the first mention counts

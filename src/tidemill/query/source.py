@@ -1,17 +1,23 @@
-"""Where the rows of a query come from: the files of one version of a stream's rollups table.
-Goes through the table's log, never through a glob; opens no file itself.
+"""Where the rows of a query come from: the files of one version of a stream's rollups table, and below its
+finest buckets the rows of raw. Goes through the table's log, never through a glob; opens no file itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tidemill.model.levels import Level
 from tidemill.model.time import Interval
+from tidemill.query.cover import Cover, touching
+from tidemill.query.coverage import Available
 
 if TYPE_CHECKING:
-    from tidemill.lake.snapshot import Snapshot
+    import duckdb
+    import pyarrow as pa
+
+    from tidemill.lake.snapshot import Part, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +28,47 @@ class Files:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class RawAsked:
+    """Rows of rollups that are wanted of the events of raw themselves."""
+
+    metrics: frozenset[str]
+    tenant: str | None  # None: all
+    spans: Sequence[Interval]  # by time, apart: no row is of events of two of them
+
+
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """Rows as rollups have them, made of events of raw; a bucket never starts before the span it is of."""
+
+    rows: pa.Table | None  # None: no event is in the spans, or they can not be told
+    files: int = 0
+    events: int = 0  # in the parts that were read
+    told: bool = True  # else what was before decides, and it is not remembered yet
+
+
+class Raw(Protocol):
+    """The accepted events of one stream."""
+
+    def rows(self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection) -> RawRows: ...
+
+
 class Source(Protocol):
     """The rollups of one stream at one version."""
 
     @property
     def version(self) -> int: ...
 
-    def files_for(self, level: str, span: Interval | None) -> Files:
-        """Files that can hold a bucket of `level` that starts inside `span` (None: any)."""
+    @property
+    def available(self) -> Available:
+        """From when on it has what it had."""
+        ...
+
+    @property
+    def raw(self) -> Raw | None: ...
+
+    def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
+        """Files that can hold a bucket of `level` that starts inside one of `spans`."""
         ...
 
 
@@ -38,17 +77,30 @@ class SnapshotSource:
     """A snapshot of the rollups table, partitioned by level, with statistics of `bucket`."""
 
     snapshot: Snapshot
+    raw: Raw | None = None
+    available: Available = field(default_factory=Available)
 
     @property
     def version(self) -> int:
         return self.snapshot.version
 
-    def files_for(self, level: str, span: Interval | None) -> Files:
-        if span is not None and span.start == span.end:
+    def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
+        spans = [span for span in spans if span.start < span.end]
+        if not spans:
             return Files((), 0)
-        ranges = {"bucket": (span.start, span.end - 1)} if span else None
+        ranges = {"bucket": (spans[0].start, spans[-1].end - 1)}
         parts = self.snapshot.select(partition={"level": [level]}, ranges=ranges)
+        if len(spans) > 1:
+            parts = [part for part in parts if _meets(part, spans)]
         return Files(self.snapshot.paths(parts), sum(part.rows for part in parts))
+
+
+def _meets(part: Part, spans: Sequence[Interval]) -> bool:
+    """Whether a bucket of the part can start inside one of the spans."""
+    first, last = part.mins.get("bucket"), part.maxs.get("bucket")
+    if not isinstance(first, int) or not isinstance(last, int):
+        return True
+    return touching(Interval(first, last + 1), spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +108,41 @@ class NoRollups:
     """A stream whose rollups table was never written."""
 
     version: int = -1
+    raw: Raw | None = None
+    available: Available = field(default_factory=Available)
 
-    def files_for(self, level: str, span: Interval | None) -> Files:
+    def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
         return Files((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Files of a level, and which of its buckets are read."""
+
+    level: Level
+    spans: Sequence[Interval]
+    files: Files
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """What a cover is read from."""
+
+    levels: tuple[Scan, ...] = ()
+    raw: pa.Table | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(scan.files.rows for scan in self.levels)
+
+    @property
+    def files(self) -> int:
+        return sum(len(scan.files.paths) for scan in self.levels)
+
+
+def scans_of(cover: Cover, source: Source) -> tuple[Scan, ...]:
+    """The files of all pieces that lie in levels; levels without a file are left out."""
+    found = (
+        Scan(level, spans, source.files_for(level.name, spans)) for level, spans in cover.by_level.items()
+    )
+    return tuple(scan for scan in found if scan.files.paths)

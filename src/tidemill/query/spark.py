@@ -4,23 +4,25 @@ Gives the same tables to the last bit; never sends SQL text, and leaves the rest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
+from itertools import pairwise
 from operator import and_, or_
 from typing import TYPE_CHECKING, Final
 
 from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Within
 from tidemill.language.like import lowered
 from tidemill.model.errors import QueryError, StorageError
-from tidemill.model.levels import Level
+from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
+from tidemill.query.cover import ALL_TIME
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Dimension, Measure, Rows
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
-from tidemill.query.source import Files
-from tidemill.query.sql import group_columns, key_columns
+from tidemill.query.source import Scan, Scans
+from tidemill.query.sql import FEW, WIDTH, group_columns, key_columns
 from tidemill.query.values import Part
 
 if TYPE_CHECKING:
@@ -46,69 +48,126 @@ class SparkReader:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
-    def hits(self, plan: Plan, paths: Sequence[str]) -> pa.Table:
+    def hits(self, plan: Plan, scans: Scans) -> pa.Table:
         from pyspark.sql import functions as f
 
         parts = [_folded(part, plan).alias(f"p{i}") for i, part in enumerate(plan.parts)]
-        rows = self._keyed(plan, self._rows(plan, paths).where(_scope(plan)))
+        rows = self._keyed(plan, self._rows(plan, scans).where(_scope(plan)))
         total = f.coalesce(f.sum("count"), f.lit(0)).cast("bigint").alias("n")
-        return _collected(rows.groupBy(*key_columns(plan)).agg(total, *parts))
+        ends = [f.min(_start()).alias("first"), f.max(_end()).alias("until")] if plan.where is None else []
+        return _collected(rows.groupBy(*key_columns(plan)).agg(total, *ends, *parts))
 
-    def bins(self, plan: Plan, files: Files) -> pa.Table:
+    def bins(self, plan: Plan, scans: Scans) -> pa.Table:
         from pyspark.sql import functions as f
 
         column = plan.percentile
         assert column
-        scope = reduce(and_, [*map(_is, column.rows), *_bounds(plan.read, plan)])
+        scope = reduce(and_, [*map(_is, column.rows), *_tenant(plan)])
         held = f.explode(f.arrays_zip(f.col(BINS).alias("bin"), f.col(BIN_COUNTS).alias("held")))
         keys = key_columns(plan)
-        rows = self._keyed(plan, self._rows(plan, files.paths).where(scope)).select(*keys, held.alias("of"))
+        rows = self._keyed(plan, self._rows(plan, scans).where(scope)).select(*keys, held.alias("of"))
         flat = rows.select(*keys, f.col("of.bin").alias("bin"), f.col("of.held").alias("held"))
         merged = flat.groupBy(*keys, "bin").agg(f.sum("held").alias("n"))
         lists = f.array("bin").alias(BINS), f.array("n").alias(BIN_COUNTS)
         return _collected(merged.select(*keys, *lists))
 
-    def opening(self, plan: Plan, paths: Mapping[Level, Sequence[str]]) -> pa.Table:
+    def opening(self, plan: Plan, scans: Scans) -> pa.Table:
         from pyspark.sql import functions as f
 
         assert plan.states
-        pieces = []
-        for level, span in plan.opening.items():
-            scope = reduce(and_, [_is(plan.states), *_bounds(span, plan)])
-            rows = self._keyed(plan, self._rows(plan, paths[level]).where(scope))
-            pieces.append(rows.select(*group_columns(plan), "count"))
-        whole = reduce(lambda one, other: one.unionAll(other), pieces)
-        net = whole.groupBy(*group_columns(plan)).agg(f.sum("count").alias("net"))
+        scope = reduce(and_, [_is(plan.states), *_tenant(plan)])
+        rows = _grouped(plan, self._rows(plan, scans).where(scope))
+        net = rows.groupBy(*group_columns(plan)).agg(f.sum("count").alias("net"))
         return _collected(net.where(f.col("net") != 0))
 
-    def extent(self, plan: Plan, paths: Sequence[str]) -> tuple[int | None, int | None]:
+    def extent(self, plan: Plan, scans: Scans) -> tuple[int | None, int | None]:
         from pyspark.sql import functions as f
 
-        rows = self._rows(plan, paths).where(_scope(plan))
-        micros = f.unix_micros("bucket")
-        found = _collected(rows.agg(f.min(micros).alias("first"), f.max(micros).alias("last"))).to_pylist()
-        return found[0]["first"], found[0]["last"]
+        rows = self._rows(plan, scans).where(_scope(plan))
+        ends = rows.agg(f.min(_start()).alias("first"), f.max(_end()).alias("until"))
+        (found,) = _collected(ends).to_pylist()
+        return found["first"], found["until"]
 
-    def _rows(self, plan: Plan, paths: Sequence[str]) -> DataFrame:
-        """The files with just the columns that are needed; what a file does not have is null."""
-        schema = _schema(plan)
-        if not paths:
-            return self._session.createDataFrame([], schema)
+    def _rows(self, plan: Plan, scans: Scans) -> DataFrame:
+        """What is read, with just the columns that are needed; what a file does not have is null."""
+        pieces = [self._scanned(plan, scan) for scan in scans.levels]
+        if scans.raw is not None:
+            pieces.append(self._made_of_raw(plan, scans.raw))
+        if not pieces:
+            pieces.append(_wide(self._session.createDataFrame([], _schema(plan)), BASE.width))
+        return reduce(lambda one, other: one.unionByName(other), pieces)
+
+    def _scanned(self, plan: Plan, scan: Scan) -> DataFrame:
+        from pyspark.sql import functions as f
+
         with _errors():
-            read = self._session.read.schema(schema).option("recursiveFileLookup", "true")  # no partitions
-            return read.parquet(*map(_literal, paths))
+            read = self._session.read.schema(_schema(plan)).option("recursiveFileLookup", "true")
+            rows = _wide(read.parquet(*map(_literal, scan.files.paths)), scan.level.width)
+        if len(scan.spans) <= FEW:
+            return rows.where(reduce(or_, map(_within, scan.spans)))
+        spans = self._session.createDataFrame([(s.start, s.end) for s in scan.spans], "s bigint, e bigint")
+        inside = (_start() >= f.col("s")) & (_start() < f.col("e"))
+        return rows.join(f.broadcast(spans), inside).drop("s", "e")
+
+    def _made_of_raw(self, plan: Plan, raw: pa.Table) -> DataFrame:
+        import pyarrow as pa
+
+        schema = _schema(plan)
+        there = [name for name in schema.names if name in raw.column_names]
+        plain = [raw.schema.field(name) for name in there]
+        texts = [
+            field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in plain
+        ]
+        rows = raw.select(there).cast(pa.schema(texts))
+        for field in schema:
+            if field.name not in there:
+                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, pa.string()))
+        with _errors():
+            made = self._session.createDataFrame(rows)
+            typed = made.select(*(made[_quoted(f.name)].cast(f.dataType).alias(f.name) for f in schema))
+            return _wide(typed, BASE.width)
 
     def _keyed(self, plan: Plan, rows: DataFrame) -> DataFrame:
         """The rows that WHERE keeps, with `cell` and `g0`… added."""
         from pyspark.sql import functions as f
 
-        if plan.where is not None:
-            rows = rows.where(_condition(plan.where, plan.dimensions))
-        named = {f"g{i}": f.col(_quoted(group.column)) for i, group in enumerate(plan.groups)}
+        rows = _grouped(plan, rows)
         if plan.interval is not None:
-            micros, width = f.unix_micros("bucket"), f.lit(plan.interval).cast("bigint")
-            named["cell"] = micros - f.pmod(micros, width)
-        return rows.withColumns(named) if named else rows
+            return rows.withColumn("cell", _start() - f.pmod(_start(), f.lit(plan.interval).cast("bigint")))
+        if plan.grid is None:
+            return rows
+        edges = [*plan.grid.cells, plan.grid.end]
+        cells = self._session.createDataFrame(list(pairwise(edges)), "cell bigint, cell_end bigint")
+        inside = (_start() >= f.col("cell")) & (_start() < f.col("cell_end"))
+        return rows.join(f.broadcast(cells), inside)
+
+
+def _grouped(plan: Plan, rows: DataFrame) -> DataFrame:
+    """The rows that WHERE keeps, with `g0`… added."""
+    from pyspark.sql import functions as f
+
+    if plan.where is not None:
+        rows = rows.where(_condition(plan.where, plan.dimensions))
+    named = {f"g{i}": f.col(_quoted(group.column)) for i, group in enumerate(plan.groups)}
+    return rows.withColumns(named) if named else rows
+
+
+def _wide(rows: DataFrame, width: int) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return rows.withColumn(WIDTH, f.lit(width).cast("bigint"))
+
+
+def _start() -> Column:
+    from pyspark.sql import functions as f
+
+    return f.unix_micros("bucket")
+
+
+def _end() -> Column:
+    from pyspark.sql import functions as f
+
+    return _start() + f.col(WIDTH)
 
 
 def _collected(rows: DataFrame) -> pa.Table:
@@ -220,7 +279,7 @@ def _folded(part: Part, plan: Plan) -> Column:
 
 
 def _scope(plan: Plan) -> Column:
-    return reduce(and_, [reduce(or_, map(_is, plan.rows)), *_bounds(plan.read, plan)])
+    return reduce(and_, [reduce(or_, map(_is, plan.rows)), *_tenant(plan)])
 
 
 def _is(rows: Rows) -> Column:
@@ -237,14 +296,19 @@ def _is(rows: Rows) -> Column:
     return reduce(and_, terms)
 
 
-def _bounds(span: Interval | None, plan: Plan) -> list[Column]:
+def _tenant(plan: Plan) -> list[Column]:
     from pyspark.sql import functions as f
 
-    terms = [f.col("tenant") == f.lit(plan.tenant)] if plan.tenant is not None else []
-    if span:
-        terms.append(f.col("bucket") >= f.timestamp_micros(f.lit(span.start).cast("bigint")))
-        terms.append(f.col("bucket") < f.timestamp_micros(f.lit(span.end).cast("bigint")))
-    return terms
+    return [f.col("tenant") == f.lit(plan.tenant)] if plan.tenant is not None else []
+
+
+def _within(span: Interval) -> Column:
+    from pyspark.sql import functions as f
+
+    if span == ALL_TIME:
+        return f.lit(True)
+    start, end = (f.timestamp_micros(f.lit(side).cast("bigint")) for side in (span.start, span.end))
+    return (f.col("bucket") >= start) & (f.col("bucket") < end)
 
 
 def _condition(condition: Condition, dimensions: Mapping[str, Dimension]) -> Column:

@@ -4,9 +4,10 @@ quoted; nothing a user wrote is ever spliced into the text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Final
 
 from tidemill.language.ast import (
     All,
@@ -22,15 +23,22 @@ from tidemill.language.ast import (
     Within,
 )
 from tidemill.language.like import lowered
-from tidemill.model.levels import Level
+from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
+from tidemill.query.cover import ALL_TIME
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Measure, Rows
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
+from tidemill.query.source import Scan, Scans
 from tidemill.query.values import Part
 
-Parameter = str | int | bool | list[str]
+Parameter = str | int | bool | list[str] | list[int]
+RAW_VIEW: Final = "raw_rows"  # the name that rows made of raw are registered by
+WIDTH: Final = "bucket__width"  # how long the bucket of a row is
+_START: Final = "epoch_us(bucket)"
+_END: Final = f"epoch_us(bucket) + {WIDTH}"
+FEW: Final = 8  # spans of a level that are written out
 
 
 @dataclass(slots=True)
@@ -66,16 +74,17 @@ def part_columns(plan: Plan) -> list[str]:
     return [f"p{index}" for index in range(len(plan.parts))]
 
 
-def aggregate(plan: Plan, paths: list[str]) -> Statement:
-    """One row for each cell and group that the level has rows for: `cell`, `g0`…, `n` (of all rows), and for
-    each part of the answer `p0`…"""
+def aggregate(plan: Plan, scans: Scans) -> Statement:
+    """One row for each cell and group that there are rows for: `cell`, `g0`…, `n` (of all rows), for each
+    part of the answer `p0`…, and without WHERE also from where to where there is data: `first`, `until`."""
     made = Statement()
     picked = [*_keys(plan, made), 'CAST(coalesce(sum("count"), 0) AS BIGINT) AS n']
-    scope = _scope(plan, made)
+    if plan.where is None:
+        picked += [f"min({_START}) AS first", f"max({_END}) AS until"]
     picked += [f"{_folded(part, plan, made)} AS p{i}" for i, part in enumerate(plan.parts)]
     keys = key_columns(plan)
     made.text = (
-        f"SELECT {', '.join(picked)}\nFROM {_rows(plan, paths, made)}\nWHERE {scope}"
+        f"SELECT {', '.join(picked)}\nFROM {_in_cells(plan, scans, made)}\nWHERE {_scope(plan, made)}"
         + _and_condition(plan, made)
         + (f"\nGROUP BY {', '.join(keys)}" if keys else "")
     )
@@ -83,21 +92,21 @@ def aggregate(plan: Plan, paths: list[str]) -> Statement:
 
 
 def key_columns(plan: Plan) -> list[str]:
-    return (["cell"] if plan.interval else []) + group_columns(plan)
+    return (["cell"] if plan.is_bucketed else []) + group_columns(plan)
 
 
-def bins(plan: Plan, paths: list[str], *, merged: bool) -> Statement:
+def bins(plan: Plan, scans: Scans, *, merged: bool) -> Statement:
     """`cell`, `g0`…, and the bins with how many samples each holds, as lists: of each row of the table, or
     merged, a row for each bin."""
     column = plan.percentile
     assert column
     made = Statement()
-    scope = " AND ".join([*(_is(rows, made) for rows in column.rows), *_bounds(plan.read, plan, made)])
+    scope = " AND ".join([*(_is(rows, made) for rows in column.rows), *_tenant(plan, made)])
     which, held = quoted(BINS), quoted(BIN_COUNTS)
     picked = [f"unnest({which}) AS bin", f"unnest({held}) AS n"] if merged else [which, held]
     rows = (
         f"SELECT {', '.join([*_keys(plan, made), *picked])}\n"
-        f"FROM {_rows(plan, paths, made)}\nWHERE {scope}{_and_condition(plan, made)}"
+        f"FROM {_in_cells(plan, scans, made)}\nWHERE {scope}{_and_condition(plan, made)}"
     )
     keys = ", ".join([*key_columns(plan), "bin"])
     lists = f"[bin] AS {which}, [CAST(sum(n) AS BIGINT)] AS {held}"
@@ -106,41 +115,32 @@ def bins(plan: Plan, paths: list[str], *, merged: bool) -> Statement:
     return made
 
 
-def opening(plan: Plan, paths: Mapping[Level, list[str]]) -> Statement:
+def opening(plan: Plan, scans: Scans) -> Statement:
     """`g0`… and `net`: how many objects are in the states of each group before what is read, if any."""
     assert plan.states
     made = Statement()
     groups = [f"{quoted(group.column)} AS g{i}" for i, group in enumerate(plan.groups)]
-    pieces = []
-    for level, span in plan.opening.items():
-        scope = " AND ".join([_is(plan.states, made), *_bounds(span, plan, made, level.name)])
-        pieces.append(
-            f"SELECT {', '.join([*groups, quoted('count')])}\n"
-            f"FROM {_rows(plan, paths[level], made, f'files_{level.name}')}\n"
-            f"WHERE {scope}{_and_condition(plan, made)}"
-        )
+    scope = " AND ".join([_is(plan.states, made), *_tenant(plan, made)])
     keys, net = group_columns(plan), 'CAST(sum("count") AS BIGINT) AS net'
     made.text = (
-        f"SELECT {', '.join([*keys, net])}\nFROM ("
-        + "\nUNION ALL ".join(pieces)
-        + ")"
+        f"SELECT {', '.join([*groups, net])}\nFROM {_rows(plan, scans, made)}\n"
+        f"WHERE {scope}{_and_condition(plan, made)}"
         + (f"\nGROUP BY {', '.join(keys)}" if keys else "")
         + '\nHAVING sum("count") != 0'
     )
     return made
 
 
-def data_span(plan: Plan, paths: list[str]) -> Statement:
-    """The first and last bucket that the metric and tenant have in the span, whatever WHERE says."""
+def data_span(plan: Plan, scans: Scans) -> Statement:
+    """From where to where the metric and tenant have data in the span, whatever WHERE says."""
     made = Statement()
     made.text = (
-        "SELECT epoch_us(min(bucket)), epoch_us(max(bucket))\n"
-        f"FROM {_rows(plan, paths, made)}\nWHERE {_scope(plan, made)}"
+        f"SELECT min({_START}), max({_END})\nFROM {_rows(plan, scans, made)}\nWHERE {_scope(plan, made)}"
     )
     return made
 
 
-def missing(plan: Plan, hits: str, standing: str | None, cells: range | None) -> Statement:
+def missing(plan: Plan, hits: str, standing: str | None, cells: Sequence[int] | None) -> Statement:
     """`cell`, `g0`… of every cell in `cells` and group that the view `hits` has no row for. The groups are
     those of `hits`, and of what stood before, if that is asked."""
     made = Statement()
@@ -151,8 +151,7 @@ def missing(plan: Plan, hits: str, standing: str | None, cells: range | None) ->
     wanted = known if keys else "SELECT 1 AS alone"
     same = [f"hit.{key} IS NOT DISTINCT FROM want.{key}" for key in keys]
     if cells is not None:
-        start, stop, step = made.bind(cells.start), made.bind(cells.stop), made.bind(cells.step)
-        wanted = f"SELECT range AS cell, * EXCLUDE (range) FROM range({start}, {stop}, {step}), ({wanted})"
+        wanted = f"SELECT * FROM ({_listed(cells, made)}), ({wanted})"
         same.insert(0, "hit.cell = want.cell")
     picked = [f"want.{key}" for key in key_columns(plan)]
     made.text = (
@@ -161,9 +160,16 @@ def missing(plan: Plan, hits: str, standing: str | None, cells: range | None) ->
     return made
 
 
+def _listed(cells: Sequence[int], made: Statement) -> str:
+    if isinstance(cells, range):
+        start, stop, step = made.bind(cells.start), made.bind(cells.stop), made.bind(cells.step)
+        return f"SELECT range AS cell FROM range({start}, {stop}, {step})"
+    return f"SELECT unnest({made.bind(list(cells), 'cells')}) AS cell"
+
+
 def _keys(plan: Plan, made: Statement) -> list[str]:
     groups = [f"{quoted(group.column)} AS g{i}" for i, group in enumerate(plan.groups)]
-    return [_cell(plan, made), *groups] if plan.interval else groups
+    return [_cell(plan, made), *groups] if plan.is_bucketed else groups
 
 
 def _column(part: Part, measure: Measure) -> str:
@@ -206,28 +212,55 @@ def _folded(part: Part, plan: Plan, made: Statement) -> str:
 
 
 def _cell(plan: Plan, made: Statement) -> str:
-    if plan.interval == plan.level.width:
-        return "epoch_us(bucket) AS cell"
-    width = made.bind(plan.interval or 0, "interval")
+    if plan.interval is None:
+        return "cell"
+    width = made.bind(plan.interval, "interval")
     # DuckDB's % keeps the sign of the left side: before 1970 it has to be lifted.
-    return f"epoch_us(bucket) - ((epoch_us(bucket) % {width}) + {width}) % {width} AS cell"
+    return f"{_START} - (({_START} % {width}) + {width}) % {width} AS cell"
 
 
-def _rows(plan: Plan, paths: list[str], made: Statement, name: str = "files") -> str:
-    """The files as one relation that surely has every column: a file written before a dimension was
+def _in_cells(plan: Plan, scans: Scans, made: Statement) -> str:
+    """The rows; where cells have no width in common, each with the `cell` that it lies in."""
+    rows = _rows(plan, scans, made)
+    if plan.interval is not None or plan.grid is None:
+        return rows
+    return f"{rows} AS r\n  ASOF JOIN ({_listed(plan.grid.cells, made)}) AS c ON epoch_us(r.bucket) >= c.cell"
+
+
+def _rows(plan: Plan, scans: Scans, made: Statement) -> str:
+    """What is read, as one relation that surely has every column: a file written before a dimension was
     declared has none for it, and then it is null."""
     typed = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in columns_of(plan).items())
-    empty = f"SELECT {typed} WHERE false"
-    if not paths:
-        return f"({empty})"
-    files = made.bind(paths, name)
-    scan = f"SELECT * FROM read_parquet({files}, hive_partitioning = false, union_by_name = true)"
-    return f"({empty}\n  UNION ALL BY NAME {scan})"
+    pieces = [f"SELECT {typed} WHERE false", *(_scanned(scan, made) for scan in scans.levels)]
+    if scans.raw is not None:
+        pieces.append(f"SELECT *, {BASE.width} AS {WIDTH} FROM {RAW_VIEW}")
+    return "(" + "\n  UNION ALL BY NAME ".join(pieces) + ")"
+
+
+def _scanned(scan: Scan, made: Statement) -> str:
+    """The buckets of a level that are read. Many spans are joined, few are named."""
+    name = scan.level.name
+    files = made.bind(list(scan.files.paths), f"files_{name}")
+    picked = f"SELECT *, {scan.level.width} AS {WIDTH}"
+    table = f"read_parquet({files}, hive_partitioning = false, union_by_name = true)"
+    if len(scan.spans) <= FEW:
+        bounds = [_bounds(span, made, f"{name}_{i}") for i, span in enumerate(scan.spans)]
+        where = " OR ".join(f"({each})" for each in bounds) if all(bounds) else ""
+        return f"{picked} FROM {table}" + (f" WHERE {where}" if where else "")
+    whole = _bounds(Interval(scan.spans[0].start, scan.spans[-1].end), made, name)
+    starts = made.bind([span.start for span in scan.spans], f"starts_{name}")
+    ends = made.bind([span.end for span in scan.spans], f"ends_{name}")
+    return (
+        f"SELECT r.* FROM ({picked} FROM {table} WHERE {whole}) AS r\n"
+        f"  ASOF JOIN (SELECT unnest({starts}) AS s, unnest({ends}) AS e) ON epoch_us(r.bucket) >= s\n"
+        f"  WHERE epoch_us(r.bucket) < e"
+    )
 
 
 def columns_of(plan: Plan) -> dict[str, str]:
     """The columns that the plan reads, with their types."""
     columns = {"metric": "VARCHAR", "tenant": "VARCHAR", "bucket": "TIMESTAMPTZ", "count": "BIGINT"}
+    columns[WIDTH] = "BIGINT"
     columns |= {dimension.column: dimension.sql_type for dimension in plan.dimensions.values()}
     for part in plan.parts:
         if part.measure is None:
@@ -247,7 +280,7 @@ def _scope(plan: Plan, made: Statement) -> str:
     """The rows of the plan, whatever WHERE says."""
     kinds = [_is(rows, made) for rows in plan.rows]
     which = kinds[0] if len(kinds) == 1 else "(" + " OR ".join(f"({kind})" for kind in kinds) + ")"
-    return " AND ".join([which, *_bounds(plan.read, plan, made)])
+    return " AND ".join([which, *_tenant(plan, made)])
 
 
 def _is(rows: Rows, made: Statement) -> str:
@@ -262,13 +295,16 @@ def _is(rows: Rows, made: Statement) -> str:
     return " AND ".join(terms)
 
 
-def _bounds(span: Interval | None, plan: Plan, made: Statement, of: str | None = None) -> list[str]:
-    terms = [f"tenant = {made.bind(plan.tenant, 'tenant')}"] if plan.tenant is not None else []
-    if span:
-        start, end = (f"start_{of}", f"end_{of}") if of else ("start", "end")
-        terms.append(f"bucket >= make_timestamptz({made.bind(span.start, start)})")
-        terms.append(f"bucket < make_timestamptz({made.bind(span.end, end)})")
-    return terms
+def _tenant(plan: Plan, made: Statement) -> list[str]:
+    return [f"tenant = {made.bind(plan.tenant, 'tenant')}"] if plan.tenant is not None else []
+
+
+def _bounds(span: Interval, made: Statement, of: str) -> str:
+    """Nothing, where the span is all of time."""
+    if span == ALL_TIME:
+        return ""
+    start, end = made.bind(span.start, f"start_{of}"), made.bind(span.end, f"end_{of}")
+    return f"bucket >= make_timestamptz({start}) AND bucket < make_timestamptz({end})"
 
 
 def _and_condition(plan: Plan, made: Statement) -> str:

@@ -27,6 +27,7 @@ from tidemill.records.arrow import read_ipc
 from tidemill.records.plan import ReadPlan
 from tidemill.records.runs import crowded_tier, key_ranges
 from tidemill.rollups.cell_files import PARTIAL
+from tidemill.rollups.cells import Cells
 from tidemill.rollups.observations import SEEN, joined
 from tidemill.rollups.recollecting import (
     EnterUnit,
@@ -473,6 +474,36 @@ class Chronicle:
         if not all(is_whole(path) for path in paths.values()):
             return None
         return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a chronicle holds, for those who only look."""
+
+    trails: Mapping[str, Sequence[str]]  # files by metric; they may be merged into others at any time
+    roster: Roster
+
+    def admitted(self, cells: Cells) -> Cells:
+        return self.roster.admit(cells)
+
+    def renamed(self, metric: str, observations: pa.Table) -> pa.Table:
+        return self.roster.renamed(metric, observations)
+
+
+def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
+    """What is remembered for all metrics of a stream as they are declared now; None: nothing is yet. Raises
+    FileNotFoundError when a file is merged into another just now."""
+    folder = trail_folder(warehouse, spec.stream)
+    known = TrailLog(folder, _made_for(spec), only_looks=True)
+    if not known.is_there:
+        return None
+    trails: dict[str, list[str]] = {}
+    for each in known.sets.values():
+        for metric, names in each.files.items():
+            trails.setdefault(metric, []).extend(str(folder / name) for name in names)
+    limited = Roster.of(spec).metrics
+    admitted = {metric: joined([read_ipc(str(folder / f"{metric}{ROSTER}"))]) for metric in limited}
+    return Recollection(trails, Roster(limited, admitted))
 
 
 def _batches_in(path: str) -> Mapping[str, Sequence[str]]:

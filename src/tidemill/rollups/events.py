@@ -68,7 +68,7 @@ def read_events(
     for path in files:
         rows = _rows(path, span, slices)
         if rows.num_rows:
-            tables.append(_with_columns(plan, rows))
+            tables.append(with_columns(plan, rows))
     return tables
 
 
@@ -98,7 +98,8 @@ def _may_hold(file: pq.ParquetFile, group: int, span: Interval) -> bool:
     return bool(low < span.end and high >= span.start)
 
 
-def _with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:
+def with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:
+    """Rows of raw (what it says itself, and the payload) as events with d0 …, m0 … read from the payload."""
     payload = rows.column("payload").combine_chunks()
     if isinstance(payload, pa.ChunkedArray):
         payload = pa.concat_arrays(payload.chunks)

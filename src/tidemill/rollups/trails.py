@@ -186,10 +186,12 @@ class TrailLog:
     `made_for` says what the trails are made for: when that is another, nothing stands.
     """
 
-    def __init__(self, folder: Path, made_for: str) -> None:
+    def __init__(self, folder: Path, made_for: str, *, only_looks: bool = False) -> None:
+        """Who only looks never mends what a process that died, or one that is writing now, left behind."""
         self.folder = folder
         self._made_for = made_for
-        self._lines = 0
+        self._only_looks = only_looks
+        self._lines = 0  # 0: there is no log that is made for this
         self.sets: dict[str, TrailSet] = {}
         self._read()
 
@@ -209,8 +211,12 @@ class TrailLog:
         for line in said[1:]:
             self._apply(line)
         self._lines = len(said)
-        if not whole:  # a process died as it wrote: what it wrote does not count
+        if not whole and not self._only_looks:  # a process died as it wrote: what it wrote does not count
             self._write_anew()
+
+    @property
+    def is_there(self) -> bool:
+        return self._lines > 0
 
     def _apply(self, line: Mapping[str, object]) -> None:
         gone = line["gone"]

@@ -1,0 +1,162 @@
+"""Rows of rollups made of the events of raw themselves, for the ends of spans that no bucket fits.
+
+The kernels are those that make the 5s tiles, so a row made here is the one that a bucket of just these events
+would have. They are imported only when there is an event to look at. It only looks, and never writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.model.errors import StorageError
+from tidemill.model.levels import BASE
+from tidemill.model.time import Interval
+from tidemill.query.source import RawAsked, RawRows
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tidemill.config import Limits, Stream
+    from tidemill.lake.snapshot import Part, Range, Snapshot
+    from tidemill.rollups.chronicle import Recollection
+    from tidemill.rollups.spec import Metric, RollupSpec
+
+_COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")
+_TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
+_NEVER: Final = RawRows(None)
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvents:
+    """The raw table of one stream at one version, and what is remembered of its objects and keys."""
+
+    warehouse: Path
+    stream: Stream
+    limits: Limits
+    snapshot: Snapshot | None  # None: nothing was ever accepted
+
+    def rows(self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection) -> RawRows:
+        parts = list(self._parts(asked))
+        if not parts or self.snapshot is None:
+            return _NEVER
+        events = _events(cursor, self.snapshot.paths(parts), asked)
+        seen = sum(part.rows for part in parts)
+        if not events.num_rows:
+            return RawRows(None, len(parts), seen)
+        made = self._made(asked, events)
+        return RawRows(made, len(parts), seen, told=made is not None)
+
+    def _parts(self, asked: RawAsked) -> Iterator[Part]:
+        """Those that can hold an event of a span, by their statistics alone."""
+        if self.snapshot is None or not asked.spans:
+            return
+        ranges: dict[str, Range] = {"event_time": (asked.spans[0].start, asked.spans[-1].end - 1)}
+        if asked.tenant is not None:
+            ranges["tenant"] = (asked.tenant, asked.tenant)
+        for part in self.snapshot.select(ranges=ranges):
+            if any(part.may_hold("event_time", span.start, span.end - 1) for span in asked.spans):
+                yield part
+
+    def _made(self, asked: RawAsked, events: pa.Table) -> pa.Table | None:
+        """None: what came before is not remembered, and it decides."""
+        import pyarrow as pa
+
+        from tidemill.records.plan import plan_for
+        from tidemill.rollups.events import metric_plan, with_columns
+        from tidemill.rollups.spec import spec_for
+
+        whole = spec_for(self.stream)
+        spec = replace(whole, metrics=tuple(each for each in whole.metrics if each.name in asked.metrics))
+        read = with_columns(metric_plan(plan_for(self.stream, self.limits)), events)
+        time = read.column("event_time").cast(pa.int64()).to_numpy()
+        pieces = [
+            (span, read.filter(pa.array((time >= span.start) & (time < span.end)))) for span in asked.spans
+        ]
+        if not spec.in_order:
+            return pa.concat_tables(_rows(spec, span, piece, None) for span, piece in pieces)
+        return self._remembering(whole, spec, pieces)
+
+    def _remembering(
+        self, whole: RollupSpec, spec: RollupSpec, pieces: Sequence[tuple[Interval, pa.Table]]
+    ) -> pa.Table | None:
+        import pyarrow as pa
+
+        from tidemill.rollups.chronicle import recollect
+
+        for _ in range(_TRIES):
+            known = recollect(self.warehouse, whole)
+            if known is None:
+                return None
+            try:
+                return pa.concat_tables(_rows(spec, span, piece, known) for span, piece in pieces)
+            except FileNotFoundError:
+                continue  # merged into another since the log was read
+        raise StorageError(
+            "what is remembered of objects changes faster than it can be read",
+            hint="try again; if it stays, run `tidemill verify`",
+        )
+
+
+def _events(cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: RawAsked) -> pa.Table:
+    """The events of the spans, in any order."""
+    bounds, values = [], dict[str, object]()
+    for i, span in enumerate(asked.spans):
+        bounds.append(
+            f"event_time >= make_timestamptz($start_{i}) AND event_time < make_timestamptz($end_{i})"
+        )
+        values |= {f"start_{i}": span.start, f"end_{i}": span.end}
+    where = " OR ".join(f"({each})" for each in bounds)
+    if asked.tenant is not None:
+        where = f"tenant = $tenant AND ({where})"
+        values["tenant"] = asked.tenant
+    from tidemill.query.run import literal_path
+
+    values["files"] = [literal_path(path) for path in paths]
+    scan = "read_parquet($files, hive_partitioning = false)"
+    text = f"SELECT {', '.join(_COLUMNS)} FROM {scan} WHERE {where}"
+    return cursor.execute(text, values).to_arrow_table()
+
+
+def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollection | None) -> pa.Table:
+    """The rows of the events of one span. No bucket starts before it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from tidemill.rollups.cells import accumulate
+    from tidemill.rollups.rows import to_rows
+
+    cells = dict(accumulate(spec, events, BASE.width))
+    if known is not None:
+        cells = dict(known.admitted(cells))
+        for metric in spec.metrics:
+            if metric.following is not None:
+                cells[metric.name] = _states(metric, span, events, known)
+    rows = to_rows(spec, cells)
+    at = rows.schema.get_field_index("bucket")
+    bucket = rows.column(at)
+    starts = pc.max_element_wise(bucket.cast(pa.int64()), span.start)
+    return rows.set_column(at, "bucket", starts.cast(bucket.type))
+
+
+def _states(metric: Metric, span: Interval, events: pa.Table, known: Recollection) -> pa.Table:
+    """Which objects were seen is read from raw, what was seen of them before from what is remembered."""
+    from tidemill.records.arrow import one
+    from tidemill.rollups.cells import cell_schema
+    from tidemill.rollups.observations import in_order, observed
+    from tidemill.rollups.trails import asked, histories_of
+    from tidemill.rollups.transitions import state_cells
+
+    seen = observed(metric, events)
+    if not seen.num_rows:
+        return cell_schema(metric).empty_table()
+    objects = asked(in_order(seen.drop_columns(["slice"])))
+    history = histories_of(metric, known.trails.get(metric.name, ()), objects, (0, 1 << 64))
+    time: NDArray[np.int64] = one(history.column("time")).to_numpy()
+    inside = (time >= span.start) & (time < span.end)
+    return state_cells(metric, known.renamed(metric.name, history), inside)

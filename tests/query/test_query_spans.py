@@ -1,0 +1,168 @@
+"""Spans that fit no bucket, asked of a mill: every answer is what a loop over the events says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tidemill.mill import Mill
+from tidemill.model.time import DAY, MINUTE, SECOND, format_instant, parse_instant
+from tidemill.query import Answer, Explanation
+
+START = parse_instant("2024-01-01T00:00:00Z")
+CONFIG = """
+version: 1
+streams:
+  visits:
+    schema:
+      id: {type: string, required: true}
+      at: {type: string, required: true}
+      page: string
+      ms: integer
+      order: string
+      status: string
+    event_time: {column: at, type: iso8601}
+    identity: id
+    metrics:
+      visits: {kind: counter, dimensions: [page], measures: [ms]}
+      first_pages: {kind: counter, dimensions: [page], max_cardinality: 2}
+      speed: {kind: gauge, value: ms, dimensions: [page]}
+      delay: {kind: histogram, value: ms}
+      orders: {kind: state, object: order, state: status, dimensions: [page]}
+      share: {kind: ratio, numerator: first_pages, denominator: visits}
+"""
+
+
+def at(text: str) -> int:
+    return parse_instant(f"2024-01-01T{text}Z" if text[2] == ":" else text)
+
+
+def visit(number: int, moment: int) -> dict[str, object]:
+    return {
+        "id": f"v{number:04}",
+        "at": format_instant(moment),
+        "page": "abc"[number % 3],
+        "ms": number % 50,
+        "order": f"o{number % 7}",
+        "status": ["NEW", "WORK", "DONE"][number // 7 % 3],
+    }
+
+
+MOMENTS = [START + number * (26 * SECOND + 234_567) for number in range(2_000)]
+VISITS = [visit(number, moment) for number, moment in enumerate(MOMENTS)]
+
+
+@pytest.fixture(scope="module")
+def mill(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spans")
+    with opened(folder, CONFIG, START + 2 * DAY + 123_456) as made:
+        made.land("visits", "\n".join(map(json.dumps, VISITS)).encode())
+        made.tick()
+        yield made
+
+
+def opened(folder: Path, config: str, now: int) -> Mill:
+    (folder / "tidemill.yaml").write_text(config)
+    return Mill.open(folder, clock=lambda: now)
+
+
+def inside(start: int, end: int) -> list[dict[str, object]]:
+    return [one for one, moment in zip(VISITS, MOMENTS, strict=True) if start <= moment < end]
+
+
+def between(start: int, end: int) -> str:
+    return f"BETWEEN {format_instant(start)} AND {format_instant(end)}"
+
+
+def rows(mill: Mill, text: str) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in mill.query(text).to_pylist()]
+
+
+def test_hours_that_the_span_holds_a_part_of(mill):
+    asked = f"SELECT count FROM visits {between(at('10:07:00'), at('12:30:00'))}"
+    found = [row[1] for row in rows(mill, f"{asked} INTERVAL 1h")]
+    edges = [at("10:07:00"), at("11:00:00"), at("12:00:00"), at("12:30:00")]
+    assert found == [len(inside(*pair)) for pair in pairwise(edges)]
+    assert rows(mill, asked) == [(sum(found),)]
+
+
+def test_a_span_inside_one_bucket_holds_its_event(mill):
+    moment = MOMENTS[777]
+    assert rows(mill, f"SELECT count FROM visits {between(moment, moment + 1)}") == [(1,)]
+    assert rows(mill, f"SELECT count FROM visits {between(moment + 1, moment + SECOND)}") == [(0,)]
+    bucketed = rows(mill, f"SELECT count FROM visits {between(moment, moment + 1)} USING ROLLUP 1h")
+    assert [row[1] for row in bucketed] == [1]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (MOMENTS[100], MOMENTS[1800]),
+        (MOMENTS[100] + 1, MOMENTS[1800] + 1),
+        (MOMENTS[500], MOMENTS[500] + 7 * MINUTE + 13),
+        (at("03:00:00"), at("03:00:07.5")),
+    ],
+)
+class TestAnySpan:
+    def test_counts_and_sums(self, mill, start, end):
+        events = inside(start, end)
+        wanted = (len(events), sum(e["ms"] for e in events))
+        assert rows(mill, f"SELECT count, sum(ms) FROM visits {between(start, end)}") == [wanted]
+        for interval in ("5s", "15m", "3h", "9d"):
+            found = rows(mill, f"SELECT count, sum(ms) FROM visits {between(start, end)} INTERVAL {interval}")
+            assert (sum(row[1] for row in found), sum(row[2] for row in found)) == wanted
+
+    def test_gauges_and_percentiles(self, mill, start, end):
+        values = [e["ms"] for e in inside(start, end)]
+        ends = (values[0], values[-1], min(values), max(values)) if values else (None,) * 4
+        text = f"SELECT first, last, min, max FROM visits.speed {between(start, end)}"
+        assert rows(mill, text) == [ends]
+        (found,) = rows(mill, f"SELECT p50, count FROM visits.delay {between(start, end)}")
+        assert found == (sorted(values)[(len(values) - 1) // 2] if values else None, len(values))
+
+    def test_limited_keys_and_ratios(self, mill, start, end):
+        pages = Counter(e["page"] if e["page"] in "ab" else "__other__" for e in inside(start, end))
+        text = f"SELECT count FROM visits.first_pages {between(start, end)} GROUP BY page"
+        assert dict(rows(mill, text)) == dict(pages)
+        (found,) = rows(mill, f"SELECT ratio FROM visits.share {between(start, end)}")
+        assert found == ((1,) if pages else (None,))
+
+    def test_states_and_transitions(self, mill, start, end):
+        last: dict[object, object] = {}
+        changes = 0
+        for one, moment in zip(VISITS, MOMENTS, strict=True):
+            if moment < end:
+                changes += moment >= start and last.get(one["order"]) != one["status"]
+                last[one["order"]] = one["status"]
+        text = f"SELECT states FROM visits.orders {between(start, end)} GROUP BY state"
+        assert dict(rows(mill, text)) == dict(Counter(last.values()))
+        assert rows(mill, f"SELECT transitions FROM visits.orders {between(start, end)}") == [(changes,)]
+
+
+def test_since_reads_a_few_buckets_at_each_end(mill):
+    plan = mill.ask("EXPLAIN SELECT count FROM visits SINCE 90d")
+    assert isinstance(plan, Explanation)
+    fine = [piece for piece in plan.pieces if piece.source in ("5s", "1m", "raw")]
+    assert all(piece.span.end - piece.span.start < 60 * MINUTE for piece in fine)
+    answer = mill.ask("SELECT count FROM visits SINCE 90d")
+    assert isinstance(answer, Answer)
+    assert str(answer.span) == "[2023-10-05T00:00:00.123456Z, 2024-01-03T00:00:00.123456Z)"
+    assert answer.table.to_pylist() == [{"count": len(VISITS)}]
+
+
+def test_an_event_at_the_first_instant_there_is(tmp_path):
+    with opened(tmp_path, CONFIG, START) as mill:
+        mill.land("visits", json.dumps(visit(1, parse_instant("0001-01-01T00:00:00Z"))).encode())
+        mill.tick()
+        first = parse_instant("0001-01-01T00:00:00Z")
+        for level in ("5s", "1m", "1h", "1d", "7d"):
+            text = f"SELECT count FROM visits USING ROLLUP {level}"
+            answer = mill.query(text)
+            assert answer.column("bucket").cast("int64").to_pylist() == [first]
+            assert len(answer.to_pylist()) == 1
+            assert mill.query(f"{text} {between(first, first + DAY)} EDGES null").num_rows == 1
+        assert rows(mill, "SELECT count FROM visits BETWEEN 0001-01-01 AND 0001-01-02") == [(1,)]
