@@ -463,13 +463,14 @@ class Mill:
 
         return quarantined(self, stream, reason, slice, limit, after, tenant)
 
-    def replay(self, stream: str, *, reason: str | None = None) -> Landed | None:
-        """Land what is in quarantine as a new slice, to be judged again; None when there is nothing."""
+    def replay(self, stream: str, *, reason: str | None = None) -> list[Landed]:
+        """Land what is in quarantine, to be judged again: as one slice, or, for a stream with datasets, one
+        for each slice that records were rejected from. Nothing lands when quarantine is empty."""
         from tidemill.replay import replay
 
-        self.project.stream(stream)
+        declared = self.project.stream(stream)
         with self._working():
-            return replay(self.project.warehouse, stream, self.state, self.landing, self.clock(), reason)
+            return replay(self.project.warehouse, declared, self.state, self.landing, self.clock(), reason)
 
     # -- event time
 

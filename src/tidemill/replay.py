@@ -11,31 +11,48 @@ from pathlib import Path
 
 from tidemill.accept.quarantine import REASONS, REPLAY, Replay, take_away, take_out
 from tidemill.accept.whose import recorded, senders
-from tidemill.ingest.landing import Landed, Landing
+from tidemill.config import Stream
+from tidemill.ingest.landing import Landed, Landing, ReplayPiece
 from tidemill.lake.table import Table
-from tidemill.model.slices import Format, SliceStatus, slice_id
+from tidemill.model.slices import SliceStatus, slice_id
 from tidemill.state.protocol import State
 
 
 def replay(
-    warehouse: Path, stream: str, state: State, landing: Landing, now: int, reason: str | None
-) -> Landed | None:
-    """Land what is in quarantine; None when there is nothing."""
-    table = Table.existing(warehouse / "quarantine" / stream)
+    warehouse: Path, stream: Stream, state: State, landing: Landing, now: int, reason: str | None
+) -> list[Landed]:
+    """Land what is in quarantine; nothing when it is empty.
+
+    Windows count the rejects of a slice as of that slice, so that a stream with datasets gets one slice for
+    each that records were rejected from.
+    """
+    table = Table.existing(warehouse / "quarantine" / stream.name)
     found = take_out(table, reason) if table is not None else None
     if table is None or found is None:
-        return None
-    landed = landing.land_bytes(
-        stream,
-        _unjudged(state, stream, found.content)[1],
-        arrival=now,
-        format=Format.NDJSON,
-        source=REPLAY,
-        name=f"replay of {found.records} records of {len(found.slices)} slices",
-        metadata=_senders(state, found),
-    )
+        return []
+    pieces = [
+        ReplayPiece(
+            content=_unjudged(state, stream.name, piece.content)[1],
+            name=f"replay of {piece.records} records of {len(piece.slices)} slices",
+            metadata=_senders(state, piece),
+            replays=_root(state, piece) if stream.aggregation_span is not None else None,
+        )
+        for piece in _pieces(stream, found)
+    ]
+    landed = landing.land_replays(stream.name, pieces, arrival=now, source=REPLAY)
     take_away(table, found, reason, now)
     return landed
+
+
+def _pieces(stream: Stream, found: Replay) -> list[Replay]:
+    return [found] if stream.aggregation_span is None else found.by_slice()
+
+
+def _root(state: State, piece: Replay) -> str:
+    """The slice that the records came in first, however often they were replayed."""
+    (name,) = piece.slices
+    entry = state.slice(name)
+    return name if entry is None or entry.slice.replays is None else entry.slice.replays
 
 
 def _senders(state: State, found: Replay) -> str | None:
@@ -46,17 +63,20 @@ def _senders(state: State, found: Replay) -> str | None:
     return recorded(sent) if sent else None
 
 
-def finish_replays(warehouse: Path, stream: str, state: State, now: int) -> None:
+def finish_replays(warehouse: Path, stream: Stream, state: State, now: int) -> None:
     """A process may die when a replayed slice has landed and its records are still in quarantine: they
     are taken out before it is judged. Which ones they are, the slice's id says."""
-    pending = state.slices(stream, SliceStatus.PENDING)
+    pending = state.slices(stream.name, SliceStatus.PENDING)
     waiting = {entry.id for entry in pending if entry.slice.source == REPLAY}
-    table = Table.existing(warehouse / "quarantine" / stream) if waiting else None
+    table = Table.existing(warehouse / "quarantine" / stream.name) if waiting else None
     if table is None:
         return
     for reason in (None, *REASONS):
         found = take_out(table, reason)
-        if found is not None and _unjudged(state, stream, found.content)[0] in waiting:
+        if found is None:
+            continue
+        ids = {_unjudged(state, stream.name, piece.content)[0] for piece in _pieces(stream, found)}
+        if ids <= waiting:
             take_away(table, found, reason, now)
 
 

@@ -162,7 +162,7 @@ def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
     acceptor, roller = mill.acceptor(stream.name), mill.roller(stream.name)
     catch_up(acceptor)
     roller.catch_up()
-    finish_replays(mill.project.warehouse, stream.name, mill.state, now)
+    finish_replays(mill.project.warehouse, stream, mill.state, now)
     batch = acceptor.accept(now)
     fresh = _taken_up(mill, roller, batch) if batch is not None and batch.taps is not None else None
     if is_judging_again(mill.state, stream.name):  # tiles wait until all that a retraction sent back is there

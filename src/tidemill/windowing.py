@@ -19,7 +19,7 @@ from tidemill.ingest.retractions import RetractionLog
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.table import Table
 from tidemill.model.errors import BusyError, Retry, TidemillError
-from tidemill.model.slices import SliceStatus, contribution_of
+from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
 from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
@@ -112,18 +112,16 @@ class WindowYard:
         return replace(dataset, sealed=seal_of(dataset.key.interval, used, rules))
 
     def _events(self, stream: Stream, datasets: Sequence[Dataset], now: int) -> Iterator[OutboxEvent]:
-        metadata: dict[str, str | None] = {}
+        known: dict[str, SliceEntry | None] = {}
         before: dict[WindowKey, int] = {}
         for dataset in datasets:
-            told = []
-            for name in dataset.slices:
-                slice_id, _ = contribution_of(name)
-                if slice_id not in metadata:
-                    entry = self._state.slice(slice_id)
-                    metadata[slice_id] = entry.slice.metadata if entry is not None else None
-                told.append(metadata[slice_id])
-            about = dataset_metadata(stream, told)
-            yield available(dataset.key, dataset, before.get(dataset.key), "recover", now, about)
+            ids = [contribution_of(name)[0] for name in dataset.slices]
+            known.update({each: self._state.slice(each) for each in ids if each not in known})
+            entries = [entry for each in ids if (entry := known[each]) is not None]
+            about = dataset_metadata(stream, [entry.slice.metadata for entry in entries])
+            rejected = sum(entry.counts.rejected for entry in entries)
+            supersedes = before.get(dataset.key)
+            yield available(dataset.key, dataset, supersedes, "recover", now, about, rejected, None)
             before[dataset.key] = dataset.revision
 
     def build(

@@ -36,11 +36,10 @@ def test_quarantine_replayed_after_a_fix_is_accepted_and_the_rest_stays(plant: P
         assert reasons(mill) == ALL
     plant.configure(FIXED)
     with plant.open() as mill:
-        landed = mill.replay("requests", reason="unknown_type")
-        assert landed is not None
+        [landed] = mill.replay("requests", reason="unknown_type")
         assert (landed.new, landed.entry.slice.source) == (True, "replay")
         assert reasons(mill) == ["bad_time", "conflict", "malformed"]
-        assert mill.replay("requests", reason="unknown_type") is None
+        assert mill.replay("requests", reason="unknown_type") == []
         mill.run_until_idle()
         assert mill.slice(landed.entry.id).counts.accepted == 3
         assert reasons(mill) == ["bad_time", "conflict", "malformed"]
@@ -51,8 +50,7 @@ def test_quarantine_replayed_after_a_fix_is_accepted_and_the_rest_stays(plant: P
 def test_what_is_still_bad_returns_to_quarantine_once_however_often_it_is_replayed(plant: Plant) -> None:
     with spoiled(plant) as mill:
         for _ in range(3):
-            landed = mill.replay("requests")
-            assert landed is not None
+            [landed] = mill.replay("requests")
             assert landed.new
             assert reasons(mill) == []
             mill.run_until_idle()
@@ -93,10 +91,10 @@ def test_a_replay_that_dies_half_way_is_finished_by_the_next_tick(
 
 def test_nothing_in_quarantine_is_nothing_to_replay(plant: Plant) -> None:
     with plant.open() as mill:
-        assert mill.replay("requests") is None
+        assert mill.replay("requests") == []
         mill.land("requests", ndjson(*EVENTS))
         mill.tick()
-        assert mill.replay("requests") is None
+        assert mill.replay("requests") == []
         with pytest.raises(InputError, match="there is no reason 'nonsense'") as caught:
             mill.replay("requests", reason="nonsense")
         assert "unknown_type" in caught.value.hint

@@ -402,8 +402,7 @@ def test_what_left_quarantine_by_a_replay_does_not_come_back_with_its_slice(plan
     spoiled = ndjson(request(2), request(7, event_type="other"), b"{", request(8, ts="never"))
     a, b = feed(plant, [ndjson(request(1)), spoiled], per_batch=2)
     with plant.open() as mill:
-        replayed = mill.replay("requests")
-        assert replayed is not None
+        [replayed] = mill.replay("requests")
         mill.run_until_idle()
         assert reasons(mill) == ["bad_time", "malformed", "unknown_type"]
         take_back(mill, a)
@@ -424,8 +423,7 @@ def test_a_replay_after_a_fix_holds_when_an_earlier_slice_goes(plant: Plant) -> 
     a, b = feed(plant, [ndjson(request(1), request(7)), ndjson(request(7), request(9, event_type="other"))])
     plant.configure(FIXED)
     with plant.open() as mill:
-        replayed = mill.replay("requests", reason="unknown_type")
-        assert replayed is not None
+        [replayed] = mill.replay("requests", reason="unknown_type")
         mill.run_until_idle()
         assert entry_of(mill, replayed.entry.id).counts.accepted == 1
         take_back(mill, a)

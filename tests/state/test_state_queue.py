@@ -170,7 +170,7 @@ def test_a_completed_build_is_what_the_window_is_made_of(state: State) -> None:
     assert (after.attempts, after.not_before, after.trigger) == (0, 0, "complete")
     marks = members_at(state, 10)
     assert (marks[1].observed, marks[2].observed) == (True, False)
-    assert state.member_counts([key_of(10)]) == {key_of(10): (1, 1, 1)}
+    assert state.member_counts([key_of(10)]) == {key_of(10): (1, 1, 1, 1)}
     assert [event.id for event in state.outbox()] == ["a", "b"]
     assert state.due("requests", 1 << 60, 10) == []
 

@@ -167,6 +167,7 @@ class Walk:
                 sum(member.desired for member in members),
                 sum(member.observed for member in members),
                 sum(member.ignored is not None for member in members),
+                sum(member.rejected for member in members if member.desired),
             )
         assert {
             phase: count for phase, count in self.state.window_counts("requests").items() if count

@@ -83,7 +83,7 @@ def test_windows_that_end_by_an_instant_are_forgotten_and_others_stay(state: Sta
     assert [window.key for window in state.windows("requests")] == [key_of(12)]
     assert [window.key for window, _ in state.windows_of(name_of(1))] == [key_of(12)]
     assert state.windows_of(name_of(2)) == []
-    assert state.member_counts([key_of(11)]) == {key_of(11): (0, 0, 0)}
+    assert state.member_counts([key_of(11)]) == {key_of(11): (0, 0, 0, 0)}
     assert state.queue_length("requests") == 1
     assert [build.key for build in state.take("me", 0, HOUR, 10)] == [key_of(12)]
     assert state.unlaid("requests", 10) == []
@@ -200,7 +200,10 @@ def test_a_judgement_is_kept_as_it_was_made(state: State) -> None:
     marks = members_at(state, 10)
     assert (marks[1].desired, marks[1].ignored) == (True, None)
     assert (marks[2].desired, marks[2].ignored) == (False, "late")
-    assert state.member_counts([key_of(10), key_of(11)]) == {key_of(10): (1, 0, 1), key_of(11): (0, 0, 0)}
+    assert state.member_counts([key_of(10), key_of(11)]) == {
+        key_of(10): (1, 0, 1, 0),
+        key_of(11): (0, 0, 0, 0),
+    }
 
 
 def test_a_judgement_on_an_older_version_is_void(state: State) -> None:
@@ -258,7 +261,7 @@ def test_w4_a_window_with_a_gap_waits_with_its_reason(state: State) -> None:
     assert state.judge([verdict_of(*first, ready=False), verdict_of(*second)]) == []
     assert [window.key for window in state.windows(phase=Phase.QUEUED)] == [key_of(11)]
     assert (window_at(state, 10).phase, window_at(state, 10).reason) == (Phase.WAITING, "gap")
-    assert state.member_counts([key_of(10)]) == {key_of(10): (2, 0, 0)}
+    assert state.member_counts([key_of(10)]) == {key_of(10): (2, 0, 0, 2)}
 
 
 def test_a_queued_window_that_is_no_longer_ready_waits(state: State) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -94,8 +94,28 @@ class Replay:
     content: bytes
     records: int
     slices: Sequence[str]
+    lines: Sequence[bytes]  # that it is made of …
+    of: Sequence[str]  # … and the slice of each
     parts: Sequence[Part]
     unnamed: Mapping[int, tuple[str, int]]  # lines of it that name no tenant -> slice and line they came from
+
+    def by_slice(self) -> list[Replay]:
+        """The same, one for each slice that the records were rejected from, the first to arrive first."""
+        numbers_of: dict[str, list[int]] = {}
+        for number, name in enumerate(self.of):
+            numbers_of.setdefault(name, []).append(number)
+        return [
+            replace(
+                self,
+                content=b"".join(self.lines[n] for n in numbers),
+                records=len(numbers),
+                slices=[name],
+                lines=[self.lines[n] for n in numbers],
+                of=[name] * len(numbers),
+                unnamed={at: self.unnamed[n + 1] for at, n in enumerate(numbers, 1) if n + 1 in self.unnamed},
+            )
+            for name, numbers in numbers_of.items()
+        ]
 
 
 def take_out(table: Table, reason: str | None) -> Replay | None:
@@ -116,12 +136,15 @@ def take_out(table: Table, reason: str | None) -> Replay | None:
         whole, sort_keys=[("arrival", "ascending"), ("slice", "ascending"), ("line", "ascending")]
     )
     whole = whole.take(order)
-    payloads = [as_line(payload) for payload in whole.column("payload").to_pylist()]
+    lines = [as_line(payload) + b"\n" for payload in whole.column("payload").to_pylist()]
+    of = whole.column("slice").to_pylist()
     places = zip(*(whole.column(name).to_pylist() for name in ("tenant", "slice", "line")), strict=True)
     return Replay(
-        content=b"".join(payload + b"\n" for payload in payloads),
-        records=len(payloads),
-        slices=sorted(set(whole.column("slice").to_pylist())),
+        content=b"".join(lines),
+        records=len(lines),
+        slices=sorted(set(of)),
+        lines=lines,
+        of=of,
         parts=parts,
         unnamed={n: (of, line) for n, (tenant, of, line) in enumerate(places, 1) if tenant is None},
     )

@@ -97,7 +97,7 @@ class Output(Protocol):
     def made(self, folder: Path, files: Sequence[SampleFile], steps: Sequence[tuple[str, str]]) -> None: ...
     def versions(self, versions: Mapping[str, str]) -> None: ...
     def landed(self, stream: str | None, done: LandedMany) -> None: ...
-    def replayed(self, stream: str, landed: Landed | None) -> None: ...
+    def replayed(self, stream: str, landed: Sequence[Landed]) -> None: ...
     def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
         """The plan; with the slice as it is then, once it was carried out."""
         ...
@@ -167,8 +167,8 @@ class JsonOutput:
     def landed(self, stream: str | None, done: LandedMany) -> None:
         self._print(plain.landed_many(stream, done))
 
-    def replayed(self, stream: str, landed: Landed | None) -> None:
-        self._print({"stream": stream, "replayed": plain.landed(landed) if landed else None})
+    def replayed(self, stream: str, landed: Sequence[Landed]) -> None:
+        self._print({"stream": stream, "replayed": [plain.landed(one) for one in landed]})
 
     def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
         self._print(plain_ticks.retraction(plan, done))
@@ -289,14 +289,15 @@ class TextOutput:
             self._line(("refused ", "red"), shown(refused.name))
             self.error(refused.error)
 
-    def replayed(self, stream: str, landed: Landed | None) -> None:
+    def replayed(self, stream: str, landed: Sequence[Landed]) -> None:
         from tidemill.cli.tables import landed_line
 
-        if landed is None:
-            self._line(f"nothing in the quarantine of {shown(stream)} to replay")
+        for one in landed:
+            self._line(*landed_line(one))
+        if landed:
+            self.note("`tidemill run --once` decides these records again")
         else:
-            self._line(*landed_line(landed))
-            self.note("`tidemill run --once` judges it again")
+            self._line(f"nothing in the quarantine of {shown(stream)} to replay")
 
     def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
         from tidemill.cli.tables_ticks import retraction_lines

@@ -44,8 +44,9 @@ def _start(us: int) -> Text:
 
 def window_table(views: Sequence[WindowView]) -> Table:
     table = listing(
-        "stream", "start", "end", "state", "why", "desired", "observed", "ignored", "rev", "rows", "age",
-        right=("desired", "observed", "ignored", "rev", "rows", "age"),
+        "stream", "start", "end", "state", "why", "desired", "observed", "ignored", "rejected", "rev", "rows",
+        "age",
+        right=("desired", "observed", "ignored", "rejected", "rev", "rows", "age"),
     )  # fmt: skip
     for of in views:
         window = of.window
@@ -58,6 +59,7 @@ def window_table(views: Sequence[WindowView]) -> Table:
             number(of.desired),
             number(of.observed),
             number(of.ignored),
+            Text(number(of.rejected or None), style="yellow"),
             number(window.revision or None),
             number(window.rows),
             about(of.age),
@@ -86,6 +88,9 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
         yield "slices count", Text(f"until {format_instant(of.cutoff)}")
     slices = f"{view.desired:,} desired, {view.observed:,} observed, {view.ignored:,} ignored"
     yield "slices", Text(slices)
+    if view.rejected:
+        told = f"{many(view.rejected, 'record')} of its slices: `tidemill quarantine` shows them"
+        yield "rejected", Text(told, style="yellow")
     if window.sealed is not None:
         yield "sealed", Text(f"slices up to #{window.sealed} of the ledger count, although they came late")
     yield "desired", Text(window.desired or "not judged yet")

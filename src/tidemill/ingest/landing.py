@@ -76,6 +76,16 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayPiece:
+    """Records that leave quarantine together."""
+
+    content: bytes
+    name: str
+    metadata: str | None
+    replays: str | None  # the slice that they were rejected from
+
+
+@dataclass(frozen=True, slots=True)
 class _Origin:
     """Where a slice comes from; what is landed at once is of one stream and arrival."""
 
@@ -85,6 +95,7 @@ class _Origin:
     format: Format | None
     declared: Interval | None
     metadata: str | None = None
+    replays: str | None = None
 
     @property
     def folder(self) -> str:
@@ -167,6 +178,24 @@ class Landing:
     ) -> Landed:
         origin = _Origin(stream, source, arrival, format, declared, metadata)
         return self._only(origin, _Item(name, name, partial(io.BytesIO, content)))
+
+    def land_replays(
+        self, stream: str, pieces: Sequence[ReplayPiece], *, arrival: int, source: str
+    ) -> list[Landed]:
+        """Records that were rejected, as NDJSON, one slice for each piece; all of them or none."""
+        origin = _Origin(stream, source, arrival, Format.NDJSON, None)
+        landed, refused = self._land(
+            [
+                (
+                    replace(origin, metadata=piece.metadata, replays=piece.replays),
+                    _Item(piece.name, piece.name, partial(io.BytesIO, piece.content)),
+                )
+                for piece in pieces
+            ]
+        )
+        if refused:
+            raise refused[0].error
+        return landed
 
     def land_many(
         self,
@@ -337,6 +366,7 @@ def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_
             arrival=origin.arrival,
             declared=origin.declared,
             metadata=origin.metadata,
+            replays=origin.replays,
         ),
     )
 

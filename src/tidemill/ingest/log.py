@@ -137,6 +137,8 @@ def scan_slices(warehouse: Path) -> list[SliceEntry]:
 def as_fields(new: NewSlice) -> dict[str, object]:
     declared = [new.declared.start, new.declared.end] if new.declared else None
     said = {"metadata": new.metadata} if new.metadata is not None else {}
+    if new.replays is not None:
+        said["replays"] = new.replays
     return {
         "id": new.id,
         "stream": new.stream,
@@ -154,7 +156,7 @@ def as_fields(new: NewSlice) -> dict[str, object]:
 
 def from_fields(fields: dict[str, object]) -> NewSlice:
     """The reverse of `as_fields`; ValueError, KeyError or TypeError when they are not that."""
-    declared, metadata = fields["declared"], fields.get("metadata")
+    declared, metadata, replays = fields["declared"], fields.get("metadata"), fields.get("replays")
     if declared is not None and not isinstance(declared, list):
         raise TypeError("declared is no pair")
     return NewSlice(
@@ -169,6 +171,7 @@ def from_fields(fields: dict[str, object]) -> NewSlice:
         arrival=int(str(fields["arrival"])),
         declared=Interval(int(declared[0]), int(declared[1])) if declared else None,
         metadata=str(metadata) if metadata is not None else None,
+        replays=str(replays) if replays is not None else None,
     )
 
 

@@ -70,6 +70,7 @@ class NewSlice:
     arrival: int
     declared: Interval | None = None
     metadata: str | None = None  # what its sender said of the dataset, as JSON
+    replays: str | None = None  # the slice whose rejects these are: windows count it as of that one
 
 
 @dataclass(frozen=True, slots=True)

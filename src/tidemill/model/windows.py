@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from tidemill.model.time import SECOND, Interval
 
@@ -65,12 +66,27 @@ class Member:
     slice: str  # its id
     seq: int  # its place in the ledger
     name: str  # its id, or `id~n` once a retraction changed what was accepted from it
-    arrival: int
+    arrival: int  # of the slice that it counts as of
     bounds: Interval | None  # what it covers: as declared, else as observed
     desired: bool = False  # used, by the last judgement
     observed: bool = False  # part of what was built last
     ignored: str | None = None  # why it is not used, by the last judgement
     metadata: str | None = None  # what its sender said of the dataset, as JSON
+    rank: int | None = None  # place of the slice whose rejects it holds, which it counts as of; None: `seq`
+    rejected: int = 0  # records of it that were rejected; nobody knows which windows they are of
+
+    @property
+    def counts_as(self) -> int:
+        return self.seq if self.rank is None else self.rank
+
+
+class MemberCounts(NamedTuple):
+    """The slices of a window, counted."""
+
+    desired: int = 0
+    observed: int = 0
+    ignored: int = 0
+    rejected: int = 0  # records of the desired ones that were rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +169,7 @@ class Build:
     members: Sequence[Member]  # the used ones, by place in the ledger
     trigger: str
     seal: int | None = None  # see `Window.seal`
+    ignored: int = 0  # members that do not count
 
 
 @dataclass(frozen=True, slots=True)

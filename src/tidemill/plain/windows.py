@@ -30,6 +30,7 @@ def view(of: WindowView) -> Plain:
         "reason": of.reason,
         "detail": of.detail,
         "slices": {"desired": of.desired, "observed": of.observed, "ignored": of.ignored},
+        "rejected": of.rejected,
         "current": of.current,
         "revision": window.revision,
         "rows": window.rows,
@@ -81,6 +82,7 @@ def member(of: Member) -> Plain:
         "used": of.desired,
         "observed": of.observed,
         "ignored": of.ignored,
+        "rejected": of.rejected,
     }
 
 

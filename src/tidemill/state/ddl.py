@@ -250,6 +250,7 @@ CREATE INDEX slices_unread ON slices (stream, failed_as) WHERE status = 'failed'
 # Before, a window did not wait for slices that had landed and were not decided, and nothing said by which
 # rules it was evaluated and which columns its dataset has.
 _SIXTH: Final = """
+ALTER TABLE slices ADD COLUMN replays TEXT;
 ALTER TABLE layouts ADD COLUMN declared TEXT NOT NULL DEFAULT '';
 ALTER TABLE windows ADD COLUMN rules TEXT;
 ALTER TABLE windows ADD COLUMN columns TEXT;

@@ -20,6 +20,7 @@ from tidemill.model.windows import (
     Dataset,
     Judged,
     Member,
+    MemberCounts,
     OutboxEvent,
     Phase,
     Undecided,
@@ -360,8 +361,8 @@ class State(Protocol):
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]: ...
 
-    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, tuple[int, int, int]]:
-        """Per window: members desired, observed, ignored; zeros where there is none."""
+    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, MemberCounts]:
+        """Per window; zeros where there is none."""
         ...
 
     def forget_windows(self, stream: str, before: int) -> int:

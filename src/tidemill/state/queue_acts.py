@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
@@ -47,8 +48,10 @@ def take(
     for kept in sorted(queued, key=_order)[:limit]:
         leased = phases.taken(kept, owner, lease_until)
         save(db, leased, version)
-        used = [member for member in members(db, leased.window.key) if member.desired]
-        builds.append(phases.build_of(leased, used))
+        found = members(db, leased.window.key)
+        used = [member for member in found if member.desired]
+        ignored = sum(member.ignored is not None for member in found)
+        builds.append(replace(phases.build_of(leased, used), ignored=ignored))
     return builds
 
 

@@ -16,7 +16,7 @@ SLICE_COLUMNS: Final = (
     "declared_start", "declared_end", "status", "records", "accepted", "duplicate", "conflict",
     "rejected", "late", "rejects", "observed_start", "observed_end", "watermark", "batch", "error",
     "landings", "metadata", "attempt", "judgement", "accepted_before", "retracted_at", "retract_reason",
-    "retried", "failures", "retry_at", "failed_as",
+    "retried", "failures", "retry_at", "failed_as", "replays",
 )  # fmt: skip
 TRIES: Final = ("failures", "retry_at", "failed_as")  # of a slice: what only the state knows
 TOTALS: Final = (
@@ -39,7 +39,7 @@ def to_row(entry: SliceEntry) -> tuple[Value, ...]:
         rejects_text(counts.rejects), *bounds(entry.observed), entry.watermark, entry.batch,
         entry.error, entry.landings, new.metadata, entry.attempt, entry.judgement, entry.accepted_before,
         entry.retracted_at, entry.retract_reason, entry.retried, entry.failures, entry.retry_at,
-        entry.failed_as,
+        entry.failed_as, new.replays,
     )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
         seq, id_, stream, source, name, format_, codec, path, size, arrival, declared_start, declared_end,
         status, records, accepted, duplicate, conflict, rejected, late, rejects, observed_start,
         observed_end, watermark, batch, error, landings, metadata, attempt, judgement, accepted_before,
-        retracted_at, retract_reason, retried, failures, retry_at, failed_as,
+        retracted_at, retract_reason, retried, failures, retry_at, failed_as, replays,
     ) = row  # fmt: skip
     return SliceEntry(
         seq=whole(seq),
@@ -64,6 +64,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
             arrival=whole(arrival),
             declared=interval(declared_start, declared_end),
             metadata=text_or_none(metadata),
+            replays=text_or_none(replays),
         ),
         status=SliceStatus(str(status)),
         counts=Counts(

@@ -24,6 +24,7 @@ from tidemill.model.windows import (
     Dataset,
     Judged,
     Member,
+    MemberCounts,
     OutboxEvent,
     Phase,
     Undecided,
@@ -350,7 +351,7 @@ class SqliteState:
         with self._read() as db:
             return window_acts.counts(db, stream)
 
-    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, tuple[int, int, int]]:
+    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, MemberCounts]:
         with self._read() as db:
             return {key: window_acts.member_counts(db, key) for key in keys}
 

@@ -17,6 +17,7 @@ from tidemill.model.windows import (
     Dataset,
     Judged,
     Member,
+    MemberCounts,
     OutboxEvent,
     Phase,
     Undecided,
@@ -41,6 +42,7 @@ CHECKED: Final = (
 )
 _MEMBERS: Final = (
     f"SELECT {MEMBER} FROM window_slices m JOIN slices s ON s.seq = m.slice"
+    " LEFT JOIN slices o ON o.id = s.replays"
     " WHERE m.stream = ? AND m.start = ? AND m.member = 1"
 )
 _ENTER_MEMBER: Final = (
@@ -180,8 +182,9 @@ def due(db: sqlite3.Connection, stream: str, now: int, limit: int) -> Iterator[t
 
 def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
     rows = db.execute(
-        "SELECT id, seq, arrival, declared_start, declared_end, status, retry_at FROM slices"
-        " INDEXED BY slices_by_status WHERE stream = ? AND status IN ('pending', 'failed') ORDER BY seq",
+        "SELECT s.id, s.seq, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end, s.status,"
+        " s.retry_at FROM slices s INDEXED BY slices_by_status LEFT JOIN slices o ON o.id = s.replays"
+        " WHERE s.stream = ? AND s.status IN ('pending', 'failed') ORDER BY s.seq",
         (stream,),
     ).fetchall()
     return [
@@ -353,16 +356,17 @@ def counts(db: sqlite3.Connection, stream: str) -> dict[Phase, int]:
     return dict.fromkeys(Phase, 0) | {Phase(phase): count for phase, count in rows}
 
 
-def member_counts(db: sqlite3.Connection, key: WindowKey) -> tuple[int, int, int]:
+def member_counts(db: sqlite3.Connection, key: WindowKey) -> MemberCounts:
     if load(db, key) is None:
-        return 0, 0, 0
-    desired, observed, ignored = db.execute(
-        "SELECT total(m.desired), total(m.observed = s.judgement + 1), count(m.ignored)"
+        return MemberCounts()
+    counts = db.execute(
+        "SELECT total(m.desired), total(m.observed = s.judgement + 1), count(m.ignored),"
+        " total(CASE WHEN m.desired THEN s.rejected ELSE 0 END)"
         " FROM window_slices m JOIN slices s ON s.seq = m.slice"
         " WHERE m.stream = ? AND m.start = ? AND m.member = 1",
         (key.stream, key.start),
     ).fetchone()
-    return int(desired), int(observed), int(ignored)
+    return MemberCounts(*map(int, counts))
 
 
 def windows_of(db: sqlite3.Connection, slice_id: str) -> list[tuple[Window, Member]]:

@@ -16,9 +16,10 @@ WINDOW_COLUMNS: Final = (
     "not_before", "owner", "lease_until", "error", "building", "due", "priority", "blocked_by",
     "rules", "columns",
 )  # fmt: skip
-MEMBER: Final = (  # of `window_slices m` joined with `slices s`
-    "m.slice, s.id, s.judgement, s.arrival, s.declared_start, s.declared_end, s.observed_start,"
-    " s.observed_end, s.metadata, m.desired, m.observed, m.ignored"
+MEMBER: Final = (  # of `window_slices m` joined with `slices s` and with `o`, the slice that it replays
+    "m.slice, s.id, s.judgement, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end,"
+    " s.observed_start, s.observed_end, s.metadata, m.desired, m.observed, m.ignored, coalesce(o.seq, s.seq),"
+    " s.rejected"
 )
 EVENT: Final = "seq, id, type, stream, time, data"
 
@@ -74,7 +75,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
 def member_from(row: tuple[Value, ...]) -> Member:
     (
         seq, id_, judgement, arrival, declared_start, declared_end, observed_start, observed_end, metadata,
-        desired, observed, ignored,
+        desired, observed, ignored, rank, rejected,
     ) = row  # fmt: skip
     declared = interval(declared_start, declared_end)
     return Member(
@@ -87,6 +88,8 @@ def member_from(row: tuple[Value, ...]) -> Member:
         observed=observed == mark(whole(judgement)),
         ignored=text_or_none(ignored),
         metadata=text_or_none(metadata),
+        rank=whole(rank),
+        rejected=whole(rejected),
     )
 
 

@@ -28,8 +28,11 @@ def available(
     trigger: str,
     now: int,
     metadata: Mapping[str, object],
+    rejected: int = 0,
+    ignored: int | None = 0,
 ) -> OutboxEvent:
-    """A revision stands in the warehouse and may be read."""
+    """A revision stands in the warehouse and may be read. `rejected`: records of its slices that were not
+    accepted; `ignored`: slices that came too late for it, None when that is not known any more."""
     data: dict[str, object] = {
         **_window(key),
         "revision": dataset.revision,
@@ -39,6 +42,8 @@ def available(
         "bytes": dataset.bytes,
         "hash": dataset.hash,
         "slices": len(dataset.slices),
+        "rejected": rejected,
+        "ignored": ignored,
         "trigger": trigger,
         "dataset": dict(metadata),
     }

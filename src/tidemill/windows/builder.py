@@ -228,7 +228,9 @@ class Builders:
     def _event(self, build: Build, dataset: Dataset, now: int) -> OutboxEvent:
         stream = self.yard.streams[build.key.stream]
         metadata = dataset_metadata(stream, [member.metadata for member in build.members])
-        return available(build.key, dataset, build.supersedes, build.trigger, now, metadata)
+        rejected = sum(member.rejected for member in build.members)
+        supersedes, trigger = build.supersedes, build.trigger
+        return available(build.key, dataset, supersedes, trigger, now, metadata, rejected, build.ignored)
 
     # -- leases
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tidemill.config import Stream
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align, format_duration, format_instant
-from tidemill.model.windows import Dataset, Judged, Member, Phase, Standing, Window, WindowKey
+from tidemill.model.windows import Dataset, Judged, Member, MemberCounts, Phase, Standing, Window, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.dataset import datasets_of
 from tidemill.windows.pending import PendingSlices
@@ -46,6 +46,7 @@ class WindowView:
     desired: int  # how many slices it should be made of …
     observed: int  # … was made of …
     ignored: int  # … and how many came too late for it
+    rejected: int  # records of the desired ones that were not accepted
     age: int  # since its end, by the clock of who asks
 
     @property
@@ -231,7 +232,7 @@ class Desk:
         counts = self._state.member_counts([window.key for window in windows])
         views = []
         for window in windows:
-            desired, observed, ignored = counts.get(window.key, (0, 0, 0))
+            of_slices = counts.get(window.key, MemberCounts())
             standing = standings[window.key]
             reason, detail = window.reason, window.detail
             if standing is Standing.FAILED:
@@ -239,9 +240,7 @@ class Desk:
             elif standing is not Standing.WAITING:
                 reason = detail = None
             views.append(
-                WindowView(
-                    window, standing, reason, detail, desired, observed, ignored, max(0, now - window.key.end)
-                )
+                WindowView(window, standing, reason, detail, *of_slices, age=max(0, now - window.key.end))
             )
         return views
 

@@ -113,7 +113,7 @@ def admit(
     last = last_arrival(window, rules)
     on_time = [member for member in members if member.arrival <= last]
     if sealed is not None:
-        used = [member for member in members if member.arrival <= last or member.seq <= sealed]
+        used = [member for member in members if member.arrival <= last or member.counts_as <= sealed]
     elif serves(window, on_time, rules):
         used = on_time
     else:
@@ -298,7 +298,7 @@ def undecided_of(
 
 def seal_of(window: Interval, used: Sequence[Member], rules: WindowRules) -> int:
     """The place in the ledger up to which late slices count, when these and no others do."""
-    late = [member.seq for member in used if member.arrival > last_arrival(window, rules)]
+    late = [member.counts_as for member in used if member.arrival > last_arrival(window, rules)]
     return max(late, default=0)
 
 
