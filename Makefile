@@ -1,21 +1,23 @@
 # Every task of the project. `make` alone explains them; each sets the project up first when needed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak lock clean
+.PHONY: help setup demo test quick check bench soak matrix lock clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
+BENCH := $(VENV)/.ready-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHON
 
 help: ## explain the targets
 	@echo "Tidemill: make TARGET"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Needs Python >= 3.11 and Java >= 17. PYTHON=/path/to/python chooses the interpreter;"
-	@echo "ARGS='...' is handed to demo, test (pytest), bench and soak."
+	@echo "Needs Python 3.11 to 3.14 and Java >= 17. PYTHON=/path/to/python chooses the interpreter;"
+	@echo "ARGS='...' is handed to demo, test (pytest), bench and soak; test ROOM=query runs tests/query only."
 
-setup: $(READY) ## create .venv with the pinned dependencies and the project (does nothing when it is up to date)
+setup: $(READY) ## create .venv with what runs the product, pinned, and the project (nothing to do when up to date)
 
 $(READY): pyproject.toml requirements.lock
 	@python="$$(scripts/doctor.sh)" || exit 1; \
@@ -27,26 +29,37 @@ $(READY): pyproject.toml requirements.lock
 	@touch $@
 	@echo "setup: ready"
 
+$(VENV)/.ready-%: requirements-%.lock $(READY)
+	@echo "setup: adding requirements-$*.lock"
+	@$(PIP) install --quiet --requirement requirements.lock --requirement requirements-$*.lock
+	@touch $@
+
 demo: setup ## a seeded story on Spark: late, repeated and broken feeds in, exact rollups out, proven
 	@$(BIN)/python -m tidemill.demo $(ARGS)
 
-check: setup ## ruff, mypy --strict, the rooms (import-linter) and the house rules
+check: $(DEV) ## ruff, mypy --strict, the rooms (import-linter) and the house rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/rooms.py
 	@$(BIN)/python scripts/house_rules.py
 
-test: check ## check, then every test (the long ones apart: see soak)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: check ## check, then every test (the long ones apart: see soak), the same every time; ROOM=query: only tests/query
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs $(ARGS) $(ROOM:%=tests/%)
 
-soak: setup ## the long tests, and properties with ten times as many new examples; a failure says how to repeat it
+quick: $(DEV) ## the tests that start neither Spark nor processes, in under 90 s, without the checks; ROOM as for test
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process' $(ARGS) $(ROOM:%=tests/%)
+
+soak: $(DEV) ## the long tests, and properties with ten times as many new examples; a failure says how to repeat it
 	@$(BIN)/python -m pytest -m 'soak or property' --hypothesis-profile=soak $(ARGS)
 
-bench: setup ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json
+bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json
 	@$(BIN)/python -m bench.run $(ARGS)
 
-lock: ## renew requirements.lock from pyproject.toml
+matrix: ## demo and test in an empty clone, with every Python and every Java of the machine; prints a table
+	@scripts/matrix.sh $(ARGS)
+
+lock: ## renew the locks from pyproject.toml
 	@scripts/lock.sh
 
 clean: ## remove everything that the other targets made

@@ -3,7 +3,7 @@
 # It must run on a bare machine, so it needs nothing but a POSIX shell and never installs anything.
 set -u
 
-need_python="3.11"
+need_python="3.11" newest_python=14 # the wheels of the locks exist from 3.11 to 3.14
 need_java=17
 faults=0
 
@@ -17,21 +17,21 @@ python_version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# --- Python: the first of the candidates that is new enough -----------------------------------------
-found="" old=""
-if [ -n "${PYTHON:-}" ]; then candidates=$PYTHON; else candidates="python3 python3.13 python3.12 python3.11"; fi
+# --- Python: the first of the candidates that is new enough, and not too new ------------------------
+found="" others=""
+if [ -n "${PYTHON:-}" ]; then candidates=$PYTHON; else candidates="python3 python3.14 python3.13 python3.12 python3.11"; fi
 for candidate in $candidates; do
     version=$(python_version "$candidate") || continue
     major=${version%%.*} minor=${version#*.}
-    if [ "$major" -gt 3 ] || { [ "$major" -eq 3 ] && [ "$minor" -ge 11 ]; }; then
+    if [ "$major" -eq 3 ] && [ "$minor" -ge 11 ] && [ "$minor" -le $newest_python ]; then
         found=$candidate
         break
     fi
-    old="$old $candidate is $version;"
+    others="$others $candidate is $version;"
 done
 if [ -z "$found" ]; then
-    complain "Python >= $need_python is needed, and none was found (tried: $candidates;${old:- none of them runs})" \
-        "install Python 3.11 or newer (Debian/Ubuntu: python3.11 python3.11-venv; macOS: python@3.12), or: make PYTHON=/path/to/python3.12 setup"
+    complain "Python $need_python to 3.$newest_python is needed, and none was found (tried: $candidates;${others:- none of them runs})" \
+        "install one (Debian/Ubuntu: python3.13 python3.13-venv; macOS: python@3.13), or: make PYTHON=/path/to/python3.13 setup"
 elif ! "$found" -c 'import ensurepip, venv' 2>/dev/null; then
     complain "$found can not make virtual environments (its modules venv and ensurepip are missing)" \
         "install them (Debian/Ubuntu: python$version-venv), or: make PYTHON=/path/to/another/python setup"

@@ -6,8 +6,10 @@ Importing this file must not start a JVM, nor import Spark.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.hypothesis_settings import register_profiles
@@ -15,6 +17,7 @@ from tests.hypothesis_settings import register_profiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PROCESSES: Final = ("subprocess", "multiprocessing")
 register_profiles()
 os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut
 # A JVM of a test lives for seconds or minutes: compiling its code thoroughly costs more than it brings.
@@ -37,11 +40,23 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the session, and run it last: a pure failure shows before a JVM starts. Mark properties,
-    which a soak runs with other examples."""
+    """Mark what uses the session, and run it last: a pure failure shows before a JVM starts. Mark what may
+    start processes, which `make quick` leaves out, and properties, which a soak runs with other examples."""
     for item in items:
+        if isinstance(item, pytest.Function) and _may_start_processes(item.module):
+            item.add_marker(pytest.mark.process)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+
+
+def _may_start_processes(module: ModuleType) -> bool:
+    """Whether it imports what starts processes, or takes something from a part of the tests that does."""
+    origins = {getattr(value, "__module__", None) or "" for value in vars(module).values()}
+    parts = [
+        module,
+        *(sys.modules[name] for name in origins & sys.modules.keys() if name.startswith("tests.")),
+    ]
+    return any(getattr(value, "__name__", "") in PROCESSES for part in parts for value in vars(part).values())

@@ -68,9 +68,20 @@ def test_too_old_a_python_is_named_with_what_to_install(machine: Path) -> None:
     install(machine, "java", java("17.0.15"))
     found = doctor(machine)
     assert (found.returncode, found.stdout) == (1, "")
-    assert "Python >= 3.11 is needed" in found.stderr
+    assert "Python 3.11 to 3.14 is needed" in found.stderr
     assert "python3 is 3.9" in found.stderr
-    assert "install Python 3.11 or newer" in found.stderr
+    assert "install one (Debian/Ubuntu: python3.13 python3.13-venv" in found.stderr
+
+
+def test_a_python_that_is_too_new_gives_way_to_one_that_all_parts_exist_for(machine: Path) -> None:
+    install(machine, "python3", "echo 3.15")
+    install(machine, "java", java("17.0.15"))
+    found = doctor(machine)
+    assert found.returncode == 1
+    assert "Python 3.11 to 3.14 is needed" in found.stderr
+    assert "python3 is 3.15" in found.stderr
+    this_python(machine, "python3.14")
+    assert doctor(machine).stdout == "python3.14\n"
 
 
 def test_an_override_that_is_too_old_is_not_replaced_silently(machine: Path) -> None:
@@ -102,5 +113,5 @@ def test_java_home_wins_over_the_path(machine: Path) -> None:
 def test_all_that_is_missing_is_said_at_once(machine: Path) -> None:
     found = doctor(machine, JAVA_HOME=os.devnull)
     assert found.returncode == 1
-    assert "Python >= 3.11 is needed, and none was found" in found.stderr
+    assert "Python 3.11 to 3.14 is needed, and none was found" in found.stderr
     assert f"JAVA_HOME={os.devnull} has no bin/java that runs" in found.stderr
