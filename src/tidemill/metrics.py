@@ -277,11 +277,17 @@ def _gateway_counters(now: GatewayStatus) -> list[CounterMetricFamily | GaugeMet
     )
     for trigger, count in sorted(now.windows.items()):
         windows.add_metric([trigger], count)
+    failures = CounterMetricFamily(
+        "tidemill_gateway_trigger_failures", "Failures of custom triggers", labels=["trigger"]
+    )
+    for trigger, count in sorted(now.trigger_failures.items()):
+        failures.add_metric([trigger], count)
     return [
         counter("events_acknowledged", "Events made durable and acknowledged", now.acknowledged),
         counter("events_landed", "Events whose slice is in the ledger", now.landed),
         counter("requests_refused", "Requests refused for want of memory", now.refused),
         windows,
+        *([failures] if now.trigger_failures else []),
         gauge("wal_bytes", "Bytes of the log that are not in a slice yet", now.wal_bytes),
         gauge("wal_segments", "Files of the log", now.wal_segments),
     ]

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from tidemill.streaming.refresh import Refreshed
     from tidemill.windowing import WindowYard
     from tidemill.windows.builder import Outcome
-    from tidemill.windows.damage import DamageWatch
     from tidemill.windows.desk import Desk, RebuildStep
     from tidemill.workshop import Workshop
 
@@ -297,13 +296,6 @@ class Mill:
         from tidemill.windowing import WindowYard
 
         return WindowYard(self.project, self.state, lambda: self.engine, self.progress)
-
-    @cached_property
-    def damage(self) -> DamageWatch:
-        """Notices datasets that somebody deleted or damaged."""
-        from tidemill.windows.damage import DamageWatch
-
-        return DamageWatch(self.project.warehouse, self.state)
 
     def build(
         self,

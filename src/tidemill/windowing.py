@@ -25,6 +25,7 @@ from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
 from tidemill.windows.coordinator import Coordinated, Coordinator
+from tidemill.windows.damage import DamageWatch
 from tidemill.windows.dataset import (
     clean_temporaries,
     columns_of_file,
@@ -59,6 +60,7 @@ class WindowYard:
         self._engine = engine
         self._progress = progress
         self._declared = {n: s for n, s in project.streams.items() if s.aggregation_span is not None}
+        self.damage = DamageWatch(project.warehouse, state)
         self._raw: dict[str, Table] = {}
         self._guard = threading.Lock()  # of the tables: builders ask for snapshots from their threads
 

@@ -408,6 +408,8 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.metrics.NAME: ratio": (Ratio, {"kind": "ratio", "numerator": "a", "denominator": "b"}),
     "streams.NAME.metrics.NAME.numerator": (Term, {"metric": "m"}),
     "streams.NAME.retention": (Retention, {}),
+    "streams.NAME.gateway": (gateway.StreamGateway, {}),
+    "streams.NAME.gateway.memory": (gateway.StreamMemory, {}),
     "streams.NAME.pack": (Pack, {}),
     "streams.NAME.late_slices": (LateSlices, {}),
     "streams.NAME.windows.NAME": (WindowDeclaration, {"kind": "tumbling", "size": "1m"}),

@@ -197,19 +197,37 @@ def test_an_adaptive_window_is_over_at_its_longest_whoever_looks() -> None:
 # -- other triggers
 
 
-def test_count_and_bytes_close_with_the_request_that_reaches_them() -> None:
+def sizes(windows: list[ClosedWindow]) -> list[tuple[int, str]]:
+    return [(window.output.stats.events, window.output.trigger) for window in windows]
+
+
+def test_count_closes_at_exactly_its_number_whoever_looks() -> None:
+    buffer = made(count=10)
+    for number in range(1, 33):  # a look that comes late does not make a window larger
+        buffer.add(entry(number, START, lines(number)))
+    assert buffer.due(START) == "count"
+    assert sizes(let_out(buffer, START)) == [(10, "count")] * 3
+    assert sizes(buffer.close("shutdown")) == [(2, "shutdown")]
+
+
+def test_a_request_is_never_cut_so_it_closes_the_window_that_it_does_not_fit_in() -> None:
     buffer = made(count=5)
     buffer.add(entry(1, START, lines(1, 2, 3, 4)))
     assert buffer.due(START) is None
     buffer.add(entry(2, START, lines(5, 6, 7)))
-    assert buffer.due(START) == "count"
-    (window,) = let_out(buffer, START)
-    assert (window.output.stats.events, window.output.trigger) == (7, "count")
-    buffer = made(bytes=20)
+    buffer.add(entry(3, START, lines(8, 9)))
+    buffer.add(entry(4, START, lines(*range(10, 22))))
+    assert sizes(let_out(buffer, START)) == [(4, "count"), (5, "count"), (12, "count")]
+    buffer = made(bytes=22)
     buffer.add(entry(1, START, lines(1)))
     assert buffer.due(START) is None
     buffer.add(entry(2, START, lines(2)))
     assert buffer.due(START) == "bytes"
+    assert sizes(let_out(buffer, START)) == [(2, "bytes")]
+    buffer = made(bytes=20)
+    buffer.add(entry(1, START, lines(1)))
+    buffer.add(entry(2, START, lines(2)))
+    assert sizes(let_out(buffer, START)) == [(1, "bytes")]
 
 
 def test_without_memory_a_window_that_is_large_enough_is_closed() -> None:

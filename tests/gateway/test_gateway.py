@@ -32,15 +32,17 @@ streams:
   b: {schema: {id: string, at: integer}, identity: id}
 """
 SLOW = {"window": {"kind": "fixed", "size": "1h"}, "triggers": {"count": 3}}
+HOUR = {"kind": "fixed", "size": "1h"}
 WAIT = 30.0
 
 
 class House:
     """A warehouse with a gateway, and what its senders were told."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, project: str = PROJECT, **settings: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tidemill.yaml").write_text(PROJECT)
+        (folder / "tidemill.yaml").write_text(project)
+        self.held = threading.Event()  # of those who hold landings up
         self.project = load_project(folder, registered())
         self.warehouse = self.project.warehouse
         self.warehouse.mkdir(exist_ok=True)
@@ -281,6 +283,100 @@ def test_the_same_bytes_in_another_window_are_told_as_repeated(tmp_path: Path) -
         assert not gateway.receipt(first.id).repeated
         assert gateway.receipt(again.id).repeated
     assert len(house.state.slices("a")) == 1
+
+
+def events_of(house: House, stream: str) -> list[int]:
+    """Of each slice, as its window says."""
+    slices = house.state.slices(stream)
+    return [json.loads(one.slice.metadata)["window"]["events"] for one in slices]
+
+
+def test_count_closes_windows_of_exactly_its_number(tmp_path: Path) -> None:
+    house = House(tmp_path / "p", window=HOUR, triggers={"count": 10})
+    with house.open() as gateway:
+        for number in range(32):
+            sent(gateway, "a", str(number))
+    assert events_of(house, "a") == [10, 10, 10, 2]
+
+
+def test_a_sliding_window_counts_each_event_once(tmp_path: Path) -> None:
+    house = House(
+        tmp_path / "p", window={"kind": "sliding", "size": "1h", "step": "1m"}, triggers={"count": 2}
+    )
+    with house.open() as gateway:
+        for number in range(10):
+            sent(gateway, "a", str(number))
+        house.wait_for(5)
+        status = gateway.status()
+    assert (status.acknowledged, status.landed) == (10, 10)
+    assert events_of(house, "a") == [2, 2, 2, 2, 2]
+    last = json.loads(house.state.slices("a")[-1].slice.metadata)["window"]
+    assert last["sliding"]["events"] == 10
+
+
+def test_flush_closes_the_windows_of_a_stream_and_says_which(tmp_path: Path) -> None:
+    house = House(tmp_path / "p", window=HOUR)
+    with house.open() as gateway:
+        sent(gateway, "a", "1", "2")
+        sent(gateway, "b", "3")
+        done = gateway.flush(["a"], WAIT)
+        assert [(one.stream, one.trigger, one.stats.events) for one in done.windows] == [("a", "explicit", 2)]
+        assert done.pending == 0
+        assert gateway.flush(["a"], WAIT).windows == ()
+        assert gateway.status().windows == {"explicit": 1}
+    assert (events_of(house, "a"), events_of(house, "b")) == ([2], [1])
+
+
+def test_a_stream_has_windows_and_triggers_of_its_own(tmp_path: Path) -> None:
+    own = "{window: {kind: fixed, size: 30m}, triggers: {count: 2}}"
+    project = PROJECT.replace("a: {schema", f"a: {{gateway: {own}, schema")
+    house = House(tmp_path / "p", project, window=HOUR, triggers={"count": 3, "bytes": None})
+    with house.open() as gateway:
+        for stream in ("a", "b"):
+            for number in range(6):
+                sent(gateway, stream, str(number))
+        house.wait_for(5)
+        durations = {one.stream: one.duration // MINUTE for one in gateway.status().buffers}
+    assert (events_of(house, "a"), events_of(house, "b")) == ([2, 2, 2], [3, 3])
+    assert durations == {"a": 30, "b": 60}
+
+
+def test_a_stream_that_fills_its_own_budget_does_not_slow_down_the_others(tmp_path: Path) -> None:
+    project = PROJECT.replace("a: {schema", "a: {gateway: {memory: {buffer: 64KiB}}, schema")
+    house = House(tmp_path / "p", project, window=HOUR)
+
+    def fill() -> None:
+        for number in range(200):
+            sent(gateway, "a", "x" * 1000 + str(number))
+
+    def hold(point: str) -> None:
+        if point == "landing.after_temp":
+            house.held.wait(WAIT)
+
+    with observed(hold), house.open() as gateway:
+        with pytest.raises(OverloadedError) as caught:
+            fill()
+        assert caught.value.where == "streams.a.gateway.memory.buffer"
+        assert not caught.value.refused
+        assert gateway.status().fullest == "buffer of a"
+        sent(gateway, "b", "1")
+        house.held.set()
+        gateway.flush(["a"], WAIT)
+        sent(gateway, "a", "again")
+        assert "memory_pressure" in gateway.status().windows
+
+
+def test_without_a_trigger_by_memory_windows_still_go_before_senders_have_to_wait(tmp_path: Path) -> None:
+    memory = {"max": "4MiB", "buffer": "1MiB", "requests": "1MiB", "windows": "1MiB", "rates": "64KiB"}
+    house = House(
+        tmp_path / "p", window=HOUR, memory=memory, requests={"body": "128KiB"},
+        triggers={"memory": None, "count": None, "bytes": None},
+    )  # fmt: skip
+    with house.open() as gateway:
+        for number in range(60):
+            sent(gateway, "a", "x" * 15_000 + str(number))
+        house.wait_for(1)
+        assert house.outputs[0].trigger == "memory_pressure"
 
 
 def test_records_without_a_tenant_are_known_by_their_sender(tmp_path: Path) -> None:

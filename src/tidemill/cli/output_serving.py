@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.shown import shown
+from tidemill.cli.tables import many
 from tidemill.cli.voice import Voice
 from tidemill.plain import gateway as plain
 
@@ -26,6 +27,10 @@ class ServingOutput(Protocol):
         """It takes requests: where and how; the project that was made for it, and a line to try."""
         ...
 
+    def flushed(self, gateways: Sequence[Plain]) -> None:
+        """What gateways closed when they were asked to."""
+        ...
+
 
 class JsonServing:
     """One document once the server takes requests."""
@@ -38,6 +43,9 @@ class JsonServing:
 
     def started(self, what: Started, made: Path | None, trying: str | None) -> None:
         self._print({**_started(what), "made": None if made is None else str(made), "try": trying})
+
+    def flushed(self, gateways: Sequence[Plain]) -> None:
+        self._print({"gateways": list(gateways)})
 
 
 def _started(of: Started) -> Plain:
@@ -78,3 +86,12 @@ class TextServing:
         if trying is not None:
             self._say.line("Try:\n  ", (shown(trying), "bold"))
         self._say.note("Ctrl-C stops it: what was acknowledged is in the warehouse then")
+
+    def flushed(self, gateways: Sequence[Plain]) -> None:
+        for one in gateways:
+            windows = one["windows"]
+            assert isinstance(windows, list)
+            events = sum(int(window["events"]) for window in windows)
+            said = f": {many(len(windows), 'window')} with {many(events, 'event')} closed and landed"
+            pending = f"; {one['pending']} events have not landed yet" if one["pending"] else ""
+            self._say.line((shown(str(one["gateway"])), "bold"), said + pending)

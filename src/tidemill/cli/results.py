@@ -5,6 +5,7 @@ What stands and what comes out is decided below; nothing is decided here.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Limit
 from tidemill.cli.spans import span_of
-from tidemill.model.errors import InputError
+from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 
 
@@ -77,16 +78,44 @@ def _check_listing(start: str | None, end: str | None, tenant: str | None, *, re
         )
 
 
+def _flush_gateways(session: Session, stream: str | None) -> int:
+    from tidemill.client import Client
+    from tidemill.gateway.standing import running
+
+    with session.mill() as mill:
+        if stream is not None:
+            mill.project.stream(stream)
+        found = [(one.gateway, one.address) for one in running(mill.project.warehouse) if one.address]
+    if not found:
+        hint = "`tidemill up` starts one; without --gateway, flush needs none"
+        raise NotFoundError("no gateway runs", hint=hint)
+    told = []
+    for name, address in found:
+        with Client(address, token=os.environ.get("TIDEMILL_TOKEN")) as client:
+            told.append({"gateway": name, **client.flush(stream)})
+    session.out.serving.flushed(told)
+    return OK
+
+
 @command("flush", Panel.TIME, "tidemill flush", "tidemill flush requests --output json")
 def flush(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    gateway: Annotated[
+        bool,
+        typer.Option(
+            "--gateway", metavar="", help="The windows that gateways gather events in: close and land them."
+        ),
+    ] = False,
 ) -> int:
     """Let streaming windows that are still open come out as they are, as `run` does when it is stopped.
 
     Their results have the trigger `stop`. The watermark stays where it is: when more rows come for such a
-    window, it comes out again as the next revision. Slices that wait for `run` are not in it.
+    window, it comes out again as the next revision. Slices that wait for `run` are not in it. With --gateway
+    it is the gateways of the project that run, which are asked over HTTP, with the token in TIDEMILL_TOKEN.
     """
+    if gateway:
+        return _flush_gateways(session, stream)
     with session.working() as progress, session.mill(progress) as mill:
         if stream is not None:
             mill.project.stream(stream)

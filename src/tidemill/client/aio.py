@@ -182,6 +182,47 @@ class AsyncClient:
         request = asking.search(stream, text, whose, limit, cursor, strict=strict)
         return answers.document((await self._ask(request)).content)
 
+    async def vector(
+        self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None
+    ) -> Document:
+        """A vector of a delta stream now, or at an instant: `exists`, `ts` and `values`."""
+        return answers.document((await self._ask(asking.vector(stream, vector_id, at, tenant))).content)
+
+    async def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> Document:
+        """What a vector is made of: `checkpoints`, `pending` deltas, and what they take."""
+        return answers.document((await self._ask(asking.chain(stream, vector_id, tenant))).content)
+
+    async def deltas(
+        self,
+        stream: str,
+        window: str | None = None,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        tenant: str | None = None,
+    ) -> Document:
+        """The deltas of each window as one batch."""
+        return answers.document((await self._ask(asking.deltas(stream, window, start, end, tenant))).content)
+
+    async def results(
+        self,
+        stream: str,
+        window: str | None = None,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        tenant: str | None = None,
+        limit: int | None = None,
+        revisions: bool = False,
+    ) -> Document:
+        """What came out of a streaming window; without one, the windows of the stream."""
+        request = asking.results(stream, window, start, end, tenant, limit, revisions=revisions)
+        return answers.document((await self._ask(request)).content)
+
+    async def flush(self, stream: str | None = None) -> Document:
+        """Close the open windows of the gateway, of one stream or of all, and land them: `windows`."""
+        return answers.document((await self._ask(asking.flush(stream))).content)
+
     async def status(self) -> Document:
         return answers.document((await self._ask(asking.status())).content)
 

@@ -119,6 +119,47 @@ def status() -> Request:
     return Request("GET", "/v1/status")
 
 
+def vector(stream: str, vector_id: str | int, at: str | None, tenant: str | None) -> Request:
+    return _of(stream, f"vectors/{quote(str(vector_id), safe='')}", at=at, tenant=tenant)
+
+
+def chain(stream: str, vector_id: str | int, tenant: str | None) -> Request:
+    return _of(stream, f"chains/{quote(str(vector_id), safe='')}", tenant=tenant)
+
+
+def deltas(
+    stream: str, window: str | None, start: str | None, end: str | None, tenant: str | None
+) -> Request:
+    return _of(stream, "deltas", window=window, **{"from": start, "to": end}, tenant=tenant)
+
+
+def results(
+    stream: str,
+    window: str | None,
+    start: str | None,
+    end: str | None,
+    tenant: str | None,
+    limit: int | None,
+    *,
+    revisions: bool,
+) -> Request:
+    if window is None:
+        return _of(stream, "results")
+    span = {"from": start, "to": end}
+    said = {"tenant": tenant, "revisions": "true" if revisions else None}
+    most = None if limit is None else str(limit)
+    return _of(stream, f"results/{quote(window, safe='')}", **span, **said, limit=most)
+
+
+def flush(stream: str | None) -> Request:
+    return Request("POST", "/v1/flush", {} if stream is None else {"stream": stream}, waits=WAITS)
+
+
+def _of(stream: str, path: str, **params: str | None) -> Request:
+    given = {name: value for name, value in params.items() if value is not None}
+    return Request("GET", f"/v1/streams/{quote(stream, safe='')}/{path}", given)
+
+
 def sender(token: str | None) -> dict[str, str]:
     """The headers of every request."""
     return {"user-agent": "tidemill"} | ({} if token is None else {"authorization": f"Bearer {token}"})

@@ -163,6 +163,31 @@ class Memory(pydantic.BaseModel):
         return self
 
 
+class StreamMemory(pydantic.BaseModel):
+    """What the gateway may hold in memory of one stream; null: as much as of all."""
+
+    model_config = SECTION
+
+    buffer: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] | None = None
+
+
+class StreamGateway(pydantic.BaseModel):
+    """How the events of one stream are gathered, where that differs from `gateway`."""
+
+    model_config = SECTION
+
+    window: DeclaredWindow | None = None  # null: that of `gateway`
+    triggers: Triggers = Triggers()  # the keys that are not given are those of `gateway`
+    memory: StreamMemory = StreamMemory()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_absent(cls, data: object) -> object:
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+
 class Wal(pydantic.BaseModel):
     """The log that makes events durable before they are in a slice."""
 
@@ -233,6 +258,16 @@ class Gateway(pydantic.BaseModel):
                 "allow smaller bodies, or more memory",
             )
         return self
+
+
+def settings_of(gateway: Gateway, own: StreamGateway) -> Gateway:
+    """How the events of a stream are gathered. Where no trigger by memory is wanted, windows are still closed
+    before senders would have to be told to wait."""
+    said = {key: getattr(own.triggers, key) for key in own.triggers.model_fields_set}
+    triggers = gateway.triggers.model_copy(update=said)
+    if triggers.memory is None:
+        triggers = triggers.model_copy(update={"memory": gateway.memory.high_water})
+    return gateway.model_copy(update={"window": own.window or gateway.window, "triggers": triggers})
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import AfterValidator, StrictBool, model_validator
 
+from tidemill.config.gateway import StreamGateway
 from tidemill.config.late import LateSlices
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
@@ -219,6 +220,7 @@ class Stream(pydantic.BaseModel):
     metrics: Mapping[SafeName, Metric] = {}
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
     retention: Retention = Retention()
+    gateway: StreamGateway = StreamGateway()  # how its events are gathered, where that is not as of all
     pack: Pack = Pack()  # of small parts of raw into large ones
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices

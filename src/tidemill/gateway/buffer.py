@@ -80,10 +80,11 @@ class Buffer:
             self._put_aside(Trigger.FILE)
             self._set_aside.append(Taken((entry,), Trigger.FILE.value))
             return
-        if not self._entries:
-            self._begin(arrival)
-        elif arrival >= self._until:
+        if self._entries and arrival >= self._until:
             self._put_aside(Trigger.TIME)
+        if self._entries and (full := self._full(submission.records, len(submission.content))) is not None:
+            self._put_aside(full)
+        if not self._entries:
             self._begin(arrival)
         self._entries.append(entry)
         self._events += submission.records
@@ -91,6 +92,18 @@ class Buffer:
         self._last = arrival
         if self._session is not None:  # each arrival puts its end off
             self._until = min(arrival + self._session.gap, self._since + self._session.max)
+        if (full := self._full(1, 1)) is not None:
+            self._put_aside(full)
+
+    def _full(self, events: int, size: int) -> Trigger | None:
+        """Whether so many more do not fit in the open window: a request is in one window as a whole, so that
+        a window has its number at most, unless a single request has more."""
+        triggers = self._triggers
+        if triggers.count is not None and self._events + events > triggers.count:
+            return Trigger.COUNT
+        if triggers.bytes is not None and self._bytes + size > triggers.bytes:
+            return Trigger.BYTES
+        return None
 
     def hurry(self) -> None:
         """Somebody waits for what is in the open window: it is due once it lasted the least of its kind."""

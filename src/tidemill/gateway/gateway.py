@@ -10,16 +10,18 @@ import logging
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from tidemill.config import Stream
 from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import settings_of
 from tidemill.gateway.buffer import Buffer, Taken
 from tidemill.gateway.keys import warm
 from tidemill.gateway.landing import ClosedWindow, closed, land_window
-from tidemill.gateway.memory import MemoryTracker, cost_of
+from tidemill.gateway.memory import MemoryTracker, cost_of, setting_of
 from tidemill.gateway.standing import write_status
 from tidemill.gateway.triggers import custom_triggers, large_from
 from tidemill.gateway.wal import Done, Wal
@@ -42,8 +44,17 @@ log = logging.getLogger(__name__)
 
 Feed = tuple[str, str]  # stream and source
 NEVER: Final = 1 << 62
+RECENT: Final = 1000  # windows that are remembered for those who wait for them
 RETRY: Final = SECOND  # until windows that could not be landed are tried again
 _NOBODY: Final[Callable[[Sequence[WindowOutput]], None]] = lambda _outputs: None  # noqa: E731
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What an explicit trigger closed."""
+
+    windows: tuple[WindowOutput, ...]  # those that have landed
+    pending: int  # events that have not landed yet
 
 
 class Gateway:
@@ -61,8 +72,12 @@ class Gateway:
     ) -> None:
         warm()
         self.settings = settings
-        self._custom = custom_triggers(settings.triggers.custom)
-        self.memory = MemoryTracker(settings.memory)
+        self._of_stream = {name: settings_of(settings, stream.gateway) for name, stream in streams.items()}
+        self._custom = {name: custom_triggers(of.triggers.custom) for name, of in self._of_stream.items()}
+        budgets = {name: stream.gateway.memory.buffer for name, stream in streams.items()}
+        self.memory = MemoryTracker(
+            settings.memory, {name: size for name, size in budgets.items() if size is not None}
+        )
         self.address: str | None = None
         self._warehouse = warehouse
         self._streams = streams
@@ -81,6 +96,8 @@ class Gateway:
         self._acknowledged = self._landed = self._refused = 0
         self._dropped_at = self._told_at = 0
         self._retry_at = 0
+        self._asked_for: set[str] = set()  # streams whose windows somebody wants closed
+        self._recent: deque[tuple[WindowOutput, tuple[int, ...]]] = deque(maxlen=RECENT)  # landed
         self._settled: set[str] = set()  # windows whose close is in the log, not landed yet
         self._kept = 0
         self._wal = Wal.create(warehouse, settings.wal, clock, self._durable)
@@ -104,9 +121,12 @@ class Gateway:
         pressure = self.memory.pressure()
         if pressure in (Pressure.HIGH, Pressure.EMERGENCY):
             self._refuse()
+            full = self.memory.fullest()
+            used, allowed = self.memory.usage()[full]
             raise OverloadedError(
-                f"memory pressure is {pressure.value}",
-                hint="send the same again after the time that Retry-After says",
+                f"memory pressure is {pressure.value}: {used} of {allowed} bytes of {full} are in use",
+                hint="send the same again after the time that Retry-After says; "
+                f"{setting_of(full)} sets what is allowed",
                 after=1.0,
                 refused=pressure is Pressure.EMERGENCY,
             )
@@ -116,11 +136,11 @@ class Gateway:
         size = cost_of(submission)
         key = (submission.stream, submission.source)
         try:
-            self.memory.allocate("buffer", size)
+            self.memory.allocate("buffer", size, submission.stream)
             try:
                 self._expect(key)
             except OverloadedError:
-                self.memory.release("buffer", size)
+                self.memory.release("buffer", size, submission.stream)
                 raise
         except OverloadedError:
             self._refuse()
@@ -141,13 +161,14 @@ class Gateway:
         """Have a window for it, so that there is memory for one, and keep it until it is there."""
         with self._guard:
             if key not in self._buffers:
-                buffer = Buffer(self._streams[key[0]], key[1], self.settings, custom=self._custom)
+                stream = self._streams[key[0]]
+                buffer = Buffer(stream, key[1], self._of_stream[key[0]], custom=self._custom[key[0]])
                 self.memory.allocate("rates", buffer.monitor.size)
                 self._buffers[key] = buffer
             self._expected[key] += 1
 
     def _give_up(self, key: Feed, size: int) -> None:
-        self.memory.release("buffer", size)
+        self.memory.release("buffer", size, key[0])
         with self._guard:
             self._expected[key] -= 1
 
@@ -158,7 +179,7 @@ class Gateway:
 
     def _durable(self, group: Sequence[tuple[Entry, Done]]) -> None:
         """By the log, in its order: what is durable enters its window, then its sender is told."""
-        now, share = self._clock(), self.memory.share()
+        now = self._clock()
         with self._guard:
             touched: dict[Feed, Buffer] = {}
             for entry, _ in group:
@@ -168,24 +189,41 @@ class Gateway:
                 self._expected[key] -= 1
                 self._pending[entry.lsn] = entry
                 self._acknowledged += entry.submission.records
-            if any(self._due_at(buffer, now, share) < self._next for buffer in touched.values()):
+            if any(self._due_at(buffer, now) < self._next for buffer in touched.values()):
                 self._look()
         for entry, done in group:
             done(entry)
 
-    def _due_at(self, buffer: Buffer, now: int, share: float) -> int:
-        if buffer.due(now, share, self._large_from(share)) is not None:
+    def _due_at(self, buffer: Buffer, now: int) -> int:
+        if buffer.due(now, *self._memory_of(buffer)) is not None:
             return now
         at = buffer.next_look(now)
         return at if at is not None else NEVER
 
-    def _large_from(self, share: float) -> int:
-        """From how many bytes on a window is closed for want of memory."""
-        mark = self.settings.triggers.memory
-        if mark is None or share < mark:
-            return NEVER
-        held = (buffer.held for buffer in self._buffers.values())
-        return large_from(held, share, mark, self.settings.memory.buffer)
+    def _memory_of(self, buffer: Buffer) -> tuple[float, int]:
+        """The share of memory in use that closing a window gives back, and from how many bytes on that closes
+        it: of all windows, or of those of its stream, if that has a budget of its own."""
+        stream = buffer.stream
+        mark = self._of_stream[stream.name].triggers.memory
+        share, held = self.memory.share(), (one.held for one in self._buffers.values())
+        limit = large_from(held, share, mark, self.settings.memory.buffer)
+        if (own := stream.gateway.memory.buffer) is None:
+            return share, limit
+        of_stream = self.memory.share(stream.name)
+        held = (one.held for one in self._buffers.values() if one.stream.name == stream.name)
+        return max(share, of_stream), min(limit, large_from(held, of_stream, mark, own))
+
+    def flush(self, streams: Collection[str], timeout: float) -> Flushed:
+        """Close the open windows of these streams, with trigger `explicit`, and wait until they have landed,
+        for so many seconds at most."""
+        with self._guard:
+            wanted = {lsn for lsn, entry in self._pending.items() if entry.submission.stream in streams}
+            self._asked_for.update(streams)
+            self._look()
+            self._guard.wait_for(lambda: not wanted & self._pending.keys(), timeout)
+            landed = [output for output, lsns in self._recent if not wanted.isdisjoint(lsns)]
+            left = [self._pending[lsn] for lsn in wanted & self._pending.keys()]
+        return Flushed(tuple(landed), sum(entry.submission.records for entry in left))
 
     def _look(self) -> None:
         """Have the flusher look at the windows at once. Under the guard."""
@@ -214,14 +252,16 @@ class Gateway:
 
     def _flush(self, trigger: Trigger | None) -> None:
         """Close the windows that are due, with a trigger all of them, and land them."""
-        now, share = self._clock(), self.memory.share()
+        now = self._clock()
         taken: list[tuple[Buffer, Taken]] = []
         with self._guard:
-            large = self._large_from(share)
-            for buffer in self._buffers.values():
-                found = buffer.take_due(now, share, large) if trigger is None else buffer.take(trigger.value)
+            limits = {key: self._memory_of(buffer) for key, buffer in self._buffers.items()}
+            asked, self._asked_for = self._asked_for, set()
+            for key, buffer in self._buffers.items():
+                reason = trigger or (Trigger.EXPLICIT if key[0] in asked else None)
+                found = buffer.take_due(now, *limits[key]) if reason is None else buffer.take(reason.value)
                 taken += ((buffer, one) for one in found)
-                self._next = min(self._next, self._due_at(buffer, now, share))
+                self._next = min(self._next, self._due_at(buffer, now))
         for buffer, one in taken:  # counting reads every line: senders do not wait for that
             self._unlanded.append(_finished(buffer, one))
         if trigger is not None or now >= self._retry_at:
@@ -254,10 +294,12 @@ class Gateway:
         with self._guard:
             for lsn in window.lsns:
                 del self._pending[lsn]
+            self._recent.append((window.output, window.lsns))
             self._triggers[window.output.trigger] += 1
-            self._landed += window.output.stats.events
+            self._landed += sum(entry.submission.records for entry in window.entries)
             self._guard.notify_all()
-        self.memory.release("buffer", sum(cost_of(entry.submission) for entry in window.entries))
+        freed = sum(cost_of(entry.submission) for entry in window.entries)
+        self.memory.release("buffer", freed, window.output.stream)
         return window.output
 
     def _look_after(self, now: int) -> None:
@@ -330,12 +372,16 @@ class Gateway:
                 at=now,
                 address=self.address,
                 pressure=self.memory.pressure(),
+                fullest=self.memory.fullest(),
                 memory=self.memory.usage(),
                 buffers=tuple(buffer.state(now) for buffer in self._buffers.values()),
                 acknowledged=self._acknowledged,
                 landed=self._landed,
                 refused=self._refused,
                 windows=dict(self._triggers),
+                trigger_failures={
+                    one.name: one.failures for of in self._custom.values() for one in of if one.failures
+                },
                 wal_bytes=self._wal.size,
                 wal_segments=self._wal.segments,
             )

@@ -100,10 +100,12 @@ def described(window: ClosedWindow) -> str:
         "start": output.start,
         "end": output.end,
         "trigger": output.trigger,
-        "events": output.stats.events,
+        "events": sum(entry.submission.records for entry in window.entries),
         "keys": output.stats.keys,
-        "bytes": output.stats.bytes,
+        "bytes": sum(len(entry.submission.content) for entry in window.entries),
     }
+    if output.stats.events != said["events"]:  # it slides: these are of all that lie in its size
+        said["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
     unnamed = [
         [first + place, entry.submission.tenant]
         for first, entry in _placed(window.entries)

@@ -6,7 +6,8 @@ Counting only: nothing is held here. What would go beyond the emergency mark is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal
 
 from tidemill.config.gateway import Memory
@@ -18,8 +19,6 @@ TOTAL: Final = "total"
 ENTRY_BYTES: Final = 600  # what an entry takes besides its content: objects, places in tables
 MEDIUM: Final = 0.5
 _FILLED: Final = ("buffer", "requests", TOTAL)
-_ORDER: Final = tuple(Pressure)
-_RANK: Final = {pressure: rank for rank, pressure in enumerate(_ORDER)}
 
 
 def level(used: int, allowed: int, high_water: float, emergency: float) -> Pressure:
@@ -36,10 +35,23 @@ def cost_of(submission: Submission) -> int:
     return len(submission.content) + ENTRY_BYTES
 
 
+def part_of(stream: str) -> str:
+    """What the budget of a stream is called among the parts of memory."""
+    return f"buffer of {stream}"
+
+
+def setting_of(part: str) -> str:
+    """The key of the configuration that says what a part of memory may be."""
+    if part.startswith("buffer of "):
+        return f"streams.{part.removeprefix('buffer of ')}.gateway.memory.buffer"
+    return "gateway.memory.max" if part == TOTAL else f"gateway.memory.{part}"
+
+
 class MemoryTracker:
     """What is in use and what is allowed. Safe to use from several threads."""
 
-    def __init__(self, settings: Memory) -> None:
+    def __init__(self, settings: Memory, streams: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`streams` have a budget of their own for what is buffered of them, besides that of all."""
         self._high_water = settings.high_water
         self._emergency = settings.emergency
         self._allowed: Mapping[str, int] = {
@@ -48,60 +60,70 @@ class MemoryTracker:
             "windows": settings.windows,
             "rates": settings.rates,
             TOTAL: settings.max,
+            **{part_of(stream): allowed for stream, allowed in streams.items()},
         }
+        self._filled = (*_FILLED, *map(part_of, streams))
         self._used = dict.fromkeys(self._allowed, 0)
         self._guard = threading.Lock()
 
-    def allocate(self, component: Component, size: int) -> Pressure:
+    def allocate(self, component: Component, size: int, stream: str | None = None) -> Pressure:
         """Count `size` bytes more and say how it stands; OverloadedError: too many, and none are counted."""
         assert size >= 0, size
         with self._guard:
-            for name in (component, TOTAL):
+            parts = self._parts(component, stream)
+            for name in parts:
                 used, allowed = self._used[name], self._allowed[name]
                 if size and used + size > self._emergency * allowed:
                     raise self._refusal(name, used, allowed, size)
-            self._used[component] += size
-            self._used[TOTAL] += size
-            return self._pressure()
+            for name in parts:
+                self._used[name] += size
+            return self._worst()[0]
 
-    def release(self, component: Component, size: int) -> None:
+    def release(self, component: Component, size: int, stream: str | None = None) -> None:
         """Count `size` bytes less: of what was allocated, and once."""
         with self._guard:
-            assert 0 <= size <= self._used[component], (component, size, self._used[component])
-            self._used[component] -= size
-            self._used[TOTAL] -= size
+            for name in self._parts(component, stream):
+                assert 0 <= size <= self._used[name], (name, size, self._used[name])
+                self._used[name] -= size
+
+    def _parts(self, component: Component, stream: str | None) -> tuple[str, ...]:
+        own = part_of(stream) if stream is not None and component == "buffer" else None
+        return (component, TOTAL) if own not in self._allowed else (str(own), component, TOTAL)
 
     def pressure(self) -> Pressure:
         """The worst of the total and of the parts that requests fill. The other parts are full for whoever
         needs more of them; that is no reason to slow all down."""
         with self._guard:
-            return self._pressure()
+            return self._worst(_FILLED)[0]
 
-    def share(self) -> float:
+    def fullest(self) -> str:
+        """The part that is nearest to its limit, of the total, those that requests fill, and streams'."""
+        with self._guard:
+            return self._worst()[1]
+
+    def share(self, stream: str | None = None) -> float:
         """How much of its memory is in use that closing windows gives back: of `buffer`, or of the total.
 
         Not of the other parts: a window that is closed gives nothing back to them.
         """
         with self._guard:
-            return max(self._used[name] / self._allowed[name] for name in ("buffer", TOTAL))
+            return max(self._used[name] / self._allowed[name] for name in self._parts("buffer", stream))
 
     def usage(self) -> dict[str, tuple[int, int]]:
         """Bytes in use and allowed: of each component, and of all together as `total`."""
         with self._guard:
             return {name: (self._used[name], allowed) for name, allowed in self._allowed.items()}
 
-    def _pressure(self) -> Pressure:
-        worst = 0
-        for name in _FILLED:
-            found = level(self._used[name], self._allowed[name], self._high_water, self._emergency)
-            worst = max(worst, _RANK[found])
-        return _ORDER[worst]
+    def _worst(self, names: Sequence[str] = ()) -> tuple[Pressure, str]:
+        fullest = max(names or self._filled, key=lambda name: self._used[name] / self._allowed[name])
+        used, allowed = self._used[fullest], self._allowed[fullest]
+        return level(used, allowed, self._high_water, self._emergency), fullest
 
     def _refusal(self, name: str, used: int, allowed: int, size: int) -> OverloadedError:
-        setting = "gateway.memory.max" if name == TOTAL else f"gateway.memory.{name}"
+        setting = setting_of(name)
         return OverloadedError(
-            f"no memory is left for {size} bytes: {used} of {allowed} are in use",
+            f"no memory is left for {size} bytes in {name}: {used} of {allowed} are in use",
             hint=f"send the same again a little later, or less at once; {setting} sets what is allowed",
             where=setting,
-            refused=True,
+            refused=not setting.startswith("streams."),
         )

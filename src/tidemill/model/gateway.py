@@ -25,6 +25,7 @@ class Trigger(StrEnum):
     MEMORY = "memory_pressure"
     FILE = "file"  # a whole file came: it is a window of its own, and closes the one before it
     WAITING = "waiting"  # a sender waits for the outcome of what is in it
+    EXPLICIT = "explicit"  # somebody asked for it, by `flush`
     SHUTDOWN = "shutdown"
     RECOVERY = "recovery"  # its process died; who took up the log closed it
 
@@ -140,11 +141,13 @@ class GatewayStatus:
     at: int
     address: str | None
     pressure: Pressure
+    fullest: str  # the part of memory that is nearest to its limit
     memory: Mapping[str, tuple[int, int]]  # bytes in use and allowed, by component, and `total`
     buffers: tuple[BufferState, ...]
     acknowledged: int  # events, since it started
     landed: int
     refused: int  # requests, for want of memory
     windows: Mapping[str, int] = field(default_factory=dict)  # closed ones by trigger
+    trigger_failures: Mapping[str, int] = field(default_factory=dict)  # of custom triggers, by name
     wal_bytes: int = 0
     wal_segments: int = 0

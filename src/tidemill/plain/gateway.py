@@ -5,9 +5,10 @@ Durations are spelled `10ms`, instants as RFC 3339; sizes are bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.model.gateway import BufferState, GatewayStatus
+from tidemill.model.gateway import BufferState, GatewayStatus, WindowOutput
 from tidemill.model.time import format_duration, format_instant
 from tidemill.plain.shapes import Plain, instant
 
@@ -33,13 +34,35 @@ def status(of: GatewayStatus) -> Plain:
         "at": format_instant(of.at),
         "address": of.address,
         "pressure": of.pressure.value,
+        "fullest": of.fullest,
         "memory": {name: {"used": used, "allowed": allowed} for name, (used, allowed) in of.memory.items()},
         "buffers": [_buffer(buffer) for buffer in of.buffers],
         "acknowledged": of.acknowledged,
         "landed": of.landed,
         "refused": of.refused,
         "windows": dict(of.windows),
+        "trigger_failures": dict(of.trigger_failures),
         "wal": {"bytes": of.wal_bytes, "segments": of.wal_segments},
+    }
+
+
+def flushed(windows: Sequence[WindowOutput], pending: int) -> Plain:
+    """What an explicit trigger closed, and how many events have not landed yet."""
+    return {
+        "windows": [
+            {
+                "window": one.id,
+                "stream": one.stream,
+                "source": one.source,
+                "start": format_instant(one.start),
+                "end": format_instant(one.end),
+                "trigger": one.trigger,
+                "events": one.stats.events,
+                "bytes": one.stats.bytes,
+            }
+            for one in windows
+        ],
+        "pending": pending,
     }
 
 

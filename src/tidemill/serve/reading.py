@@ -14,6 +14,7 @@ from tidemill.serve import (
     measured,
     reading_quarantine,
     reading_streams,
+    reading_vectors,
     reading_windows,
     stream_events,
 )
@@ -29,6 +30,7 @@ def router(service: Service) -> APIRouter:
     for room in (
         reading_streams,
         reading_windows,
+        reading_vectors,
         asking,
         reading_quarantine,
         stream_events,

@@ -18,13 +18,18 @@ from tidemill.bodies.decompress import decompressed
 from tidemill.bodies.reading import CLOUD_TYPES, PLAIN_TYPES, media_type, read_body
 from tidemill.model.errors import MediaTypeError, NotFoundError
 from tidemill.model.gateway import Entry, Receipt
+from tidemill.model.time import SECOND
 from tidemill.outcomes import Decided, EventOutcome, Status, decided
+from tidemill.plain.gateway import flushed
+from tidemill.plain.shapes import dumps
 from tidemill.serve import shapes
 from tidemill.serve.arriving import admit
 from tidemill.serve.asked import parameters, source_name, switch, waiting_time
 from tidemill.serve.callers import admitted, service_of
 from tidemill.serve.problems import document, responses, told
+from tidemill.serve.reading_shapes import shown as described
 from tidemill.serve.receiving import MADE_ANEW, SCANNED, Held, body, taken_apart
+from tidemill.serve.service import may_know
 from tidemill.serve.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -36,6 +41,14 @@ if TYPE_CHECKING:
 JSON: Final = "application/json"
 EVENTS: Final = "/v1/streams/{stream}/events"
 INGESTIONS: Final = "/v1/ingestions/"
+FLUSH: Final = "/v1/flush"
+_FLUSHED: Final = described(
+    "What was closed, and how many events have not landed yet",
+    {"windows": [{"window": "3f9c0d2b7a11-requests-1f", "trigger": "explicit", "events": 7}], "pending": 0},
+)
+_OF_FLUSH: Final = {
+    "parameters": [{"name": "stream", "in": "query", "required": False, "schema": {"type": "string"}}]
+}
 # Bytes of a body that are read in the event loop; of a file none are: a small one can be a lot of work.
 _INLINE: Final = {**dict.fromkeys(PLAIN_TYPES, SCANNED), **dict.fromkeys(CLOUD_TYPES, MADE_ANEW)}
 _GOOD: Final = frozenset({"accepted", "duplicate"})
@@ -83,6 +96,17 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
         responses={200: shapes.shown("Ingestion", "What is known by now"), **responses(404)},
         openapi_extra=shapes.GET_INGESTION,
     )
+    routes.add_api_route(
+        FLUSH,
+        desk.flush,
+        methods=["POST"],
+        summary="Close open windows and land them",
+        description="Of one stream, or of all; the answer comes once they have landed.",
+        operation_id="post_flush",
+        response_class=Response,
+        responses={200: _FLUSHED, **responses(404)},
+        openapi_extra=_OF_FLUSH,
+    )
     return routes
 
 
@@ -110,6 +134,19 @@ class _Desk:
         if wait is None:
             return _acknowledged(entry, "durable")
         return await self._waited(request, entry, wait)
+
+    async def flush(self, request: Request) -> Response:
+        service = self._service
+        who = admitted(request, Scope.INGEST)
+        name = parameters(request).get("stream")
+        if name is not None:
+            streams = [service.stream(name, who.tenant).name]
+        else:
+            known = service.project.streams.values()
+            streams = [stream.name for stream in known if may_know(stream, who.tenant)]
+        seconds = service.project.gateway.requests.wait / SECOND
+        done = await run_in_threadpool(service.gateway.flush, streams, seconds)
+        return Response(dumps(flushed(done.windows, done.pending)), media_type=JSON)
 
     async def _waited(self, request: Request, entry: Entry, seconds: float) -> Response:
         receipt = await self._waiting.decided(entry.id, seconds)
