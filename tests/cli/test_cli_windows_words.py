@@ -21,6 +21,7 @@ from tidemill.retraction import JudgeAgain, Mark, RetractionPlan, Undo
 from tidemill.windows.builder import Outcome
 from tidemill.windows.coordinator import Coordinated
 from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
+from tidemill.windows.remedies import remedy
 from tidemill.windows.rules import WindowRules
 
 START = parse_instant("2024-01-15T13:00:00Z")
@@ -38,7 +39,7 @@ FAILED = Outcome(KEY, 3, 1.5, error="no [bold]space[/bold]\x1b left", trigger="c
 LOST = Outcome(KEY, 1, 0.5, DATASET, lost=True, trigger="cutoff")
 
 
-def view(window=WINDOW, standing=Standing.FINAL, reason=None, detail=None, counts=(2, 2, 1), age=DAY):
+def view(window=WINDOW, standing=Standing.FINAL, reason=None, detail=None, counts=(2, 2, 1, 0), age=DAY):
     return WindowView(window, standing, reason, detail, *counts, age)
 
 
@@ -64,7 +65,7 @@ def words(line):
 def test_a_window_in_json_has_its_span_state_reason_slices_and_age():
     waits = Window(KEY, 1, Phase.WAITING, reason="gap", detail="gap 13:30-13:45")
     assert plain_windows.view(
-        view(waits, Standing.WAITING, "gap", "gap 13:30-13:45", (2, 0, 0), 90 * MINUTE)
+        view(waits, Standing.WAITING, "gap", "gap 13:30-13:45", (2, 0, 0, 4), 90 * MINUTE)
     ) == {
         "stream": "weather",
         "start": "2024-01-15T13:00:00Z",
@@ -72,7 +73,9 @@ def test_a_window_in_json_has_its_span_state_reason_slices_and_age():
         "state": "waiting",
         "reason": "gap",
         "detail": "gap 13:30-13:45",
+        "remedy": remedy("gap", KEY),
         "slices": {"desired": 2, "observed": 0, "ignored": 0},
+        "rejected": 4,
         "current": False,
         "revision": 0,
         "rows": None,
@@ -86,7 +89,7 @@ def test_the_table_of_windows_says_why_one_waits():
     waits = Window(KEY, 1, Phase.WAITING, reason="coverage", detail="coverage missing before 13:09")
     shown = text_of(
         tables_windows.window_table(
-            [view(waits, Standing.WAITING, "coverage", waits.detail, (3, 0, 0)), view()]
+            [view(waits, Standing.WAITING, "coverage", waits.detail, (3, 0, 0, 0)), view()]
         )
     )
     first, second = (line.split() for line in shown.splitlines() if line.startswith(" weather"))

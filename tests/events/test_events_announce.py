@@ -52,6 +52,8 @@ def test_available_says_where_what_and_why() -> None:
         "bytes": 4096,
         "hash": set_hash(["s13"]),
         "slices": 1,
+        "rejected": 0,
+        "ignored": 0,
         "trigger": "arrival",
         "dataset": {
             "name": "weather",

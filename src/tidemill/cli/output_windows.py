@@ -91,6 +91,9 @@ class TextWindows:
         self._say.table(window_table(views))
         if more:
             self._say.note(f"the newest {len(views)}; --limit 0 shows all")
+        for reason, remedy in {view.reason: view.remedy for view in reversed(views)}.items():
+            if remedy is not None:
+                self._say.note(f"{reason}: {remedy}")
 
     def story(self, story: WindowStory) -> None:
         from tidemill.cli.tables_windows import story_tables

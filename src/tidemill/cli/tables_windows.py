@@ -82,6 +82,8 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     yield "state", _state(view.standing.value)
     if view.detail or view.reason:
         yield "why", Text(shown(view.detail or view.reason or ""), style="yellow")
+    if view.remedy:
+        yield "remedy", Text(view.remedy)
     waits = f"{format_instant(plain_windows.cutoff(of))}, {format_duration(rules.stc)} after its end"
     yield "cutoff", Text("none: it is built without waiting" if rules.allow_incomplete else waits)
     if rules.max_lateness or rules.allow_incomplete:

@@ -29,6 +29,7 @@ def view(of: WindowView) -> Plain:
         "state": of.standing.value,
         "reason": of.reason,
         "detail": of.detail,
+        "remedy": of.remedy,
         "slices": {"desired": of.desired, "observed": of.observed, "ignored": of.ignored},
         "rejected": of.rejected,
         "current": of.current,

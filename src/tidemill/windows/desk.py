@@ -17,6 +17,7 @@ from tidemill.model.windows import Dataset, Judged, Member, MemberCounts, Phase,
 from tidemill.state.protocol import State
 from tidemill.windows.dataset import datasets_of
 from tidemill.windows.pending import PendingSlices
+from tidemill.windows.remedies import remedy
 from tidemill.windows.rules import (
     COLUMNS,
     CUTOFF,
@@ -52,6 +53,11 @@ class WindowView:
     @property
     def current(self) -> bool:
         return self.window.observed is not None and self.window.observed == self.window.desired
+
+    @property
+    def remedy(self) -> str | None:
+        """What would end the wait: a command or a key. None: it waits for nothing."""
+        return remedy(self.reason, self.window.key) if self.reason is not None else None
 
 
 @dataclass(frozen=True, slots=True)
