@@ -102,7 +102,7 @@ def router(readers: Readers) -> APIRouter:
             _ANSWER,
             maybe=[key for key in _ANSWER if key not in ("stream", "engine")],
         ),
-        **responses(404),
+        **responses(404, strict=True),
     }
     found: dict[int | str, dict[str, Any]] = {
         200: shown(
@@ -110,7 +110,7 @@ def router(readers: Readers) -> APIRouter:
             _FOUND,
             maybe=[key for key in _FOUND if key != "stream"],
         ),
-        **responses(404),
+        **responses(404, strict=True),
     }
     posted = responses(408, 413, 415)
     routes.add_api_route(

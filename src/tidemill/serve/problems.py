@@ -69,7 +69,7 @@ _HINTS: Final = {
     408: "send the same again, without pauses; gateway.requests.timeout says how long one may be",
     431: "send fewer or shorter headers",
 }
-_WAIT: Final = {"busy": 1.0, "storage": 5.0}  # seconds until it is worth another try
+_WAIT: Final = {"busy": 1.0, "storage": 5.0, "incomplete": 5.0}  # seconds until it is worth another try
 _PRIVATE: Final = frozenset({"busy", "storage"})  # where they happened is the operator's to know
 
 
@@ -192,6 +192,12 @@ def _unexpected(request: Request, error: Exception) -> Response:
     return _internal(request.url.path)
 
 
+_INCOMPLETE: Final = (
+    "incomplete",
+    "the answer is not complete. Pending: 2 slices have landed (1,310 bytes) and are not accepted yet",
+    "The next round accepts them: `tidemill run --once`",
+    Retry.LATER,
+)
 _EXAMPLES: Final[Mapping[int, tuple[str, str, str, Retry]]] = {
     400: ("input", "line 1, column 9: not JSON", "send one JSON object, an array, or NDJSON", Retry.NEVER),
     401: ("unauthorized", "the token is not known", "make one with `tidemill token create`", Retry.NEVER),
@@ -231,11 +237,13 @@ SCHEMA: Final[dict[str, object]] = {
 }
 
 
-def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For the declaration of a route: the problems that it may tell of, each with an example."""
+def responses(*statuses: int, strict: bool = False) -> dict[int | str, dict[str, Any]]:
+    """For the declaration of a route: the problems that it may tell of, each with an example. `strict`: an
+    answer may be refused that is not complete."""
     found: dict[int | str, dict[str, Any]] = {}
-    for status in statuses:
-        code, detail, hint, retry = _EXAMPLES[status]
+    examples = {**_EXAMPLES, **({409: _INCOMPLETE} if strict else {})}
+    for status in (*statuses, *((409,) if strict else ())):
+        code, detail, hint, retry = examples[status]
         example = document(status, code, detail, "/v1/streams/requests/events", hint=hint, retry=retry)
         found[status] = {
             "description": _TITLES[code],
