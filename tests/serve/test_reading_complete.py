@@ -123,3 +123,20 @@ def test_clients_say_whose_events_and_how_strictly(shared):
             with pytest.raises(ClientError, match="1 slice has landed") as caught:
                 ask()
             assert (caught.value.status, caught.value.code) == (409, "incomplete")
+
+
+def test_no_route_ignores_a_parameter_that_it_does_not_have(shared):
+    """`tennant=acme` would be answered for somebody else."""
+    filled = {"stream": "shared", "slice_id": "0" * 64, "start": "2026-01-05T10:00:00Z", "ingestion": "i"}
+    walked = 0
+    for path, item in shared.http.get("/openapi.json").json()["paths"].items():
+        for method, operation in item.items():
+            known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+            headers = {"content-type": "application/json"} if method == "post" else {}
+            answer = shared.http.request(
+                method, path.format(**filled), params={"tennant": "acme"}, headers=headers
+            )
+            assert (answer.status_code, answer.json()["where"]) == (400, "tennant"), (path, answer.text)
+            assert all(name in answer.json()["hint"] for name in known)
+            walked += 1
+    assert walked > 20

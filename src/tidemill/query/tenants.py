@@ -6,11 +6,11 @@ It looks at the statistics of tables; a part is opened only when they can not te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tidemill.lake.stats import STRING_LIMIT
+from tidemill.model.choices import closest
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.levels import LEVELS
 
@@ -116,8 +116,8 @@ def _read(path: str) -> frozenset[str]:
 
 
 def _unknown(stream: str, tenant: str, known: Sequence[str]) -> NotFoundError:
-    near = get_close_matches(tenant, known, n=1, cutoff=0.5)
-    guess = f"did you mean {near[0]}? " if near else ""
+    near = closest(tenant, known)
+    guess = f"did you mean {near}? " if near is not None else ""
     return NotFoundError(
         f"stream {stream!r} has no events of a tenant {tenant[:100]!r}", hint=f"{guess}{_listed(known)}"
     )

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
+from starlette.routing import compile_path
 
+from tidemill.model.choices import choices
 from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND
 
@@ -31,6 +33,40 @@ def parameters(request: Request) -> Mapping[str, str]:
         return dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=100))
     except ValueError:
         raise InputError("the query of the address can not be read", hint="NAME=VALUE&NAME=VALUE") from None
+
+
+def check_parameters(request: Request) -> None:
+    """InputError when the address has a parameter that its route, by the OpenAPI document, does not have."""
+    if not request.scope["query_string"]:
+        return
+    known = _known_parameters(request)
+    for name in parameters(request):
+        if name not in known:
+            raise InputError(
+                f"there is no parameter {name[:40]!r} here",
+                where=name[:40],
+                hint=choices(name[:40], sorted(known), "parameters"),
+            )
+
+
+def _known_parameters(request: Request) -> frozenset[str]:
+    state = request.app.state
+    if not hasattr(state, "parameters"):
+        state.parameters = [
+            (compile_path(path)[0], method.upper(), _query_names(operation))
+            for path, item in request.app.openapi()["paths"].items()
+            for method, operation in item.items()
+        ]
+    asked: list[frozenset[str]] = [
+        names
+        for pattern, method, names in state.parameters
+        if method == request.method and pattern.match(request.url.path)
+    ]
+    return frozenset().union(*asked)
+
+
+def _query_names(operation: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(one["name"] for one in operation.get("parameters", ()) if one["in"] == "query")
 
 
 def switch(given: Mapping[str, str], name: str, *, default: bool) -> bool:

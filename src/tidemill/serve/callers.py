@@ -14,6 +14,7 @@ from starlette.requests import Request
 from tidemill.access.tokens import LOCAL, Principal, Scope
 from tidemill.config.gateway import is_loopback
 from tidemill.model.errors import AuthError, ForbiddenError
+from tidemill.serve.asked import check_parameters
 
 if TYPE_CHECKING:
     from tidemill.serve.service import Service
@@ -47,6 +48,7 @@ def admitted(request: Request, *scopes: Scope) -> Principal:
             hint=f"make one with `tidemill token create --scope {scopes[0].value}`",
         )
     service.rates.admit(who, 1, now)
+    check_parameters(request)
     return who
 
 

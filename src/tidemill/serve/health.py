@@ -20,6 +20,7 @@ from starlette.responses import Response
 from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.gateway import Pressure
 from tidemill.model.time import SECOND
+from tidemill.serve.asked import check_parameters
 from tidemill.serve.callers import service_of
 from tidemill.serve.problems import document, responses, told
 
@@ -60,11 +61,13 @@ def _shown(example: Mapping[str, str], description: str) -> dict[int | str, dict
     return {200: {"description": description, "content": content}}
 
 
-async def _healthz() -> Response:
+async def _healthz(request: Request) -> Response:
+    check_parameters(request)
     return Response(_OK, media_type="application/json")
 
 
 async def _readyz(request: Request) -> Response:
+    check_parameters(request)
     failing = await run_in_threadpool(_failing, service_of(request))
     if not failing:
         return Response(
