@@ -136,7 +136,10 @@ def test_no_route_ignores_a_parameter_that_it_does_not_have(shared):
             answer = shared.http.request(
                 method, path.format(**filled), params={"tennant": "acme"}, headers=headers
             )
-            assert (answer.status_code, answer.json()["where"]) == (400, "tennant"), (path, answer.text)
-            assert all(name in answer.json()["hint"] for name in known)
+            assert answer.status_code == 400, (path, answer.text)
+            assert "there is no parameter 'tennant' here" in answer.text
+            if "otlp" not in path:  # its errors have a shape of their own
+                assert answer.json()["where"] == "tennant"
+                assert all(name in answer.json()["hint"] for name in known)
             walked += 1
     assert walked > 20
