@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tidemill.asking import outdated
 from tidemill.ingest.declarations import Declaration
-from tidemill.mill import Mill
+from tidemill.mill import Mill, recover
 from tidemill.model.errors import IncompleteError, Retry
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.time import (
@@ -21,6 +22,7 @@ from tidemill.model.time import (
     SECOND,
     Interval,
     format_instant,
+    from_datetime,
     parse_instant,
 )
 from tidemill.query import Answer, Completeness, Outdated
@@ -243,3 +245,149 @@ def test_rows_are_outdated_by_what_was_declared_when_raw_went():
     assert available.not_built({"hits": frozenset(), "new": frozenset()}) == found["new"][1]
     assert outdated(log, {"hits": other})["hits"][0] == Outdated(MAX_INSTANT, None, sealed=False)
     assert outdated([], {"hits": wide}) == {}
+
+
+# -- expired
+
+
+def counted(now: int, ages: Sequence[int], since: int) -> int:
+    """How many of the visits so long ago lie in the last `since`: the plain answer."""
+    return sum(now - since <= (now - age) // SECOND * SECOND < now for age in ages)
+
+
+LONG_AGO = [n * DAY + n * 37 * MINUTE for n in range(1, 82)]
+
+
+def test_a_level_that_expired_is_read_from_a_coarser_one(shop):
+    """`rollups: {5s: 7d}` answered 40 where 81 is right."""
+    shop.declare(retention="rollups: {5s: 7d}")
+    shop.land(*LONG_AGO)
+    shop.round()
+    answer = shop.ask(f"{COUNT} SINCE 90d", strict=True)
+    assert answer.table.to_pylist() == [{"count": counted(NOON, LONG_AGO, 90 * DAY)}]
+    assert counted(NOON, LONG_AGO, 90 * DAY) == 81
+    assert answer.completeness.missing == ()
+
+
+def test_what_no_level_has_is_missing_and_never_zero(shop):
+    shop.declare(retention="raw: 7d, rollups: {5s: 7d, 1m: 7d, 1h: 7d, 1d: 30d, 7d: 30d}")
+    shop.land(*LONG_AGO)
+    shop.round()
+    text = f"{COUNT} BETWEEN 2024-01-01 AND 2024-03-15 INTERVAL 1d"
+    gone = parse_instant("2024-01-01T00:00:00Z")
+    for fill in ("zero", "null"):
+        answer = shop.ask(f"{text} FILL {fill}")
+        (missing,) = answer.completeness.missing
+        assert (missing.why, missing.span.start) == ("expired", gone)
+        assert missing.remedy
+        for row in answer.table.to_pylist():
+            day = from_datetime(row["bucket"])
+            true = sum(day <= (NOON - age) // SECOND * SECOND < day + DAY for age in LONG_AGO)
+            assert row["count"] == (
+                None if day < missing.span.end else true or (0 if fill == "zero" else None)
+            )
+    assert shop.ask(f"{COUNT} BETWEEN 2024-01-01 AND 2024-01-08").table.to_pylist() == [{"count": None}]
+    with pytest.raises(IncompleteError, match="Missing 2024-01-01T00:00:00Z to "):
+        shop.ask(text, strict=True)
+
+
+def test_states_are_told_after_their_finest_level_expired(shop):
+    metrics = "pages: {kind: state, object: id, state: page}"
+    shop.declare(metrics, retention="rollups: {5s: 7d, 1m: 7d}")
+    shop.land(80 * DAY, 79 * DAY, 60 * DAY, 40 * DAY, 39 * DAY)
+    shop.round()
+    for text in (
+        "SELECT states FROM visits.pages GROUP BY state",
+        "SELECT states FROM visits.pages SINCE 10d GROUP BY state",
+    ):
+        answer = shop.ask(text)
+        assert answer.table.to_pylist() == [{"state": "a", "states": 5}]
+        assert answer.completeness.missing == ()
+
+
+# -- declared or changed since the last round
+
+
+def test_a_metric_that_no_round_has_built_is_not_zero(shop):
+    shop.land(HOUR, 2 * HOUR)
+    shop.round()
+    shop.declare(f"{VISITS}, new: {{kind: counter}}")
+    for text, row in (
+        ("SELECT count FROM visits.new", {"count": None}),
+        ("SELECT count FROM visits.new SINCE 3h", {"count": None}),
+    ):
+        answer = shop.ask(text)
+        assert answer.table.to_pylist() == [row]
+        (missing,) = answer.completeness.missing
+        assert (missing.why, missing.remedy) == (
+            "not_built",
+            "The next round builds it: `tidemill run --once`",
+        )
+        assert missing.detail == "new was declared or changed since the last round and is not built yet"
+        assert not answer.completeness.complete
+    filled = shop.ask("SELECT count FROM visits.new SINCE 3h INTERVAL 1h FILL zero")
+    assert {row["count"] for row in filled.table.to_pylist()} == {None}
+    assert shop.ask(strict=True).table.to_pylist() == [{"count": 2}]  # the others are as they were
+    shop.round()
+    assert shop.ask("SELECT count FROM visits.new", strict=True).table.to_pylist() == [{"count": 2}]
+
+
+def test_a_metric_that_changed_is_not_answered_by_what_it_was(shop):
+    shop.land(HOUR, 2 * HOUR, page="a")
+    shop.land(HOUR, page="b", name="w")
+    shop.round()
+    shop.declare("visits: {kind: counter, dimensions: [page], filter: \"page = 'b'\"}")
+    changed = shop.ask()
+    assert (changed.table.to_pylist(), changed.completeness.missing[0].why) == (
+        [{"count": None}],
+        "not_built",
+    )
+    shop.round()
+    assert shop.ask(strict=True).table.to_pylist() == [{"count": 1}]
+
+
+def test_a_new_dimension_is_missing_only_where_it_is_named(shop):
+    shop.land(HOUR, 2 * HOUR, country="fr")
+    shop.round()
+    shop.declare("visits: {kind: counter, dimensions: [page, country], measures: [ms]}")
+    assert shop.ask(strict=True).table.to_pylist() == [{"count": 2}]
+    for text in (
+        f"{COUNT} GROUP BY country",
+        f'{COUNT} WHERE country = "fr"',
+        "SELECT sum(ms) FROM visits.visits",
+    ):
+        assert [one.why for one in shop.ask(text).completeness.missing] == ["not_built"], text
+    shop.round()
+    answer = shop.ask(f"{COUNT} GROUP BY country", strict=True)
+    assert answer.table.to_pylist() == [{"country": "fr", "count": 2}]
+
+
+def test_over_sealed_time_a_new_metric_counts_from_the_seal_on(shop):
+    shop.declare(retention="raw: 7d")
+    ages = [30 * DAY, 20 * DAY, 2 * DAY, DAY]
+    shop.land(*ages)
+    shop.round()
+    shop.declare(f"{VISITS}, new: {{kind: counter}}", retention="raw: 7d")
+    shop.clock.advance(HOUR)
+    shop.round()
+    seal = parse_instant("2024-03-08T00:00:00Z")
+    recent = shop.ask("SELECT count FROM visits.new BETWEEN 2024-03-08 AND 2024-03-16", strict=True)
+    assert recent.table.to_pylist() == [{"count": 2}]
+    whole = shop.ask("SELECT count FROM visits.new BETWEEN 2024-02-01 AND 2024-03-16 INTERVAL 1d FILL zero")
+    (missing,) = whole.completeness.missing
+    assert (missing.why, missing.span) == ("not_built", Interval(parse_instant("2024-02-01T00:00:00Z"), seal))
+    assert missing.detail == "new counts from 2024-03-08T00:00:00Z on, as it is declared now"
+    assert missing.remedy.startswith("Nothing can be done")
+    for row in whole.table.to_pylist():
+        day = from_datetime(row["bucket"])
+        true = sum(day <= (NOON - age) // SECOND * SECOND < day + DAY for age in ages)
+        assert row["count"] == (None if day < seal else true)
+    total = shop.ask("SELECT count FROM visits.new BETWEEN 2024-02-01 AND 2024-03-16")
+    assert total.table.to_pylist() == [{"count": None}]
+    every = shop.ask("SELECT count FROM visits.new")  # of all there is
+    assert (every.table.to_pylist(), len(every.completeness.missing)) == ([{"count": 2}], 1)
+    old = shop.ask(f"{COUNT} BETWEEN 2024-02-01 AND 2024-03-16", strict=True)
+    assert old.table.to_pylist() == [{"count": 4}]  # declared as ever: all of it counts
+    (shop.folder / "warehouse" / "state.db").unlink()
+    recover(shop.folder, clock=shop.clock)
+    assert shop.ask("SELECT count FROM visits.new BETWEEN 2024-02-01 AND 2024-03-16").completeness.missing

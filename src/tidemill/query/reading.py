@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tidemill.model.levels import BASE
-from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.query.cover import ALL_TIME, BEGINNING, RAW, Cover, ceil, cover, cover_cells, expired, joined
 from tidemill.query.coverage import Available, Missing, Outdated, not_built
 from tidemill.query.plan import Plan
@@ -54,7 +54,8 @@ def _read(plan: Plan, available: Available) -> Reading:
     read = plan.read or ALL_TIME
     body = _body(plan, read, available)
     if plan.states is None:
-        return Reading(body, lost=body.missing, gone=body.missing)
+        lost = () if _is_of_what_there_is(plan, body) else body.missing
+        return Reading(body, lost=lost, gone=body.missing)
     opening = cover(Interval(BEGINNING, read.start), available)
     if not opening.missing and not _before_the_end(plan, body):
         return Reading(body, opening, body.missing, body.missing, body.missing)
@@ -63,6 +64,12 @@ def _read(plan: Plan, available: Available) -> Reading:
     gone = (*opening.missing, *body.missing)
     unknown = Interval(gone[0].start, ALL_TIME.end)
     return Reading(body, opening, body.missing, (unknown,), tuple(joined(gone)))
+
+
+def _is_of_what_there_is(plan: Plan, body: Cover) -> bool:
+    """A total without a time clause is of all data that there is, if there is any time left to read."""
+    some = any(piece.span.start < MAX_INSTANT for piece in body.pieces)
+    return plan.span is None and not plan.is_bucketed and some
 
 
 def _body(plan: Plan, span: Interval, available: Available) -> Cover:
