@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -22,6 +22,7 @@ from tidemill.ingest.adopt import has_landings
 from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
+from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.looking import Looks
 from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.sync import storage_errors
@@ -555,12 +556,13 @@ class Mill:
         from tidemill.chains.reading import VectorDesk
 
         seal, count = self.expiries.seal, self.chains.was_read
-        return VectorDesk(self.project.streams, self.state, self.looks, seal, count)
+        pending = partial(is_judging_again, self.state)
+        return VectorDesk(self.project.streams, self.state, self.looks, seal, count, pending)
 
     def vectors(
         self, stream: str, ids: Sequence[str | int], at: str | int | None = None, *, tenant: str | None = None
     ) -> pa.Table:
-        """Vectors of a delta stream now, or at an instant: vector_id, exists, ts and values for each id."""
+        """A row for each id, now or at an instant: vector_id, exists, ts, values, overflow and pending."""
         until = None if at is None else given.instant(at)
         return self.vector_desk.vectors(self.project.stream(stream).name, ids, until, tenant)
 

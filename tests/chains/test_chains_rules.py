@@ -45,7 +45,7 @@ def test_tiered_merge_with_no_more_than_it_keeps_does_nothing_and_is_not_asked_f
     of = settings("tiered_merge", keep_recent=10, delta_threshold=1, time_threshold="1s")
     assert groups(pending(*range(count)), of) == [NONE] * count
     assert needs(pending(*range(count)), of, NOW) is None
-    assert needs(pending(*range(11)), of, NOW) is Reason.COUNT
+    assert needs(pending(*range(15)), of, NOW) is Reason.COUNT
 
 
 def test_full_merge_takes_all_and_leaves_a_lone_checkpoint_alone() -> None:
@@ -98,6 +98,33 @@ def test_each_reason_is_reached_and_the_gravest_is_told() -> None:
     assert needs(pending(NOW, NOW, NOW), of, NOW) is Reason.COUNT
     assert needs(pending(0, NOW, NOW, NOW, NOW, checkpoints=3), of, NOW) is Reason.LENGTH
     assert needs(pending(0, NOW, NOW, NOW, checkpoints=2), of, NOW) is None
+
+
+def test_a_chain_is_not_written_anew_for_every_delta_that_comes() -> None:
+    """One delta every 30 s: those that are merged are several at a time, and no more than half as many as are
+    kept wait for that."""
+    of = settings("tiered_merge", keep_recent=10, time_threshold="1m")
+    ts: list[int] = []
+    merged: list[int] = []
+    for step in range(60):
+        now = NOW + step * 30 * SECOND
+        ts.append(now)
+        if needs(pending(*ts), of, now) is not None:
+            count = sum(group != NONE for group in groups(pending(*ts), of, now))
+            merged.append(count)
+            del ts[:count]
+        assert len(ts) <= 15
+    assert merged == [5] * 10
+
+
+def test_few_deltas_are_merged_where_none_of_the_chain_stays() -> None:
+    of = settings("adaptive", keep_recent=10, time_threshold="1m")
+    few = [NOW - MINUTE, NOW]
+    assert needs(pending(*few, reads=HOT), of, NOW) is Reason.AGE
+    assert needs(pending(*few), of, NOW) is None
+    many = settings("tiered_merge", keep_recent=200, delta_threshold=100)
+    assert needs(pending(*range(201)), many, 201) is None
+    assert needs(pending(*range(300)), many, 300) is Reason.COUNT
 
 
 def test_the_age_of_a_checkpoint_does_not_count() -> None:

@@ -185,8 +185,30 @@ def test_a_retracted_slice_is_as_if_it_had_never_come(bench: Bench) -> None:
     bench.oracle.deltas = [delta for delta in bench.oracle.deltas if delta not in wrong]
     now = bench.mill.vectors("moves", ["v"])  # the slice behind it is judged again, and counts once it is
     assert now.column("values").to_pylist() == [[1, 2, 3]]
+    assert now.column("pending").to_pylist() == [True]
     bench.tick()
     bench.check(["v"], bench.instants())
+    assert bench.mill.vectors("moves", ["v"]).column("pending").to_pylist() == [False]
+
+
+def test_until_slices_are_decided_again_a_vector_is_pending_and_not_gone(bench: Bench) -> None:
+    slice_id = bench.tick(bench.delta("other", 1, Op.REPLACE, 1, 2, 3))
+    bench.tick(bench.delta("v", 2, Op.REPLACE, 4, 5, 6))
+    bench.mill.retract(bench.mill.plan_retraction(slice_id, "wrong"))
+    (row,) = bench.mill.vectors("moves", ["v"]).to_pylist()
+    assert (row["exists"], row["values"], row["pending"]) == (None, None, True)
+    bench.tick()
+    (row,) = bench.mill.vectors("moves", ["v"]).to_pylist()
+    assert (row["exists"], row["values"], row["pending"]) == (True, [4, 5, 6], False)
+
+
+def test_a_vector_that_is_not_finite_any_more_says_so(bench: Bench) -> None:
+    bench.tick(bench.delta("v", 1, Op.REPLACE, 1e308, 2, 3), bench.delta("w", 1, Op.REPLACE, 1, 2, 3))
+    bench.tick(bench.delta("v", 2, Op.SCALE, 1e308))
+    found = bench.mill.vectors("moves", ["v", "w", "nobody"])
+    assert found.column("overflow").to_pylist() == [True, False, False]
+    before = bench.mill.vectors("moves", ["v"], BEGIN + SECOND)
+    assert before.column("overflow").to_pylist() == [False]
 
 
 def test_rows_come_in_the_order_asked_for_and_as_often(bench: Bench) -> None:
@@ -198,6 +220,8 @@ def test_rows_come_in_the_order_asked_for_and_as_often(bench: Bench) -> None:
             "exists": pa.bool_(),
             "ts": pa.timestamp("us", tz="UTC"),
             "values": pa.list_(pa.float64(), 3),
+            "overflow": pa.bool_(),
+            "pending": pa.bool_(),
         }
     )
     assert found.column("exists").to_pylist() == [True, False, True, True]

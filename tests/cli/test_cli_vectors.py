@@ -61,6 +61,8 @@ def test_a_vector_now_and_at_an_instant(moves):
         "exists": True,
         "ts": "2024-01-15T10:00:04Z",
         "values": [1.0, 4.0, 3.0],
+        "overflow": False,
+        "pending": False,
     }
     then = moves("vector", "moves", "v", "--at", "2024-01-15T10:00:01.5Z", "--output", "json").json
     assert (then["at"], then["ts"], then["values"]) == (

@@ -211,3 +211,16 @@ def test_raw_of_deltas_does_not_expire() -> None:
 def test_what_the_strategy_uses_is_not_warned_about() -> None:
     for compaction in ("strategy: adaptive, keep_recent: 4", "strategy: time_boundary, interval: 10s"):
         assert load(changed(("keep_recent: 4", compaction))).warnings == ()
+
+
+def test_a_dimension_that_no_record_has_room_for_is_refused() -> None:
+    text = DELTAS.replace("dimension: 3", "dimension: 1000")
+    with pytest.raises(ConfigError) as caught:
+        load(text.replace("version: 1", "version: 1\nlimits: {record_bytes: 1000}"))
+    assert "streams.points.vector.dimension: a delta of all 1000 components has 2000 bytes" in str(
+        caught.value
+    )
+    assert "make limits.record_bytes larger than its 1000" in caught.value.hint
+    (warning,) = load(text.replace("version: 1", "version: 1\nlimits: {record_bytes: 20000}")).warnings
+    assert "a delta of all 1000 components can have 25000 bytes" in warning
+    assert load(text).warnings == ()

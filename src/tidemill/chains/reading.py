@@ -54,7 +54,8 @@ class Look:
 
 class VectorDesk:
     """Answers about vectors, for any number of threads. `seal` says before which instant raw of a stream is
-    gone; `count` hears of every read."""
+    gone; `count` hears of every read; `is_pending` says whether slices of a stream are being decided again,
+    after a retraction: what they bring is not known until they are."""
 
     def __init__(
         self,
@@ -63,12 +64,14 @@ class VectorDesk:
         looks: Looks,
         seal: Callable[[str], int | None],
         count: Count = lambda _stream, _tenant, _ids: None,
+        is_pending: Callable[[str], bool] = lambda _stream: False,
     ) -> None:
         self._streams = streams
         self._state = state
         self._looks = looks
         self._seal = seal
         self._count = count
+        self._is_pending = is_pending
         self.parts = ChainParts()
         self._guard = threading.Lock()
         self._accepted: dict[str, tuple[object, Sequence[SliceEntry]]] = {}
@@ -76,8 +79,10 @@ class VectorDesk:
     def vectors(
         self, stream: str, ids: Sequence[str | int], at: int | None = None, tenant: str | None = None
     ) -> pa.Table:
-        """A row for each id, in the order asked for: whether the vector is there, when it last changed, and
-        its components; at an instant, or now."""
+        """A row for each id, in the order asked for: whether the vector is there, when it last changed, its
+        components, and whether one of them is no finite number any more (`overflow`); at an instant, or now.
+        `pending`: slices are being decided again, and it may change; `exists` is null where that decides it.
+        """
         vector = vector_of(self._streams[stream])
         if len(ids) * vector.dimension > MOST_COMPONENTS:
             raise InputError(
@@ -85,12 +90,13 @@ class VectorDesk:
                 hint=f"ask for at most {MOST_COMPONENTS // vector.dimension} at a time",
             )
         asked = [str(name) for name in ids]
+        pending = self._is_pending(stream)  # before the look: what is decided meanwhile may not be in it
         look = self.look(stream)
         whose = self.tenant_of(stream, look, tenant)
         names = list(dict.fromkeys(asked))
         self._count(stream, whose, names)
         found = self._answered(stream, vector, look, whose, names, at)
-        return found.table(pa.array(asked, pa.string()), vector.dimension)
+        return found.table(pa.array(asked, pa.string()), vector.dimension, pending=pending)
 
     def _answered(
         self, stream: str, vector: Vector, look: Look, tenant: str, names: Sequence[str], at: int | None
@@ -278,7 +284,7 @@ class _Answers:
         place = pc.index_in(pa.array(list(names), pa.string()), self._names).to_numpy(zero_copy_only=False)
         self._exists[place] = self._known[place] = False
 
-    def table(self, asked: pa.Array, dimension: int) -> pa.Table:
+    def table(self, asked: pa.Array, dimension: int, *, pending: bool) -> pa.Table:
         place = pc.index_in(asked, self._names).to_numpy(zero_copy_only=False)
         if not np.array_equal(place, np.arange(len(self._names))):
             matrix, exists = self._matrix[place], self._exists[place]
@@ -287,4 +293,14 @@ class _Answers:
         flat = pa.array(matrix.reshape(-1))
         values = pa.FixedSizeListArray.from_arrays(flat, dimension, mask=pa.array(~exists))
         ts = pa.array(self._ts[place], mask=~self._known[place]).cast(INSTANT)
-        return pa.table({"vector_id": asked, "exists": pa.array(exists), "ts": ts, "values": values})
+        overflow = exists & ~np.isfinite(matrix).all(axis=1)
+        return pa.table(
+            {
+                "vector_id": asked,
+                "exists": pa.array(exists, mask=~exists if pending else None),
+                "ts": ts,
+                "values": values,
+                "overflow": pa.array(overflow),
+                "pending": pa.array(np.full(len(asked), pending)),
+            }
+        )

@@ -26,6 +26,7 @@ from tidemill.config.vectors import Compaction
 from tidemill.records.arrays import Ints, Mask
 
 HOT: Final = 1000  # steps that reads had to do
+KEEPS_RECENT: Final = ("tiered_merge", "adaptive")
 
 
 class Reason(StrEnum):
@@ -88,15 +89,24 @@ def needs(chain: ChainFacts, settings: Compaction, now: int) -> Reason | None:
 
 def needed(chains: Chains, settings: Compaction, now: int, reads: Ints) -> Ints:
     """For each chain the place of its reason in REASONS, or NONE. A chain that nothing would come of is never
-    named, so what is not asked for is not asked for again until something changes."""
+    named, so what is not asked for is not asked for again until something changes. Nor is one named for its
+    age or count of which only a few deltas would be merged while others stay: else a chain that keeps its
+    recent ones would be written anew for every single delta that comes."""
     found = np.full(len(chains), NONE, np.int64)
     pending = chains.count(chains.pending)
     oldest = _oldest_pending(chains)
-    found[(pending > 0) & (oldest <= now - settings.time_threshold)] = REASONS.index(Reason.AGE)
-    found[pending >= settings.delta_threshold] = REASONS.index(Reason.COUNT)
+    merged = chains.count((merges(chains, settings, now, reads) != NONE) & chains.pending)
+    worth = (merged == pending) | (merged >= worth_merging(settings))
+    found[worth & (pending > 0) & (oldest <= now - settings.time_threshold)] = REASONS.index(Reason.AGE)
+    found[worth & (pending >= settings.delta_threshold)] = REASONS.index(Reason.COUNT)
     found[np.diff(chains.starts) > settings.max_chain_length] = REASONS.index(Reason.LENGTH)
-    found[chains.count(merges(chains, settings, now, reads) != NONE) == 0] = NONE
+    found[merged == 0] = NONE
     return found
+
+
+def worth_merging(settings: Compaction) -> int:
+    """How many deltas have to be merged at least, where others of the chain stay: half as many as those."""
+    return max(1, -(-settings.keep_recent // 2)) if settings.strategy in KEEPS_RECENT else 1
 
 
 def merges(chains: Chains, settings: Compaction, now: int, reads: Ints, wanted: Mask | None = None) -> Ints:

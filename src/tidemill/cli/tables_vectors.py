@@ -27,11 +27,15 @@ SHOWN: Final = 8  # components
 def vector_table(said: Plain) -> Table:
     values = said["values"]
     there = "not there" if values is None else "there"
+    if said["pending"]:
+        there = "pending: slices are decided again by the next round" + ("" if values is None else "; there")
     pairs = [
         ("at", Text(str(said["at"] or "now"))),
         ("vector", Text(there, style="yellow" if values is None else "green")),
         ("last change", Text(str(said["ts"] or "none ever"))),
     ]
+    if said["overflow"]:
+        pairs.append(("overflow", Text("a component is no finite number any more", style="red")))
     if isinstance(values, list):
         rest = f", … of {len(values)}" if len(values) > SHOWN else ""
         pairs.append(("values", Text(", ".join(map(repr, values[:SHOWN])) + rest)))

@@ -21,6 +21,8 @@ _TYPES: Final[Mapping[str, tuple[FieldType, ...]]] = {
     "indices": ("array", "any"),
 }
 _KEEPS_RECENT: Final = ("tiered_merge", "adaptive")
+LEAST_BYTES: Final = 2  # of a component in JSON: a digit and a comma
+MOST_BYTES: Final = 25  # with all the digits that a double may have
 
 
 def check_vectors(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
@@ -61,6 +63,28 @@ def _columns(stream: Stream, columns: Columns) -> Iterator[Finding]:
             yield Finding(path, message, "name a column for each of them")
 
 
+def check_dimension(stream: Stream, record_bytes: int) -> Iterator[Finding]:
+    """That a delta of a whole vector can be a record."""
+    if stream.vector is not None and stream.vector.dimension * LEAST_BYTES > record_bytes:
+        size = f"{stream.vector.dimension * LEAST_BYTES} bytes at least"
+        message = (
+            f"a delta of all {stream.vector.dimension} components has {size}: it is too large"
+        )
+        hint = f"make limits.record_bytes larger than its {record_bytes}, or the dimension smaller"
+        yield Finding(("vector", "dimension"), message, hint)
+
+
+def large_dimension(stream: Stream, record_bytes: int) -> Iterator[Finding]:
+    """That it still is one when its components are spelled with all their digits."""
+    if stream.vector is None or stream.vector.dimension * LEAST_BYTES > record_bytes:
+        return
+    size = stream.vector.dimension * MOST_BYTES
+    if size > record_bytes:
+        message = f"a delta of all {stream.vector.dimension} components can have {size} bytes"
+        hint = f"above limits.record_bytes, {record_bytes}, it is refused as too large: make that larger"
+        yield Finding(("vector", "dimension"), message, hint)
+
+
 def unused_vectors(stream: Stream) -> Iterator[Finding]:
     """What is declared and has no effect."""
     if stream.kind == "delta" and stream.retention.raw is not None:
@@ -75,4 +99,4 @@ def unused_vectors(stream: Stream) -> Iterator[Finding]:
         yield Finding(("compaction", "interval"), message, "use strategy: time_boundary, or leave it out")
 
 
-__all__ = ["check_vectors", "unused_vectors"]
+__all__ = ["check_dimension", "check_vectors", "large_dimension", "unused_vectors"]

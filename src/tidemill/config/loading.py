@@ -15,6 +15,7 @@ from pathlib import Path as FilePath
 from typing import Final
 
 from tidemill.config.checks import check_sizes, check_stream, unused
+from tidemill.config.checks_vectors import check_dimension, large_dimension
 from tidemill.config.document import parse_document
 from tidemill.config.gateway import Gateway
 from tidemill.config.messages import MessageTime
@@ -70,6 +71,11 @@ def parse_project(
     if settings is not None:
         for finding in check_sizes(settings.engine, settings.limits):
             document.report(finding.path, finding.message, finding.hint)
+        for name, stream in streams.items():
+            for finding in check_dimension(stream, settings.limits.record_bytes):
+                document.report(("streams", name, *finding.path), finding.message, finding.hint)
+            for finding in large_dimension(stream, settings.limits.record_bytes):
+                document.warn(("streams", name, *finding.path), finding.message, finding.hint)
         for finding in unusable_plugins(settings.gateway, streams, plugins):
             document.report(finding.path, finding.message, finding.hint)
     if document.problems or settings is None:

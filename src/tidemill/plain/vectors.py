@@ -30,6 +30,8 @@ def vector(stream: str, found: pa.Table, at: int | None) -> Plain:
         "exists": row["exists"],
         "ts": None if row["ts"] is None else format_instant(from_datetime(row["ts"])),
         "values": row["values"],
+        "overflow": row["overflow"],
+        "pending": row["pending"],
     }
 
 
