@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.serve.reading_playing import PROJECT
@@ -127,14 +128,13 @@ def test_clients_say_whose_events_and_how_strictly(shared):
 
 def test_no_route_ignores_a_parameter_that_it_does_not_have(shared):
     """`tennant=acme` would be answered for somebody else."""
-    filled = {"stream": "shared", "slice_id": "0" * 64, "start": "2026-01-05T10:00:00Z", "ingestion": "i"}
     walked = 0
     for path, item in shared.http.get("/openapi.json").json()["paths"].items():
         for method, operation in item.items():
             known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
             headers = {"content-type": "application/json"} if method == "post" else {}
             answer = shared.http.request(
-                method, path.format(**filled), params={"tennant": "acme"}, headers=headers
+                method, re.sub(r"\{\w+\}", "shared", path), params={"tennant": "acme"}, headers=headers
             )
             assert answer.status_code == 400, (path, answer.text)
             assert "there is no parameter 'tennant' here" in answer.text
