@@ -16,7 +16,16 @@ from tidemill.query.coverage import Available
 BASE = parse_instant("2024-01-01T10:00:00Z")
 SPAN = "BETWEEN 2024-01-01T10:00:03Z AND 2024-01-01T11:30:00Z"
 WHOLE = "BETWEEN 2024-01-01T10:05:00Z AND 2024-01-01T11:00:00Z"
+ODD = "BETWEEN 2024-01-01T09:59:58.000001Z AND 2024-01-01T11:32:01.5Z"  # no bucket fits either end
 QUERIES = [
+    f"SELECT count, sum(latency), rate FROM plant.made {ODD} GROUP BY region",
+    f"SELECT count, min(latency), rate FROM plant.made {ODD} INTERVAL 7m GROUP BY region, tenant FILL zero",
+    f"SELECT first, last, avg FROM plant.heat {ODD} INTERVAL 1h GROUP BY region",
+    f"SELECT p50, p99, count FROM plant.delay {ODD} INTERVAL 20m WHERE line > 0",
+    f"SELECT p25 FROM plant.warmth {ODD}",
+    f"SELECT states FROM plant.orders {ODD} GROUP BY state",
+    f"SELECT states, transitions FROM plant.orders {ODD} INTERVAL 30m GROUP BY region",
+    f"SELECT ratio FROM plant.direct {ODD} INTERVAL 1h",
     "SELECT count FROM plant.made",
     "SELECT count, sum(latency), min(latency), max(latency), avg(latency) FROM plant.made",
     f"SELECT count, rate FROM plant.made {WHOLE}",
