@@ -5,9 +5,10 @@ Looks only: nothing here writes to the warehouse or the state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidemill.faults import fault_of
 from tidemill.ingest.declarations import Declaration
 from tidemill.ingest.expiries import RAW
 from tidemill.ingest.retractions import RetractionLog
@@ -88,7 +89,13 @@ def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> 
     """What an answer about `span` (None: all time) has to say of the stream."""
     under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state)
     act = under_way.act if under_way is not None else None
-    return arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
+    found = arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
+    fault = fault_of(mill.state, stream) if found.pending else None
+    if fault is None:
+        return found
+    remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {fault.message}"
+    pending = (replace(one, remedy=f"{remedy} ({fault.hint})") for one in found.pending)
+    return replace(found, pending=tuple(pending))
 
 
 def available(mill: Mill, stream: str) -> Available:
@@ -127,5 +134,5 @@ def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:
         return whose.tenant
     declared = mill.project.stream(stream).tenant.value
     found = (mill.snapshot(table, stream) for table in ("rollups", "raw"))
-    tables = [snapshot for snapshot in found if snapshot is not None]
+    tables = (snapshot for snapshot in found if snapshot is not None)
     return tenant_for(stream, whose.tenant, declared, tables, all_tenants=whose.all_tenants)

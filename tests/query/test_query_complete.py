@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tidemill.asking import outdated
+from tidemill.faults import Round
 from tidemill.ingest.declarations import Declaration
 from tidemill.mill import Mill, recover
-from tidemill.model.errors import IncompleteError, Retry
+from tidemill.model.errors import IncompleteError, Retry, StorageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.time import (
     DAY,
@@ -391,3 +392,16 @@ def test_over_sealed_time_a_new_metric_counts_from_the_seal_on(shop):
     (shop.folder / "warehouse" / "state.db").unlink()
     recover(shop.folder, clock=shop.clock)
     assert shop.ask("SELECT count FROM visits.new BETWEEN 2024-02-01 AND 2024-03-16").completeness.missing
+
+
+def test_while_rounds_fail_no_round_is_promised(shop):
+    shop.land(HOUR)
+    shop.round()
+    shop.land(MINUTE, name="w")
+    with shop.open() as mill:
+        with Round(mill.state, NOON, {}).apart("visits"):
+            raise StorageError("raw is gone", hint="restore it")
+        (landed,) = mill.ask(COUNT).completeness.pending
+    assert landed.remedy == (
+        "The rounds of this stream fail, so nothing will change before that is mended: raw is gone (restore it)"
+    )

@@ -67,9 +67,7 @@ def check_dimension(stream: Stream, record_bytes: int) -> Iterator[Finding]:
     """That a delta of a whole vector can be a record."""
     if stream.vector is not None and stream.vector.dimension * LEAST_BYTES > record_bytes:
         size = f"{stream.vector.dimension * LEAST_BYTES} bytes at least"
-        message = (
-            f"a delta of all {stream.vector.dimension} components has {size}: it is too large"
-        )
+        message = f"a delta of all {stream.vector.dimension} components has {size}: it is too large"
         hint = f"make limits.record_bytes larger than its {record_bytes}, or the dimension smaller"
         yield Finding(("vector", "dimension"), message, hint)
 

@@ -5,7 +5,7 @@ It looks at the statistics of tables; a part is opened only when they can not te
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -27,12 +27,12 @@ def tenant_for(
     stream: str,
     tenant: str | None,
     declared: str | None,
-    tables: Sequence[Snapshot],
+    tables: Iterable[Snapshot],
     *,
     all_tenants: bool,
 ) -> str | None:
     """The tenant, None for all of them. `declared` is the one that all events of the stream are of, if it
-    says so; otherwise who names none means the only one there is."""
+    says so; otherwise who names none means the only one there is. No more `tables` are taken than needed."""
     if all_tenants:
         if tenant is not None:
             raise InputError(
@@ -41,14 +41,17 @@ def tenant_for(
             )
         return None
     if tenant is None:
-        return declared if declared is not None else _only_one(stream, tables)
-    if tenant == declared or _has(tables, tenant):
+        return declared if declared is not None else _only_one(stream, list(tables))
+    if tenant == declared:
         return tenant
-    if declared is None and not any(_parts(tables)):
+    seen = []
+    for table in tables:
+        if _has(table, tenant):
+            return tenant
+        seen.append(table)
+    if declared is None and not any(_parts(seen)):
         return tenant  # nothing is known yet, and the answer says so
-    raise _unknown(
-        stream, tenant, sorted({*tenants_of(tables), *([declared] if declared is not None else [])})
-    )
+    raise _unknown(stream, tenant, sorted(tenants_of(seen) | ({declared} if declared is not None else set())))
 
 
 def tenants_of(tables: Sequence[Snapshot]) -> frozenset[str]:
@@ -73,13 +76,12 @@ def _only_one(stream: str, tables: Sequence[Snapshot]) -> str | None:
     )
 
 
-def _has(tables: Sequence[Snapshot], tenant: str) -> bool:
-    near = [(table, part) for table in tables for part in _of(table) if part.may_hold(COLUMN, tenant, tenant)]
-    if len(tenant) < STRING_LIMIT and any(
-        tenant in (part.mins.get(COLUMN), part.maxs.get(COLUMN)) for _, part in near
-    ):
+def _has(table: Snapshot, tenant: str) -> bool:
+    near = [part for part in _of(table) if part.may_hold(COLUMN, tenant, tenant)]
+    ends = (end for part in near for end in (part.mins.get(COLUMN), part.maxs.get(COLUMN)))
+    if len(tenant) < STRING_LIMIT and any(tenant == end for end in ends):
         return True
-    return any(tenant in _names(table, part) for table, part in near)
+    return any(tenant in _names(table, part) for part in near)
 
 
 def _parts(tables: Sequence[Snapshot]) -> Iterator[Part]:
