@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.accept.catchup import catch_up
-from tidemill.accept.expired import expirable, expire_quarantine, expire_raw
+from tidemill.accept.expired import Expirable, expirable, expire_quarantine, expire_raw, rows_before
+from tidemill.accept.packing import split_parts
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
-from tidemill.lake.snapshot import Part
+from tidemill.lake.snapshot import Part, Snapshot
+from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import ROLLUPS
@@ -164,21 +166,31 @@ def _raw_step(mill: Mill, stream: Stream, keep: int, before: int) -> ExpiryStep:
     table = mill.existing("raw", stream.name)
     if table is None:
         return ExpiryStep(stream.name, RAW, keep, before)
-    wanted = _expirable(stream, table.snapshot().parts, before, mill)
-    if not wanted:
+    wanted = _expirable(stream, table.snapshot(), before)
+    if not wanted.whole and not wanted.straddling:
         return ExpiryStep(stream.name, RAW, keep, before)
     limit = min(_limits(mill, stream, before, table.version), key=lambda one: one[0], default=None)
     if limit is None or limit[0] >= before:
-        return _step(stream, RAW, keep, before, wanted)
+        return _gone(stream, keep, before, wanted, table)
     before = align(limit[0], DAY)
-    return _step(stream, RAW, keep, before, _expirable(stream, wanted, before, mill), limit[1])
+    return _gone(stream, keep, before, _expirable(stream, table.snapshot(), before), table, limit[1])
 
 
-def _expirable(stream: Stream, parts: Sequence[Part], before: int, mill: Mill) -> list[Part]:
+def _expirable(stream: Stream, raw: Snapshot, before: int) -> Expirable:
     late = any(spec.late is LatePolicy.NEXT_WINDOW for spec in stream.window_specs)
-    table = mill.existing("raw", stream.name)
-    assert table is not None, stream.name
-    return expirable(replace(table.snapshot(), parts=parts), before, counted_late=late)
+    return expirable(raw, before, counted_late=late)
+
+
+def _gone(
+    stream: Stream, keep: int, before: int, found: Expirable, table: Table, held_by: str | None = None
+) -> ExpiryStep:
+    """The step that lets these parts go, and of those that straddle the instant what lies before it."""
+    step = _step(stream, RAW, keep, before, found.whole, held_by)
+    for part in found.straddling:
+        rows = rows_before(table.snapshot(), part, before)
+        size = part.size * rows // part.rows
+        step = replace(step, files=step.files + 1, rows=step.rows + rows, bytes=step.bytes + size)
+    return step
 
 
 def _limits(mill: Mill, stream: Stream, before: int, raw: int) -> Iterator[tuple[int, str]]:
@@ -253,8 +265,11 @@ def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
         acceptor.quarantine.vacuum(keep, now)
         return
     acceptor.raw.refresh()
-    parts = _expirable(stream, acceptor.raw.snapshot().parts, step.before, mill)
-    expire_raw(acceptor, parts, step.before, now)
+    found = _expirable(stream, acceptor.raw.snapshot(), step.before)
+    if found.straddling:
+        split_parts(acceptor, found.straddling, step.before, now)
+        found = _expirable(stream, acceptor.raw.snapshot(), step.before)
+    expire_raw(acceptor, found.whole, step.before, now)
     acceptor.raw.vacuum(keep, now)
 
 

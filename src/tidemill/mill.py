@@ -139,8 +139,9 @@ class Mill:
         self.close()
 
     def close(self) -> None:
-        if "engine" in self.__dict__:
-            self.engine.close()
+        for name in ("packer", "engine"):
+            if name in self.__dict__:
+                getattr(self, name).close()
         if self._asked is not None:
             self._asked.close()
         if "delivery" in self.__dict__:
@@ -222,12 +223,12 @@ class Mill:
             return self.flow.refresh_all(names, now, Round(self.state, now, {}), flush=True)
 
     def run_until_idle(self) -> list[TickReport]:
-        """Tick until a round finds nothing to do."""
+        """Tick until a round finds nothing to do and nothing is under way in the background."""
         reports = []
         while True:
             report = self.tick()
             reports.append(report)
-            if report.idle:
+            if report.idle and not self.packer.wait():
                 return reports
 
     def run(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidemill import rounds
 from tidemill.accept.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
-from tidemill.accept.packing import pack_groups
-from tidemill.accept.standins import is_packed
+from tidemill.accept.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
+from tidemill.accept.standins import is_settled
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.lake.table import Table
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from tidemill.state.protocol import State
 
 # In one commit so many groups, or more small ones: what waits beside them is written again by each commit.
-# A round makes one commit, so that what has landed does not wait long.
 GROUPS_AT_ONCE: Final = 16
 BYTES_AT_ONCE: Final = 64 << 20
+UNDER_WAY: Final = 100 * MILLISECOND  # until a round looks again whether what is prepared is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class PackStep:
     rows: int
     bytes: int  # about, of the parts that they are in
     parts_before: int  # that may hold their rows
-    days: Sequence[str]  # that they may have rows in: each gets a part
+    days: Sequence[str]  # that they may have rows of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +106,50 @@ _NOTHING: Final = _Choice((), 0)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A look that left slices waiting."""
+    """A look that found no full group."""
 
     version: int  # of raw
     accepted: int  # slices, ever
     waiting: int
-    full: bool  # some of them fill groups, which the next round packs
     since: int
     until: int  # instants: there is no need to look again between them, if nothing happens
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Groups whose parts are written in the background, while rounds go on."""
+
+    groups: Sequence[Group]
+    waiting: int  # slices, these among them
+    began: float
+    prepared: Future[Prepared | None]
+
+
 class Packer:
-    """Of one mill."""
+    """Of one mill. Parts are prepared by a thread of its own; a later round puts them in their place."""
 
     def __init__(self, mill: Mill) -> None:
         self._mill = mill
         self._seen: dict[str, _Seen] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
+
+    def wait(self) -> bool:
+        """Until nothing is prepared in the background; whether there was something, which the next round
+        takes up."""
+        for job in self._jobs.values():
+            job.prepared.exception()
+        return bool(self._jobs)
+
+    def close(self) -> None:
+        """What is prepared and not in its place is thrown away: it is chosen again."""
+        self._background.shutdown(wait=True, cancel_futures=True)
+        for job in self._jobs.values():
+            if not job.prepared.cancelled() and job.prepared.exception() is None:
+                found = job.prepared.result()
+                if found is not None:
+                    found.discard()
+        self._jobs.clear()
 
     # -- looking
 
@@ -183,6 +212,7 @@ class Packer:
             for one in streams:
                 while not rounds.settle(mill, one, now).idle:
                     pass
+                done += self._taken_up(one, now)
                 found = self._carry_out(one, self._choice(one, rebuild=rebuild).groups, now)
                 if found:
                     rounds.index(mill, one, now)
@@ -190,36 +220,64 @@ class Packer:
         return done
 
     def pack_due(self, stream: Stream, now: int) -> PackLook | None:
-        """In a tick, which holds the lock: full groups are packed. None before anything was accepted."""
+        """In a tick, which holds the lock: parts that are ready are put in their place, and those of the next
+        full groups begun, in the background. None before anything was accepted."""
         raw = self._mill.existing("raw", stream.name)
         if raw is None:
             return None
+        if (job := self._jobs.get(stream.name)) is not None and not job.prepared.done():
+            return PackLook((), job.waiting, UNDER_WAY)
+        done = self._taken_up(stream, now)
+        raw.refresh()
         accepted = self._mill.state.totals(stream.name)["accepted_slices"]
         seen = self._seen.pop(stream.name, None)
         if self._is_held_back(stream):
-            return PackLook((), 0, stream.pack.partial)
-        if seen is not None and not seen.full and (seen.version, seen.accepted) == (raw.version, accepted):
+            return PackLook(done, 0, stream.pack.partial)
+        if seen is not None and (seen.version, seen.accepted) == (raw.version, accepted):
             if seen.since <= now < seen.until:
                 self._seen[stream.name] = seen
-                return PackLook((), seen.waiting, seen.until - now)
-            return self._looked(stream, raw, accepted, seen.waiting, now)
+                return PackLook(done, seen.waiting, seen.until - now)
+            return self._looked(stream, raw, accepted, seen.waiting, now, done)
         if seen is not None and _is_short(stream, raw, seen, accepted):
-            return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now)
+            return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now, done)
         choice = self._choice(stream)
-        first, *rest = _commits(choice.groups) or [[]]
-        done = self._carry_out(stream, first, now)
-        later = [group for commit in rest for group in commit]
-        raw.refresh()
-        waiting = choice.waiting + sum(len(group.slices) for group in later)
-        looked = self._looked(stream, raw, accepted, waiting, now, full=bool(later))
-        return PackLook(done, looked.waiting, looked.again)
+        if choice.groups:
+            waiting = choice.waiting + sum(len(group.slices) for group in choice.groups)
+            self._begin(stream, _commits(choice.groups)[0], waiting, now)
+            return PackLook(done, waiting, UNDER_WAY)
+        return self._looked(stream, raw, accepted, choice.waiting, now, done)
 
     def _looked(
-        self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, *, full: bool = False
+        self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, done: Sequence[Packed]
     ) -> PackLook:
         pause = stream.pack.partial if waiting else stream.pack.idle
-        self._seen[stream.name] = _Seen(raw.version, accepted, waiting, full, now, now + pause)
-        return PackLook((), waiting, pause)
+        self._seen[stream.name] = _Seen(raw.version, accepted, waiting, now, now + pause)
+        return PackLook(done, waiting, pause)
+
+    # -- in the background
+
+    def _begin(self, stream: Stream, groups: Sequence[Group], waiting: int, now: int) -> None:
+        acceptor = self._mill.acceptor(stream.name)
+        acceptor.raw.refresh()
+        source = source_of(acceptor)
+        prepared = self._background.submit(prepare, source, groups, now)
+        self._jobs[stream.name] = _Job(groups, waiting, time.perf_counter(), prepared)
+
+    def _taken_up(self, stream: Stream, now: int) -> list[Packed]:
+        """Put what is prepared in its place, once it is ready."""
+        job = self._jobs.pop(stream.name, None)
+        if job is None:
+            return []
+        prepared = job.prepared.result()
+        if prepared is None:
+            return []
+        if self._is_held_back(stream):
+            prepared.discard()
+            return []
+        acceptor = self._mill.acceptor(stream.name)
+        found = commit(acceptor, prepared, now)
+        rounds.tidy([acceptor.raw], self._mill.project.engine.keep_replaced, now)
+        return _packed(stream, job.groups, found, time.perf_counter() - job.began)
 
     def _is_held_back(self, stream: Stream) -> bool:
         """Whether something is being taken back, or what that sent back still waits to be judged."""
@@ -252,17 +310,29 @@ class Packer:
             mill.progress(stream.name, "pack", passed / len(chosen))
             passed += len(some)
             began = time.perf_counter()
-            found = {one.slices: one for one in pack_groups(mill.acceptor(stream.name), some, now)}
-            seconds = (time.perf_counter() - began) / len(some)
-            for group in some:
-                if (one := found.get(group.slices)) is not None:
-                    paths = [part.path for part in one.parts]
-                    done.append(Packed(_step(stream.name, group), paths, one.bytes_after, seconds))
+            found = pack_groups(mill.acceptor(stream.name), some, now)
+            done += _packed(stream, some, found, time.perf_counter() - began)
         if done:
             mill.progress(stream.name, "pack", 1.0)
             tables = [mill.acceptor(stream.name).raw]
             rounds.tidy(tables, mill.project.engine.keep_replaced, now)
         return done
+
+
+def _packed(
+    stream: Stream, groups: Sequence[Group], found: Sequence[PackedParts], seconds: float
+) -> list[Packed]:
+    by_slices = {one.slices: one for one in found}
+    return [
+        Packed(
+            _step(stream.name, group),
+            [part.path for part in one.parts],
+            one.bytes_after,
+            seconds / len(groups),
+        )
+        for group in groups
+        if (one := by_slices.get(group.slices)) is not None
+    ]
 
 
 def _commits(chosen: Sequence[Group]) -> list[list[Group]]:
@@ -280,9 +350,9 @@ def _commits(chosen: Sequence[Group]) -> list[list[Group]]:
 
 def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
     """Whether what came since a look can not have filled a group. Unlike a look, it opens nothing."""
-    if seen.full or accepted < seen.accepted:
+    if accepted < seen.accepted:
         return False
-    small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_packed(part))
+    small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_settled(part))
     return seen.waiting + accepted - seen.accepted < stream.pack.slices and small < stream.pack.bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidemill.accept.standins import is_packed
+from tidemill.accept.standins import is_settled
 from tidemill.asking import arrivals
 from tidemill.faults import fault_of
 from tidemill.model.slices import SliceStatus
@@ -27,7 +27,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
     parts = raw.parts if raw is not None else ()
     declared, clocks = mill.project.stream(stream), mill.state.clocks(stream)
     indexed, unindexed = _index_counts(mill, stream, parts)
-    packed = sum(map(is_packed, parts))
+    packed = sum(map(is_settled, parts))
     totals = dict(mill.state.totals(stream))
     return StreamStatus(
         stream=stream,

@@ -9,14 +9,17 @@ from hypothesis import strategies as st
 
 from tidemill.accept.choosing import Group, Waiting, groups
 from tidemill.config.packing import Pack
+from tidemill.model.time import DAY, HOUR, Interval, parse_instant
 
 MIB = 1 << 20
+DAY_15 = parse_instant("2024-01-15T00:00:00Z")
 
 
 def waiting(number: int, start: int | None = None, size: int = 100) -> Waiting:
     """Slice `number`, the same as its place in the ledger, of five rows."""
     begins = start if start is not None else number * 10
-    return Waiting(f"s{number}", number, begins, 5, size, (f"day=2024-01-1{number % 3}/p{number}",))
+    first = DAY_15 + number % 3 * DAY
+    return Waiting(f"s{number}", number, begins, 5, size, (f"p{number}",), Interval(first, first + HOUR))
 
 
 def chosen(found: list[Group]) -> list[tuple[str, ...]]:
@@ -57,8 +60,8 @@ def test_fewer_than_a_group_wait() -> None:
 
 def test_a_group_names_the_parts_and_days_of_its_slices() -> None:
     (group,) = groups([waiting(n) for n in range(4)], Pack(slices=4))
-    assert group.parts == ("day=2024-01-10/p0", "day=2024-01-10/p3", "day=2024-01-11/p1", "day=2024-01-12/p2")
-    assert group.days == ("2024-01-10", "2024-01-11", "2024-01-12")
+    assert group.parts == ("p0", "p1", "p2", "p3")
+    assert group.days == ("2024-01-15", "2024-01-16", "2024-01-17")
 
 
 @given(

@@ -40,7 +40,7 @@ def part(folder: Path, name: str, rows: list[Row]) -> str:
 
 def packed(folder: Path, inputs: list[str], seqs: dict[str, int]) -> pa.Table:
     span = (MIDNIGHT, MIDNIGHT + DAY)
-    unit = RewriteUnit(inputs, seqs, span, "2024-01-15", str(folder), "out.parquet", {"kind": "packed"})
+    unit = RewriteUnit(inputs, seqs, span, {}, str(folder), "out.parquet", {"kind": "packed"})
     (done,) = rewrite(unit)
     assert done.part is not None
     return pq.read_table(done.part.path, partitioning=None, read_dictionary=["slice"])

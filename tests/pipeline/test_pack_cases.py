@@ -4,6 +4,7 @@ there once, whatever happens; and that small files do not stay."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 from deltalake import DeltaTable
 from tests.pipeline.conftest import NOON, Plant
 
+from tidemill.accept.packing import prepare
 from tidemill.lake import log
 from tidemill.lake.table import CHECKPOINT_EVERY, Table
 from tidemill.mill import Mill
 from tidemill.model.errors import NotFoundError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
-from tidemill.model.time import HOUR, MINUTE, SECOND
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_instant
 from tidemill.packing import GROUPS_AT_ONCE
 from tidemill.testing import FakeClock
 
@@ -59,11 +61,11 @@ def made(root: Path, spark, config: str = GATED, slices: int = 3, more: str = ""
 
 
 def land(mill: Mill, *numbers: int) -> dict[int, str]:
-    """Land slices and accept each by itself; their ids."""
+    """Land slices and accept each by itself, with what that makes full packed; their ids."""
     ids = {}
     for number in numbers:
         ids[number] = mill.land("requests", content(number), name=f"{number}").entry.id
-        mill.tick()
+        mill.run_until_idle()
     return ids
 
 
@@ -294,9 +296,10 @@ def test_many_small_groups_are_packed_in_one_commit(spark, tmp_path: Path) -> No
     with plant.open() as mill:
         for number in range(GROUPS_AT_ONCE + 3):
             mill.land("requests", content(number), name=f"{number}")
-        look = mill.tick().streams[0].packed
-        assert look is not None
-        assert (len(look.packed), look.waiting) == (GROUPS_AT_ONCE + 3, 0)
+        looks = [report.streams[0].packed for report in mill.run_until_idle()]
+        assert [len(look.packed) for look in looks if look is not None and look.packed] == [
+            GROUPS_AT_ONCE + 3
+        ]
 
 
 def test_many_full_groups_are_packed_some_at_a_time_and_the_next_round_goes_on(
@@ -307,10 +310,121 @@ def test_many_full_groups_are_packed_some_at_a_time_and_the_next_round_goes_on(
     with plant.open() as mill:
         for number in range(GROUPS_AT_ONCE + 3):
             mill.land("requests", content(number), name=f"{number}")
-        looks = [mill.tick().streams[0].packed for _ in range(3)]
-        assert [len(look.packed) for look in looks if look is not None] == [GROUPS_AT_ONCE, 3, 0]
-        assert [look.waiting for look in looks if look is not None] == [3, 0, 0]
+        looks = [report.streams[0].packed for report in mill.run_until_idle()]
+        assert [len(look.packed) for look in looks if look is not None and look.packed] == [GROUPS_AT_ONCE, 3]
     assert ids_of(plant) == expected(*range(GROUPS_AT_ONCE + 3))
+
+
+# -- in the background
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What is packed in the background does not get on until this is set."""
+    go_on = threading.Event()
+
+    def waiting(*of: object) -> object:
+        assert go_on.wait(60)
+        return prepare(*of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tidemill.packing.prepare", waiting)
+    yield go_on
+    go_on.set()
+
+
+def test_rounds_go_on_while_parts_are_prepared(plant: Plant, held_up: threading.Event) -> None:
+    with plant.open() as mill:
+        for number in range(4):
+            mill.land("requests", content(number), name=f"{number}")
+            report = mill.tick()
+        assert ids_of(plant) == expected(0, 1, 2, 3)  # seen, though what came before is not packed yet
+        assert report.streams[0].packed is not None
+        assert not report.streams[0].packed.packed
+        assert packed(mill) == []
+        held_up.set()
+        mill.run_until_idle()
+        assert [len(group) for group in packed(mill)] == [3]
+        assert mill.verify().ok
+    assert ids_of(plant) == expected(0, 1, 2, 3)
+
+
+def test_what_was_prepared_of_a_slice_that_is_retracted_is_thrown_away(
+    plant: Plant, held_up: threading.Event
+) -> None:
+    with plant.open() as mill:
+        ids = {n: mill.land("requests", content(n), name=f"{n}").entry.id for n in range(3)}
+        mill.tick()
+        mill.retract(mill.plan_retraction(ids[1], "a mistake"))
+        held_up.set()
+        mill.run_until_idle()
+        assert packed(mill) == []
+        assert mill.verify().ok
+    assert ids_of(plant) == expected(0, 2)
+
+
+def test_a_mill_that_is_closed_leaves_nothing_of_what_was_under_way(
+    plant: Plant, held_up: threading.Event
+) -> None:
+    with plant.open() as mill:
+        for number in range(3):
+            mill.land("requests", content(number), name=f"{number}")
+        mill.tick()
+        held_up.set()
+    assert list((plant.warehouse / "raw" / "requests" / "_packing").iterdir()) == []
+    with plant.open() as mill:
+        mill.run_until_idle()
+        assert [len(group) for group in packed(mill)] == [3]
+
+
+# -- born large
+
+
+def test_a_part_that_is_born_large_is_packed(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.accept.batch.LARGE_BYTES", 1)
+    with plant.open() as mill:
+        ids = [mill.land("requests", content(n), name=f"{n}").entry.id for n in range(4)]
+        mill.run_until_idle()
+        (part,) = parts(mill)
+        assert part["slice_hashes"] == sorted(ids)
+        assert part["row_count"] == 4 * ROWS
+        assert part["created_at"] == format_instant(plant.clock())
+        assert mill.packer.plan() == []
+        assert mill.packer.waiting() == {"requests": 0}
+        assert [one.path for one in table(plant).snapshot().parts] == [part["part"]]
+        assert mill.verify().ok
+        mill.retract(mill.plan_retraction(ids[0], "a mistake"))
+        mill.run_until_idle()
+        assert packed(mill) == [sorted(ids[1:])]
+        assert mill.verify().ok
+    assert ids_of(plant) == expected(1, 2, 3)
+
+
+def test_only_the_small_part_of_a_slice_is_packed_when_the_other_is_large(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each slice has many rows of one day and a few of the day before."""
+    monkeypatch.setattr("tidemill.accept.spans.FULL_BYTES", 1)
+    monkeypatch.setattr("tidemill.accept.batch.LARGE_BYTES", 4_000)
+
+    def lines(number: int, rows: int, days: int) -> bytes:
+        times = [START // 1000 - days * DAY // 1000 + number * 10_000 + n for n in range(rows)]
+        made = [{"event_id": f"{number}-{days}-{n}", "open_time": at} for n, at in enumerate(times)]
+        return "".join(f"{json.dumps(one)}\n" for one in made).encode()
+
+    with plant.open() as mill:
+        for number in range(3):
+            mill.land("requests", lines(number, 400, 0) + lines(number, 4, 1), name=f"{number}")
+            mill.tick()
+        before = rows(plant)
+        large = [part.path for part in table(plant).snapshot().parts if "large" in part.path]
+        assert len(large) == 3
+        mill.run_until_idle()
+        left = table(plant).snapshot().parts
+        assert {part.path for part in left} >= set(large)
+        assert [part.rows for part in left if part.path.startswith("packed")] == [12]
+        assert mill.packer.waiting() == {"requests": 0}
+        assert rows(plant) == before
+        assert mill.verify().ok
 
 
 # -- small files
@@ -364,7 +478,7 @@ def test_small_slices_do_not_stay_small_files(spark, tmp_path: Path, count: int,
 
 
 def files(plant: Plant) -> Iterator[Path]:
-    return (path for path in (plant.warehouse / "raw" / "requests").rglob("day=*/*.parquet"))
+    return (path for path in (plant.warehouse / "raw" / "requests").glob("*.parquet"))
 
 
 def far_ahead() -> int:

@@ -183,8 +183,8 @@ def test_parts_are_alike_whoever_wrote_them(new_plant: NewPlant) -> None:
     assert part.mins.keys() == part.maxs.keys() == {"tenant", "event_time", "watermark", "slice"}
 
 
-def test_a_part_for_each_day_and_what_waits_in_between_is_kept_together(new_plant: NewPlant) -> None:
-    """A batch of five slices over two days, of which three fill a group: the others are in one part a day."""
+def test_thin_days_share_a_part_and_what_waits_in_between_is_kept_together(new_plant: NewPlant) -> None:
+    """A batch of five slices over two days, of which three fill a group: the others are in one part."""
     plant = new_plant(CONFIG)
     late = [ndjson(*(request(n + 10_000 * day, ts=ts(n, day)) for day in (0, 1))) for n in range(5)]
     ids = lived(plant, late, per_batch=5)
@@ -192,11 +192,11 @@ def test_a_part_for_each_day_and_what_waits_in_between_is_kept_together(new_plan
     with plant.open() as mill:
         (done,) = pack(mill)
         assert done.slices == tuple(ids[:3])
-        assert [part.rows for part in done.parts] == [3, 3]
+        assert [part.rows for part in done.parts] == [6]
         names = [
             Path(part.path).name.partition("-")[0] for part in mill.acceptor("requests").raw.snapshot().parts
         ]
-        assert sorted(names) == ["packed", "packed", "rest", "rest", "told", "told"]
+        assert sorted(names) == ["packed", "rest", "told"]
         assert [one.id for one in fresh(mill.acceptor("requests"))] == ids[3:]
         mill.run_until_idle()
         assert mill.verify().findings == []
@@ -207,7 +207,7 @@ def test_a_part_for_each_day_and_what_waits_in_between_is_kept_together(new_plan
         names = [
             Path(part.path).name.partition("-")[0] for part in mill.acceptor("requests").raw.snapshot().parts
         ]
-        assert sorted(names) == ["packed"] * 4 + ["told"] * 2
+        assert sorted(names) == ["packed"] * 2 + ["told"]
         mill.run_until_idle()
         assert mill.verify().findings == []
     assert before - rows(plant) == Counter()

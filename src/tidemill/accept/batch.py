@@ -22,7 +22,7 @@ from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.runs import SUFFIX, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
-from tidemill.accept.tables import quarantine_table, raw_table
+from tidemill.accept.tables import is_by_day, quarantine_table, raw_table
 from tidemill.accept.write import Tap, WriteChunk, WriteUnit, Written, write
 from tidemill.config import Engine as EngineSettings
 from tidemill.config import Limits, Stream
@@ -32,7 +32,7 @@ from tidemill.lake.parts import StagedPart
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, SliceEntry, SliceStatus, set_hash
-from tidemill.model.time import DAY, Interval
+from tidemill.model.time import Interval
 from tidemill.records.arrays import Mask
 from tidemill.records.arrow import one, read_ipc
 from tidemill.records.plan import ReadPlan, plan_for
@@ -42,6 +42,7 @@ from tidemill.state.protocol import BatchRecord, ClockState, Progress, SliceResu
 log = logging.getLogger(__name__)
 
 WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
+LARGE_BYTES: Final = 16 << 20  # of a raw part: a scan gains nothing from larger ones
 GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
 TASKS_PER_CORE: Final = 2
 CHUNKS_PER_PIECE: Final = 2  # of a large slice that several tasks read
@@ -137,7 +138,7 @@ class Acceptor:
         failpoint("accept.after_gate")
 
         self.progress("write", 0.45)
-        written = self._write(batch, slices, chunks, first_lines, gated, moved, work)
+        written = self._write(batch, slices, chunks, first_lines, gated, moved, work, now)
         failpoint("accept.after_write")
 
         self.progress("commit", 0.95)
@@ -311,6 +312,7 @@ class Acceptor:
         gated: Sequence[Gated],
         moved: _Moved,
         work: Path,
+        now: int,
     ) -> list[Written]:
         by_id = {s.entry.id: s for s in slices}
         total = sum(chunk.bytes for chunk in chunks)
@@ -363,7 +365,10 @@ class Acceptor:
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),
                     has_type=self.plan.type_column is not None,
-                    empty_day=slices[0].entry.slice.arrival // DAY,
+                    arrival=slices[0].entry.slice.arrival,
+                    by_day=is_by_day(self.raw),
+                    large=LARGE_BYTES,
+                    now=now,
                     tap=self.tap,
                 )
             )

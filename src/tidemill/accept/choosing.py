@@ -6,16 +6,29 @@ changed here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidemill.accept.standins import HOLDS, REST, batch_of, is_packed, is_shared, names_in, stands_for_expired
+from tidemill.accept.standins import (
+    HOLDS,
+    REST,
+    batch_of,
+    is_large,
+    is_packed,
+    is_settled,
+    is_shared,
+    names_in,
+    rows_in,
+    stands_for_expired,
+)
 from tidemill.config.packing import Pack
 from tidemill.lake.parts import read_footer
 from tidemill.lake.snapshot import Part
 from tidemill.lake.table import Table
 from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.model.time import DAY, Interval, format_instant
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -31,9 +44,10 @@ class Waiting:
     id: str
     seq: int  # place in the ledger
     start: int  # of what it covers, as declared or else as observed
-    rows: int
-    bytes: int  # about, of the parts that its rows are in
-    parts: tuple[str, ...] = ()  # those that can hold its rows
+    rows: int  # that are not packed
+    bytes: int  # about, of the parts that they are in
+    parts: tuple[str, ...] = ()  # those that can hold them
+    span: Interval | None = None  # of the event times of its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +58,7 @@ class Group:
     rows: int
     bytes: int
     parts: tuple[str, ...] = ()  # those that can hold their rows
-
-    @property
-    def days(self) -> tuple[str, ...]:
-        """Partitions that they may have rows in."""
-        return tuple(sorted({path.partition("/")[0].removeprefix("day=") for path in self.parts}))
+    days: tuple[str, ...] = ()  # that they may have rows of
 
 
 def groups(waiting: Iterable[Waiting], pack: Pack) -> list[Group]:
@@ -76,7 +86,13 @@ def _group(members: Sequence[Waiting]) -> Group:
         rows=sum(one.rows for one in members),
         bytes=sum(one.bytes for one in members),
         parts=tuple(sorted({path for one in members for path in one.parts})),
+        days=_days([one.span for one in members if one.span is not None]),
     )
+
+
+def _days(spans: Sequence[Interval]) -> tuple[str, ...]:
+    found = {day for span in spans for day in range(span.start // DAY, -(-span.end // DAY))}
+    return tuple(format_instant(day * DAY)[:10] for day in sorted(found))
 
 
 # -- what there is
@@ -84,7 +100,8 @@ def _group(members: Sequence[Waiting]) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """A part that packing made. Instants are microseconds."""
+    """A part whose rows are packed, by packing or by being large from the beginning. Instants are
+    microseconds."""
 
     path: str  # relative to the table
     slices: tuple[str, ...]
@@ -99,7 +116,7 @@ def packed_parts(raw: Table) -> list[PackedPart]:
     """The packed parts of a table, by path; what only waits beside them is not among them."""
     found = []
     for part in raw.snapshot().parts:
-        if part.rows and is_packed(part):
+        if part.rows and is_settled(part):
             footer = read_footer(raw.root / part.path)
             times = [int(str(footer[name])) for name in ("min_time", "max_time", "created_at")]
             slices = tuple(names_in(footer, HOLDS))
@@ -107,7 +124,32 @@ def packed_parts(raw: Table) -> list[PackedPart]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is packed: slices as a whole by packing, and rows of slices in parts that were born large."""
+
+    slices: frozenset[str]
+    rows: Mapping[str, int]
+
+    def waiting(self, entry: SliceEntry) -> int:
+        """Accepted rows of a slice that are not packed."""
+        return 0 if entry.id in self.slices else entry.counts.accepted - self.rows.get(entry.id, 0)
+
+
+def settled_in(raw: Table) -> Settled:
+    slices: set[str] = set()
+    rows: dict[str, int] = {}
+    for part in raw.snapshot().parts:
+        if is_packed(part):
+            slices.update(names_in(read_footer(raw.root / part.path), HOLDS))
+        elif is_large(part):
+            for name, count in rows_in(read_footer(raw.root / part.path)).items():
+                rows[name] = rows.get(name, 0) + count
+    return Settled(frozenset(slices), rows)
+
+
 def packed_slices(raw: Table) -> frozenset[str]:
+    """Slices that are packed, or some rows of them."""
     return frozenset(name for part in packed_parts(raw) for name in part.slices)
 
 
@@ -132,19 +174,22 @@ def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
     places = _Places(raw, packed_too=packed_too)
     if not places.parts:
         return []
-    known = frozenset() if packed_too else packed_slices(raw)
-    entries = list(_with_rows(state, stream, known, places))
+    settled = Settled(frozenset(), {}) if packed_too else settled_in(raw)
+    entries = list(_with_rows(state, stream, settled, places))
     where = {entry.id: places.of(entry) for entry in entries}
+    rows = {entry.id: settled.waiting(entry) for entry in entries}
     claimed: dict[str, int] = {}  # rows of slices that may be in a part
     for entry in entries:
         for part in where[entry.id]:
-            claimed[part.path] = claimed.get(part.path, 0) + entry.counts.accepted
-    found = [_waiting(entry, where[entry.id], claimed) for entry in entries if where[entry.id]]
+            claimed[part.path] = claimed.get(part.path, 0) + rows[entry.id]
+    found = [
+        _waiting(entry, rows[entry.id], where[entry.id], claimed) for entry in entries if where[entry.id]
+    ]
     return sorted(found, key=_age)
 
 
-def _with_rows(state: State, stream: str, known: Collection[str], places: _Places) -> Iterator[SliceEntry]:
-    """Accepted slices with rows, but for the known ones, from the newest on. It ends once all rows that there
+def _with_rows(state: State, stream: str, settled: Settled, places: _Places) -> Iterator[SliceEntry]:
+    """Accepted slices with rows that are not packed, from the newest on. It ends once all rows that there
     are have been met, so that a long history need not be read for a few slices at its end."""
     left, before = places.rows, None
     while left is None or left > 0:
@@ -153,8 +198,8 @@ def _with_rows(state: State, stream: str, known: Collection[str], places: _Place
             return
         before = page[-1].seq
         for entry in page:
-            if entry.counts.accepted and entry.id not in known:
-                left = None if left is None else left - entry.counts.accepted
+            if waiting := settled.waiting(entry):
+                left = None if left is None else left - waiting
                 yield entry
 
 
@@ -165,7 +210,7 @@ class _Places:
         every = raw.snapshot().parts
         self.parts = [part for part in every if part.rows]
         # Of those that are looked for; None where the ledger counts some that are gone.
-        there = sum(part.rows for part in self.parts if packed_too or not is_packed(part))
+        there = sum(part.rows for part in self.parts if packed_too or not is_settled(part))
         self.rows = None if any(map(stands_for_expired, every)) else there
         self._by_batch: dict[str, list[Part]] = {}
         self._by_slice: dict[str, list[Part]] = {}
@@ -175,7 +220,7 @@ class _Places:
                 named = names_in(footer, REST) + (names_in(footer, HOLDS) if packed_too else [])
                 for name in named:
                     self._by_slice.setdefault(name, []).append(part)
-            elif (batch := batch_of(part)) is not None:
+            elif (batch := batch_of(part)) is not None and (packed_too or not is_large(part)):
                 self._by_batch.setdefault(batch, []).append(part)
 
     def of(self, entry: SliceEntry) -> list[Part]:
@@ -191,11 +236,12 @@ class _Places:
         return [*own, *self._by_slice.get(entry.id, ())]
 
 
-def _waiting(entry: SliceEntry, parts: Sequence[Part], claimed: Mapping[str, int]) -> Waiting:
-    bounds, rows = entry.bounds, entry.counts.accepted
+def _waiting(entry: SliceEntry, rows: int, parts: Sequence[Part], claimed: Mapping[str, int]) -> Waiting:
+    bounds = entry.bounds
     assert bounds is not None, entry.id
     size = sum(part.size * rows // claimed[part.path] for part in parts)
-    return Waiting(entry.id, entry.seq, bounds.start, rows, size, tuple(part.path for part in parts))
+    paths = tuple(part.path for part in parts)
+    return Waiting(entry.id, entry.seq, bounds.start, rows, size, paths, entry.observed)
 
 
 def regrouped(waiting: Iterable[Waiting], pack: Pack, raw: Table) -> list[Group]:
@@ -204,11 +250,13 @@ def regrouped(waiting: Iterable[Waiting], pack: Pack, raw: Table) -> list[Group]
 
 
 def _stands(group: Group, raw: Table) -> bool:
-    """Whether the slices of a group are packed together already, and with no others."""
+    """Whether the slices of a group are packed together already, with no others, and in order of time."""
     live = raw.snapshot().by_path
     parts = [live[path] for path in group.parts if path in live]
     if not all(is_packed(part) for part in parts):
         return False
-    held = [set(names_in(read_footer(raw.root / part.path), HOLDS)) for part in parts]
-    days = [part.partition["day"] for part in parts]
-    return len(set(days)) == len(days) and set().union(*held) == set(group.slices)
+    footers = [read_footer(raw.root / part.path) for part in parts]
+    held = [set(names_in(footer, HOLDS)) for footer in footers]
+    spans = sorted((int(str(one["min_time"])), int(str(one["max_time"]))) for one in footers)
+    apart = all(before[1] < after[0] for before, after in pairwise(spans))
+    return apart and set().union(*held) == set(group.slices)

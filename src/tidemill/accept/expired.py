@@ -1,5 +1,5 @@
-"""Lets raw of whole days go: what their parts said is said by one part without rows for each day, and the
-ids of their events are kept for the gate.
+"""Lets raw of whole days go: what their parts said is said by a part without rows, and the ids of their
+events are kept for the gate.
 
 The raw commit is the commit point; what a crash leaves before it is cleared away by the next expiry. No row
 is rewritten, and no part goes that a part behind it does not speak for.
@@ -8,13 +8,17 @@ is rewritten, and no part goes that a part behind it does not speak for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pyarrow as pa
+
 from tidemill.accept.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, told_as
 from tidemill.accept.runs import SealUnit, is_whole, seal_keys
-from tidemill.accept.standins import is_word, progress_now, stands_for_expired, write_expired
-from tidemill.lake.parts import StagedPart, read_footer
+from tidemill.accept.standins import WORD_BYTES, is_word, progress_now, stands_for_expired, write_expired
+from tidemill.lake.parts import StagedPart, open_part, read_footer
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.lake.table import Table
@@ -34,15 +38,49 @@ def sealed_folder(warehouse: Path, stream: str) -> Path:
     return warehouse / "sealed" / stream
 
 
-def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> list[Part]:
-    """Parts with rows that happened before the first instant of a day. With `counted_late` those stay whose
-    rows may count at a later instant, at the watermark that they met."""
-    day = format_instant(before)[:10]
-    return [
-        part
-        for part in raw.parts
-        if part.rows and part.partition["day"] < day and not (counted_late and _newest_met(part) >= before)
-    ]
+@dataclass(frozen=True, slots=True)
+class Expirable:
+    """Parts with rows from before an instant: those that have no other, and those that straddle it."""
+
+    whole: Sequence[Part]
+    straddling: Sequence[Part]
+
+
+def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> Expirable:
+    """What can go of raw. With `counted_late` parts stay whose rows may count at a later instant, at the
+    watermark that they met."""
+    whole, straddling = [], []
+    for part in raw.parts:
+        if not part.rows or not part.may_hold("event_time", None, before - 1):
+            continue
+        if counted_late and _newest_met(part) >= before:
+            continue
+        first, last = _times(raw, part, before)
+        if last < before:
+            whole.append(part)
+        elif first < before:
+            straddling.append(part)
+    return Expirable(whole, straddling)
+
+
+def _times(raw: Snapshot, part: Part, before: int) -> tuple[int, int]:
+    """First and last event time of a part. The log rounds them to milliseconds: where that matters, the part
+    itself is asked."""
+    first, last = part.mins.get("event_time"), part.maxs.get("event_time")
+    if isinstance(first, int) and isinstance(last, int) and last != before:
+        return first, last
+    with open_part(str(raw.root / part.path)) as file:
+        place = file.schema_arrow.get_field_index("event_time")
+        groups = [file.metadata.row_group(number).column(place) for number in range(file.num_row_groups)]
+        found = [group.statistics for group in groups]
+        return min(one.min_raw for one in found), max(one.max_raw for one in found)
+
+
+def rows_before(raw: Snapshot, part: Part, before: int) -> int:
+    """How many rows of a part happened before an instant."""
+    with open_part(str(raw.root / part.path)) as file:
+        times = file.read(["event_time"], use_threads=False).column("event_time").cast(pa.int64())
+    return int(np.count_nonzero(times.to_numpy() < before))
 
 
 def _newest_met(part: Part) -> int:
@@ -89,26 +127,23 @@ def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int)
     """The parts leave raw in one commit; the version of raw that does not have them."""
     raw, stream = acceptor.raw, acceptor.stream.name
     snapshot = raw.snapshot()
-    days = {part.partition["day"] for part in parts}
-    old = [
-        part
-        for part in snapshot.parts
-        if (stands_for_expired(part) or is_word(part)) and part.partition["day"] in days
-    ]
+    partitions = [dict(one) for one in sorted({tuple(sorted(part.partition.items())) for part in parts})]
     size = sum(part.size for part in parts)
     found = acceptor.engine.run(held_facts, snapshot.paths(parts), "expire raw", size)
     facts = {fact.path: fact for fact in found}
     keys = _seal_keys(acceptor, parts, size)
     folder = raw.staging(f"{EXPIRED}-{format_instant(before)[:10]}")
     progress = progress_now(acceptor.state.progress(stream), raw.version + 1)
-    staged = []
-    for day in sorted(days):
-        told = {part.path: facts[str(raw.root / part.path)] for part in parts if _of(part, day)}
-        gone = [part for part in old if _of(part, day)]
-        staged.append(_stand_in(raw, folder, day, told, gone, keys, progress))
+    staged: list[StagedPart] = []
+    spoken: list[Part] = []
+    for partition in partitions:
+        told = {p.path: facts[str(raw.root / p.path)] for p in parts if p.partition == partition}
+        old = _said_again(snapshot, partition)
+        staged.append(_stand_in(raw, folder, partition, told, old, keys, progress))
+        spoken.extend(old)
     published = raw.publish(staged)
     failpoint("expire.before_commit")
-    version = raw.commit(published, [*parts, *old], info={EXPIRED: format_instant(before)}, now=now)
+    version = raw.commit(published, [*parts, *spoken], info={EXPIRED: format_instant(before)}, now=now)
     failpoint("expire.after_commit")
     acceptor.state.saw(stream, {"raw": version})
     raw.clean_staging()
@@ -134,8 +169,16 @@ def clear_keys(acceptor: Acceptor) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _of(part: Part, day: str) -> bool:
-    return part.partition["day"] == day
+def _said_again(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
+    """Parts without rows that the next one speaks for as well: the small ones, so that they stay few. In a
+    table with a folder for each day all of those of the day."""
+    return [
+        part
+        for part in raw.parts
+        if (stands_for_expired(part) or is_word(part))
+        and part.partition == partition
+        and (partition or part.size < WORD_BYTES)
+    ]
 
 
 def _seal_keys(acceptor: Acceptor, parts: Sequence[Part], size: int) -> list[str]:
@@ -156,13 +199,13 @@ def _seal_keys(acceptor: Acceptor, parts: Sequence[Part], size: int) -> list[str
 def _stand_in(
     raw: Table,
     folder: Path,
-    day: str,
+    partition: Mapping[str, str],
     facts: Mapping[str, PartFacts],
     old: Sequence[Part],
     keys: Sequence[str],
     progress: Mapping[str, object],
 ) -> StagedPart:
-    """The part that speaks for those of a day, and for those that expired or were packed there before."""
+    """The part that speaks for these, and for those that expired or were packed before."""
     expired: list[Told] = [{"path": path, **as_told(fact)} for path, fact in sorted(facts.items())]
     packed: list[Told] = []
     named = set(keys)
@@ -173,4 +216,4 @@ def _stand_in(
         known = said.get("keys", [])
         assert isinstance(known, list), part
         named.update(map(str, known))
-    return write_expired(folder, raw.root.name, day, expired, packed, named, progress)
+    return write_expired(folder, raw.root.name, partition, expired, packed, named, progress)

@@ -20,7 +20,7 @@ from tidemill.lake.parts import read_footer
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Counts
-from tidemill.model.time import Interval
+from tidemill.model.time import DAY, Interval
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
@@ -144,18 +144,22 @@ class Held:
     path: str
     accepted: Mapping[str, int]
     bounds: Mapping[str, Sequence[int]]
+    days: Mapping[str, Mapping[int, int]]  # slice -> rows by day
     told: Told
 
 
 def held_told(path: str) -> Iterator[Held]:
     """A kernel: the same as `as_told` of `held_facts`, without a look at every tile."""
     told: Told = {"footer": _footer(path), "accepted": {}, "late": {}, "bounds": {}, "steps": {}}
+    by_day: dict[str, dict[int, int]] = {}
     for name, times, late in _by_slice(_narrow(path)):
         told["accepted"][name] = int(times.size)
         told["late"][name] = int(np.count_nonzero(late))
         told["bounds"][name] = [int(times.min()), int(times.max())]
         told["steps"][name] = _steps(np.unique(times // BASE.tile))
-    yield Held(path, told["accepted"], told["bounds"], told)
+        days, counts = np.unique(times // DAY, return_counts=True)
+        by_day[name] = dict(zip(days.tolist(), counts.tolist(), strict=True))
+    yield Held(path, told["accepted"], told["bounds"], by_day, told)
 
 
 def _steps(numbers: Ints) -> list[int]:

@@ -1,4 +1,4 @@
-"""The packing kernel: rows of some slices out of raw parts of one day, as one part, in the order of raw.
+"""The packing kernel: rows of some slices and of one span out of raw parts, as one part, in the order of raw.
 
 No row is changed, and none is decoded further than its columns. It writes to staging alone.
 """
@@ -16,24 +16,23 @@ import pyarrow.parquet as pq
 
 from tidemill.accept.tables import RAW, RAW_STATS
 from tidemill.lake.parts import StagedPart, open_part, write_part
-from tidemill.model.time import DAY
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one
 
 ROW_GROUP: Final = 16_384  # rows: what a search decodes for one hit
 CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written as codes
-_COLUMNS: Final = [name for name in RAW.names if name != "day"]
-_TENANT_BITS: Final = 26  # above the microseconds of a day
+_COLUMNS: Final = list(RAW.names)
+_KEY_BITS: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteUnit:
-    """One part to write. `span` is of the event times of the rows that are wanted, both ends included."""
+    """One part to write: the rows of some slices with event times in `span`, both ends included."""
 
     inputs: Sequence[str]
     seqs: Mapping[str, int]  # the slices whose rows are wanted, with their places in the ledger
     span: tuple[int, int]
-    day: str
+    partition: Mapping[str, str]
     folder: str
     name: str
     footer: Mapping[str, object]
@@ -66,7 +65,7 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
         Path(unit.folder),
         unit.name,
         rows,
-        partition={"day": unit.day},
+        partition=unit.partition,
         footer={**unit.footer, "rows": rows.num_rows, "min_time": first, "max_time": last},
         stats_columns=RAW_STATS,
         row_group_rows=ROW_GROUP,
@@ -85,6 +84,10 @@ def _rows(path: str, unit: RewriteUnit) -> Iterator[pa.Table]:
             slices = one(file.read_row_group(group, ["slice"], use_threads=False).column("slice"))
             known = np.array([name in unit.seqs for name in slices.dictionary.to_pylist()], np.bool_)
             wanted = known[slices.indices.to_numpy(zero_copy_only=False)]
+            if wanted.any() and not _is_within(file, group, low, high):
+                times = file.read_row_group(group, ["event_time"], use_threads=False)
+                instants = _ints(times, "event_time")
+                wanted &= (instants >= low) & (instants <= high)
             if not wanted.any():
                 continue
             rows = file.read_row_group(group, _COLUMNS, use_threads=False).select(_COLUMNS)
@@ -105,25 +108,33 @@ def _used(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _may_hold(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
+    times = _times(file, group)
+    return times is None or (times[0] <= high and times[1] >= low)
+
+
+def _is_within(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
+    times = _times(file, group)
+    return times is not None and low <= times[0] and times[1] <= high
+
+
+def _times(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
+    """First and last event time of a row group; None when it does not say."""
     place = file.schema_arrow.get_field_index("event_time")
     stats = file.metadata.row_group(group).column(place).statistics
-    if stats is None or not stats.has_min_max:
-        return True
-    return bool(stats.min_raw <= high and stats.max_raw >= low)
+    return (stats.min_raw, stats.max_raw) if stats is not None and stats.has_min_max else None
 
 
 def _order(rows: pa.Table, times: Ints, seqs: Mapping[str, int]) -> Ints:
     """By tenant, event time and arrival: place of the slice in the ledger, then line."""
     tenant = _ranks(rows, "tenant")
-    in_day = times - times[0] // DAY * DAY
-    assert in_day.min() >= 0, "rows of one day"
-    assert in_day.max() < DAY, "rows of one day"
-    if int(tenant.max()) < 1 << _TENANT_BITS:
-        key = (tenant << 37) | in_day  # a day has fewer than 2**37 microseconds
+    since = times - times.min()
+    bits = int(since.max()).bit_length()
+    if int(tenant.max()).bit_length() + bits <= _KEY_BITS:
+        key = (tenant << bits) | since
         order = np.argsort(key, kind="stable")  # finds the sorted pieces and merges them
     else:
-        order = np.lexsort((in_day, tenant))
-        key = np.cumsum(np.append(0, _differs(tenant[order]) | _differs(in_day[order])))[_inverse(order)]
+        order = np.lexsort((since, tenant))
+        key = np.cumsum(np.append(0, _differs(tenant[order]) | _differs(since[order])))[_inverse(order)]
     same = ~_differs(key[order])
     if same.any():
         tied = np.append(same, False) | np.append(False, same)

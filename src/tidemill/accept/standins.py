@@ -15,19 +15,31 @@ from tidemill.accept.recall import EXPIRED, PACKED, Told
 from tidemill.accept.tables import RAW, RAW_STATS
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.lake.snapshot import Part
-from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
+from tidemill.model.names import EXPIRED_PART, LARGE_PART, PACKED_PART, REST_PART, TOLD_PART
 from tidemill.model.slices import set_hash
 from tidemill.state.protocol import Progress
 
+WORD_BYTES: Final = 1 << 20  # parts without rows that are smaller are spoken for by the next one
 WORD: Final = "word"  # the kind of a part that speaks for those that were packed
 HOLDS: Final = "holds"  # of a packed part: the slices whose rows it has, each packed by that
 REST: Final = "rest"  # the slices whose rows it has and that still wait to be packed
 BATCHES: Final = "batches"  # which of both are of which batch
+ROWS_OF: Final = "rows_of"  # of a part that was born large: by slice, how many rows it has
 
 
 def is_packed(part: Part) -> bool:
     """Whether it has rows of the slices of a group."""
     return _begins(part, PACKED_PART)
+
+
+def is_large(part: Part) -> bool:
+    """Whether it was large and sorted when its batch was accepted: it is packed by that."""
+    return bool(part.rows) and Path(part.path).stem.endswith(f"-{LARGE_PART}")
+
+
+def is_settled(part: Part) -> bool:
+    """Whether its rows are packed."""
+    return is_packed(part) or is_large(part)
 
 
 def is_rest(part: Part) -> bool:
@@ -59,7 +71,37 @@ def _begins(part: Part, mark: str) -> bool:
     return Path(part.path).name.startswith(f"{mark}-")
 
 
-# -- what packing made says of itself
+# -- what packed parts say of themselves
+
+
+def born_large(name: str) -> str:
+    """The name of a part that turned out to be large."""
+    return f"{name.removesuffix('.parquet')}-{LARGE_PART}.parquet"
+
+
+def large_footer(
+    slices: Iterable[tuple[str, int]], times: tuple[int, int], created_at: int
+) -> dict[str, object]:
+    """What a part that is packed from the beginning says beside what every part of a batch does: the rows of
+    its slices (some may be named several times), its first and last event time, and when it was made."""
+    rows: dict[str, int] = {}
+    for name, count in slices:
+        if count:
+            rows[name] = rows.get(name, 0) + count
+    return {
+        HOLDS: sorted(rows),
+        ROWS_OF: dict(sorted(rows.items())),
+        "min_time": times[0],
+        "max_time": times[1],
+        "created_at": created_at,
+    }
+
+
+def rows_in(footer: Mapping[str, object]) -> dict[str, int]:
+    """Of a part that was born large, the rows of its slices."""
+    found = footer[ROWS_OF]
+    assert isinstance(found, dict), footer
+    return {str(name): int(rows) for name, rows in found.items()}
 
 
 def packed_footer(
@@ -115,28 +157,32 @@ def progress_now(progress: Progress, version: int) -> dict[str, object]:
 
 
 def write_word(
-    folder: Path, stream: str, day: str, told: Sequence[Told], progress: Mapping[str, object] | None
+    folder: Path,
+    stream: str,
+    partition: Mapping[str, str],
+    told: Sequence[Told],
+    progress: Mapping[str, object] | None,
 ) -> StagedPart:
-    """The part that speaks for those of a day that were packed."""
+    """The part that speaks for those that were packed."""
     footer = {**_spoken(stream, WORD, progress), PACKED: list(told)}
-    return _write(folder, f"{TOLD_PART}-{_hash(told, progress)}", day, footer)
+    return _write(folder, f"{TOLD_PART}-{_hash(told, progress)}", partition, footer)
 
 
 def write_expired(
     folder: Path,
     stream: str,
-    day: str,
+    partition: Mapping[str, str],
     told: Sequence[Told],
     packed: Sequence[Told],
     keys: Iterable[str],
     progress: Mapping[str, object] | None,
 ) -> StagedPart:
-    """The part that speaks for those of a day that have expired, and for those that had been packed. `keys`
-    are the files with the ids of their events."""
+    """The part that speaks for those that have expired, and for those that had been packed. `keys` are
+    the files with the ids of their events."""
     footer = {**_spoken(stream, EXPIRED, progress), "keys": sorted(keys), EXPIRED: list(told)}
     if packed:
         footer[PACKED] = list(packed)
-    return _write(folder, f"{EXPIRED_PART}-{_hash([*told, *packed], progress)}", day, footer)
+    return _write(folder, f"{EXPIRED_PART}-{_hash([*told, *packed], progress)}", partition, footer)
 
 
 def _hash(told: Sequence[Told], progress: Mapping[str, object] | None) -> str:
@@ -157,12 +203,12 @@ def _spoken(stream: str, kind: str, progress: Mapping[str, object] | None) -> di
     }
 
 
-def _write(folder: Path, name: str, day: str, footer: Mapping[str, object]) -> StagedPart:
+def _write(folder: Path, name: str, partition: Mapping[str, str], footer: Mapping[str, object]) -> StagedPart:
     return write_part(
         folder,
         f"{name}.parquet",
         RAW.empty_table(),
-        partition={"day": day},
+        partition=partition,
         footer=footer,
         stats_columns=RAW_STATS,
     )

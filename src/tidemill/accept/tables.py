@@ -8,12 +8,12 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.lake.table import Table
+from tidemill.model.time import format_instant
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 RAW: Final = pa.schema(
     [
-        pa.field("day", pa.string()),  # of event_time, as 2024-01-15
         pa.field("tenant", pa.string()),
         pa.field("event_time", INSTANT),
         pa.field("event_id", pa.string()),
@@ -25,6 +25,7 @@ RAW: Final = pa.schema(
         pa.field("payload", pa.string()),
     ]
 )
+DAY_COLUMN: Final = "day"  # of event_time, as 2024-01-15: a folder for each, in tables of former versions
 RAW_STATS: Final = ("tenant", "event_time", "watermark", "slice")
 
 QUARANTINE: Final = pa.schema(
@@ -46,13 +47,27 @@ QUARANTINE_STATS: Final = ("slice", "arrival")
 
 
 def raw_table(warehouse: Path, stream: str) -> Table:
+    """Its parts span days. A table that has a folder for each day keeps that: Delta can not change it."""
+    root = warehouse / "raw" / stream
+    known = Table.existing(root)
+    by_day = known is not None and is_by_day(known)
     return Table.open(
-        warehouse / "raw" / stream,
-        schema=RAW,
-        partition_by=("day",),
+        root,
+        schema=pa.schema([pa.field(DAY_COLUMN, pa.string()), *RAW]) if by_day else RAW,
+        partition_by=(DAY_COLUMN,) if by_day else (),
         name=f"{stream}_raw",
         description=f"accepted events of {stream}, payload verbatim",
     )
+
+
+def is_by_day(raw: Table) -> bool:
+    """Whether each part has to keep to one day."""
+    return DAY_COLUMN in raw.partition_by
+
+
+def partition_at(instant: int, *, by_day: bool) -> dict[str, str]:
+    """Where in the table a part belongs whose first event is of this instant."""
+    return {DAY_COLUMN: format_instant(instant)[:10]} if by_day else {}
 
 
 def quarantine_table(warehouse: Path, stream: str) -> Table:

@@ -92,7 +92,7 @@ def _kept_of(
         inputs=[str(table.root / part.path)],
         seqs=dict.fromkeys(slices, 0),
         span=(MIN_INSTANT, MAX_INSTANT),
-        day=part.partition["day"],
+        partition=part.partition,
         folder=str(folder),
         name=f"{mark}-{set_hash([part.path, *batches])[:24]}-undone.parquet",
         footer=left,
@@ -106,12 +106,12 @@ def _said_without(
     packed = [told for told in told_as(footer, PACKED) if told["footer"]["batch"] not in batches]
     expired, progress = told_as(footer, EXPIRED), footer["progress"]
     assert isinstance(progress, dict), part
-    day, stream = part.partition["day"], table.root.name
+    stream = table.root.name
     if stands_for_expired(part):
         keys = footer["keys"]
         assert isinstance(keys, list), part
-        return write_expired(folder, stream, day, expired, packed, map(str, keys), progress)
-    return write_word(folder, stream, day, packed, progress) if packed else None
+        return write_expired(folder, stream, part.partition, expired, packed, map(str, keys), progress)
+    return write_word(folder, stream, part.partition, packed, progress) if packed else None
 
 
 def clocks_left(raw: Table) -> list[ClockState]:

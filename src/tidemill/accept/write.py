@@ -7,7 +7,8 @@ order of arrival, so the same group of slices always gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,13 @@ import pyarrow as pa
 
 from tidemill.accept.gate import CONFLICT
 from tidemill.accept.quarantine import as_line
+from tidemill.accept.spans import part_numbers, row_order
 from tidemill.accept.stage import StagedChunk
-from tidemill.accept.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS
+from tidemill.accept.standins import born_large, large_footer
+from tidemill.accept.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS, partition_at
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Outcome
-from tidemill.model.time import DAY, format_instant
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, read_ipc, string_buffers
 from tidemill.records.columns import copy_at
@@ -52,7 +54,10 @@ class WriteUnit:
     dimensions: int
     measures: int
     has_type: bool
-    empty_day: int  # where a part without rows is filed
+    arrival: int  # of the first slice: where a part without rows is filed
+    by_day: bool  # whether a part has to keep to one day
+    large: int  # bytes from which on a part need not be packed
+    now: int
     tap: Tap | None
 
 
@@ -107,8 +112,9 @@ class _Rows:
         self.total = int(self.sizes.sum())
         self.time = self._numbers("event_time")
         self.tenants, tenant = self._codes("tenant")
-        self.day = self.time // DAY
-        self.order = self._order(tenant)
+        self.sizes_of = self._numbers("end") - self._numbers("start")  # bytes of payloads
+        self.part = part_numbers(self.time, self.sizes_of, by_day=unit.by_day)
+        self.order = row_order(self.part, tenant, self.time)
         self.tenant = tenant
         # Where each row goes: position[i] of row i, rows being counted chunk after chunk.
         self.position = np.empty(self.total, np.int64)
@@ -137,15 +143,6 @@ class _Rows:
             ranks = np.array([rank[text] for text in column.dictionary.to_pylist()] or [0], np.int64)
             pieces.append(ranks[column.indices.to_numpy(zero_copy_only=False)[rows]])
         return ordered, np.concatenate(pieces)
-
-    def _order(self, tenant: Ints) -> Ints:
-        if self.total == 0:
-            return np.empty(0, np.int64)
-        day = self.day - self.day.min()
-        in_day = self.time - self.day * DAY
-        if int(day.max() + 1) * len(self.tenants) < 1 << 26:  # a day has fewer than 2**37 microseconds
-            return np.argsort(((day * len(self.tenants) + tenant) << 37) | in_day, kind="stable")
-        return np.lexsort((in_day, tenant, day))
 
     def _per_chunk(self, values: Sequence[int]) -> Ints:
         return np.repeat(np.array(values, np.int64), self.sizes)[self.order]
@@ -190,27 +187,40 @@ class _Rows:
         table = self._raw_table()
         if unit.tap is not None and self.total:
             unit.tap(self._tapped(table), Path(unit.raw_folder), unit.name)
-        days = self.day[self.order]
-        cuts = np.flatnonzero(np.diff(days)) + 1
+        cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1
         starts = [0, *cuts.tolist()]
-        parts = []
         said_before: dict[str, object] = {"slices": [], "runs": [], "clocks": [], "progress": None}
-        for number, start in enumerate(starts):
-            stop = starts[number + 1] if number + 1 < len(starts) else self.total
-            # A unit with nothing accepted still says so, in a part without rows.
-            day = int(days[start]) if self.total else unit.empty_day
-            parts.append(
-                write_part(
-                    Path(unit.raw_folder),
-                    f"{unit.name}-{number:03d}.parquet",
-                    table.slice(start, stop - start),
-                    partition={"day": format_instant(day * DAY)[:10]},
-                    footer=unit.footer if number == 0 else {**unit.footer, **said_before},
-                    stats_columns=RAW_STATS,
-                    row_group_rows=16_384,  # what a search decodes for one hit
-                )
-            )
-        return parts
+        return [
+            self._write_part(table, number, start, stop, {} if number == 0 else said_before)
+            for number, (start, stop) in enumerate(pairwise([*starts, self.total]))
+        ]
+
+    def _write_part(
+        self, table: pa.Table, number: int, start: int, stop: int, footer: Mapping[str, object]
+    ) -> StagedPart:
+        """The rows between two places. A unit with nothing accepted still says so, in a part without rows."""
+        unit, rows = self.unit, self.order[start:stop]
+        footer = {**unit.footer, **footer}
+        first = int(self.time[rows].min()) if rows.size else unit.arrival
+        may_be_large = int(self.sizes_of[rows].sum()) >= unit.large
+        if may_be_large:
+            chunk = np.searchsorted(np.cumsum(self.sizes), rows, "right")
+            held = np.bincount(chunk, minlength=len(unit.chunks)).tolist()
+            times = (first, int(self.time[rows].max()))
+            names = [each.staged.slice for each in unit.chunks]
+            footer |= large_footer(zip(names, held, strict=True), times, unit.now)
+        part = write_part(
+            Path(unit.raw_folder),
+            f"{unit.name}-{number:03d}.parquet",
+            table.slice(start, stop - start),
+            partition=partition_at(first, by_day=unit.by_day),
+            footer=footer,
+            stats_columns=RAW_STATS,
+            row_group_rows=16_384,  # what a search decodes for one hit
+        )
+        if may_be_large and part.size >= unit.large:
+            return replace(part, name=born_large(part.name))
+        return part
 
     def _raw_table(self) -> pa.Table:
         unit = self.unit

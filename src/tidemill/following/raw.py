@@ -98,12 +98,12 @@ class Raw:
             )
 
     def rows(
-        self, wanted: Wanted, columns: pa.Schema = ROWS, *, by_day: bool = False
+        self, wanted: Wanted, columns: pa.Schema = ROWS, *, piecewise: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of wanted rows, and `seq`. With `by_day` a day is sorted after the other, which is the
-        same when order is by event time."""
+        """Columns of wanted rows, and `seq`. With `piecewise` parts whose times do not overlap are sorted one
+        after the other, which is the same when order is by event time."""
         left = wanted.limit
-        for paths in self._paths(wanted, by_day=by_day):
+        for paths in self._paths(wanted, piecewise=piecewise):
             text, values = _statement(wanted, columns, left)
             with self._cursor(wanted.seqs) as cursor:
                 reader = cursor.execute(text, {"files": paths, **values}).to_arrow_reader(BATCH_ROWS)
@@ -117,7 +117,7 @@ class Raw:
     def numbers(self, wanted: Wanted, sums: Sequence[str]) -> list[int]:
         """Counts over wanted rows, each as SQL."""
         totals = [0] * len(sums)
-        for paths in self._paths(wanted, by_day=False):
+        for paths in self._paths(wanted, piecewise=False):
             where, values = _where(wanted)
             text = f"SELECT {', '.join(sums)} FROM {_FROM} WHERE {where}"
             with self._cursor(wanted.seqs) as cursor:
@@ -125,19 +125,17 @@ class Raw:
             totals = [int(number) for number in found or totals]
         return totals
 
-    def _paths(self, wanted: Wanted, *, by_day: bool) -> Iterator[list[str]]:
+    def _paths(self, wanted: Wanted, *, piecewise: bool) -> Iterator[list[str]]:
         if self._snapshot is None or not wanted.seqs or wanted.limit == 0:
             return
         ranges: dict[str, Range] = {"event_time": (wanted.after, wanted.upto)}
         if wanted.tenant is not None:
             ranges["tenant"] = (wanted.tenant, wanted.tenant)
         ranges["slice"] = (min(wanted.seqs), max(wanted.seqs))
-        days: dict[str, list[str]] = {}
-        for part in self._snapshot.select(ranges=ranges):
-            if part.rows:
-                days.setdefault(part.partition["day"] if by_day else "", []).append(part.path)
-        for day in sorted(days):
-            yield [_literal(str(self._snapshot.root / path)) for path in days[day]]
+        parts = self._snapshot.select(ranges=ranges)
+        pieces = self._snapshot.apart("event_time", parts) if piecewise else [parts] if parts else []
+        for piece in pieces:
+            yield [_literal(path) for path in self._snapshot.paths(piece)]
 
     @contextmanager
     def _cursor(self, seqs: Mapping[str, int]) -> Iterator[duckdb.DuckDBPyConnection]:

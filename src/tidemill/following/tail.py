@@ -129,7 +129,7 @@ class _ByTime:
 
     def _rows(self, upto: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
         wanted = Wanted(self._places.seqs, ON_TIME, BY_TIME, self._at, upto, self._tenant, limit)
-        return self._raw.rows(wanted, by_day=True)
+        return self._raw.rows(wanted, piecewise=True)
 
     def _warn(self, new: Sequence[SliceEntry]) -> None:
         """Nothing of this happens unless a landing stood still between looking at the clock and noting

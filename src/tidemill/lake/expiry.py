@@ -35,8 +35,8 @@ def delete_unreferenced(root: Path, kept: Collection[str], oldest: int) -> list[
             if is_ours(path):
                 path.unlink()
                 deleted.append(relative.as_posix())
-        staging = root / "_staging"
-        for folder in staging.iterdir() if staging.is_dir() else ():
+        areas = [root / name for name in ("_staging", "_packing")]
+        for folder in (one for area in areas if area.is_dir() for one in area.iterdir()):
             if all(_is_older(path, oldest) for path in (folder, *folder.rglob("*"))):
                 shutil.rmtree(folder)
     return deleted

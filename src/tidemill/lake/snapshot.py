@@ -71,6 +71,19 @@ class Snapshot:
             and all(part.may_hold(column, low, high) for column, low, high in limits)
         ]
 
+    def apart(self, column: str, parts: Sequence[Part]) -> list[list[Part]]:
+        """Parts in groups whose values of an integer column do not overlap, in ascending order."""
+        low, high = -(1 << 63), (1 << 63) - 1
+        ends = [(part.mins.get(column, low), part.maxs.get(column, high), part) for part in parts]
+        groups: list[list[Part]] = []
+        reached = low
+        for least, most, part in sorted(ends, key=lambda one: (int(str(one[0])), one[2].path)):
+            if not groups or int(str(least)) > reached:
+                groups.append([])
+            groups[-1].append(part)
+            reached = max(reached, int(str(most)))
+        return groups
+
     def paths(self, parts: Sequence[Part] | None = None) -> list[str]:
         """Absolute paths of `parts` (all when None)."""
         top = str(self.root)

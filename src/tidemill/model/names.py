@@ -30,6 +30,7 @@ PACKED_PART: Final = "packed"
 REST_PART: Final = "rest"
 TOLD_PART: Final = "told"
 EXPIRED_PART: Final = "expired"
+LARGE_PART: Final = "large"  # how the name of a part ends that was large enough when it was accepted
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
 END_COLUMNS: Final = ("first", "first_time", "first_id", "last", "last_time", "last_id")  # more, of a gauge
 STATE_COLUMNS: Final = ("state__is", "state__rule", "state__from", "state__to")  # if there is a state metric

@@ -18,7 +18,7 @@ from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
-from tidemill.model.time import DAY, Interval, format_instant
+from tidemill.model.time import Interval, format_instant
 from tidemill.records.plan import ReadPlan
 from tidemill.rollups.cell_files import PARTIAL
 from tidemill.rollups.kernel import (
@@ -194,8 +194,7 @@ class Planner:
         return BaseTarget(target, tile.desired, raw=parts, wanted=wanted)
 
     def _raw_parts(self, span: Interval) -> list[str]:
-        days = {format_instant(day)[:10] for day in span.windows(DAY)}
-        return self._raw.paths(self._raw.select({"day": days}, {"event_time": (span.start, span.end - 1)}))
+        return self._raw.paths(self._raw.select(ranges={"event_time": (span.start, span.end - 1)}))
 
     def _carried(self, span: Interval, tiles: Sequence[BaseTile]) -> list[Carried]:
         """Tiles that stay as they are but stand in a part that goes."""

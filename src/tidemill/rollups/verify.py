@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from tidemill.engine import Engine
+from tidemill.lake.parts import open_part
+from tidemill.lake.snapshot import Part
 from tidemill.lake.table import Table
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.slices import set_hash
 from tidemill.model.tiles import TileKey
-from tidemill.model.time import DAY, Interval, format_instant, parse_instant
+from tidemill.model.time import DAY, Interval, format_instant
 from tidemill.records.plan import ReadPlan
 from tidemill.rollups.cell_files import read_cells, write_cells
 from tidemill.rollups.cells import Cells, accumulate, cells_within, merge
@@ -212,9 +215,9 @@ def _days(
 ) -> list[DayUnit]:
     by_day: dict[int, list[str]] = {}
     for part in raw.snapshot().parts:
-        day = parse_instant(part.partition["day"])
-        if part.rows and (known.sealed is None or day >= known.sealed):
-            by_day.setdefault(day, []).append(str(raw.root / part.path))
+        for day in _days_of(raw.root, part) if part.rows else ():
+            if known.sealed is None or day >= known.sealed:
+                by_day.setdefault(day, []).append(str(raw.root / part.path))
     low = {key: path for key, path in parts.items() if key.level in _LOW}
     for key in low:
         by_day.setdefault(key.start - key.start % DAY, [])
@@ -234,6 +237,13 @@ def _days(
         )
         for day, files in sorted(by_day.items())
     ]
+
+
+def _days_of(root: Path, part: Part) -> list[int]:
+    """The days that a part of raw has rows of."""
+    with open_part(str(root / part.path)) as file:
+        times = file.read(["event_time"], use_threads=False).column("event_time").cast(pa.int64()).to_numpy()
+    return (np.unique(times // DAY) * DAY).tolist()
 
 
 def _sealed_above(year: int, sealed: int | None) -> frozenset[TileKey]:

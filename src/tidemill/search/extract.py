@@ -7,7 +7,7 @@ turned away can not be in an index.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ class IndexUnit:
     stream: str
     raw: str  # where it is …
     raw_path: str  # … and what its table calls it
-    day: str
+    partition: Mapping[str, str]  # of both
     paths: tuple[str, ...]
     folder: str
     name: str
@@ -61,12 +61,11 @@ def build_index(unit: IndexUnit) -> StagedPart:
     for piece in pieces:
         groups.extend(range(done, done + piece.num_rows, GROUP_ROWS))
         done += piece.num_rows
-    schema = INDEX.remove(0)
     return write_part(
         Path(unit.folder),
         unit.name,
-        pa.concat_tables([schema.empty_table(), *pieces]),
-        partition={"day": unit.day},
+        pa.concat_tables([INDEX.empty_table(), *pieces]),
+        partition=unit.partition,
         footer={
             "kind": "index",
             "format": FORMAT,
@@ -200,7 +199,7 @@ def _piece(
             exact if exact is not None else pa.nulls(size, pa.string()),
             pa.array(rows.astype(np.int32)),
         ],
-        schema=INDEX.remove(0),
+        schema=INDEX,
     )
 
 

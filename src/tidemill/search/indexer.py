@@ -24,7 +24,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval
 from tidemill.search.extract import IndexUnit, build, build_index
-from tidemill.search.layout import index_name, index_path, index_table
+from tidemill.search.layout import in_folder, index_name, index_path, index_table
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Indexer:
         self.stream = stream
         self.engine = engine
         self.raw = raw
-        self.table = index_table(warehouse, stream.name)
+        self.table = index_table(warehouse, stream.name, raw.partition_by)
         self._settled: tuple[int, int] | None = None  # versions of raw and index that were found in agreement
         self._due: int | None = None  # when the oldest part leaves the index
 
@@ -170,7 +170,7 @@ class Indexer:
             stream=self.stream.name,
             raw=str(self.raw.root / raw.path),
             raw_path=raw.path,
-            day=raw.partition["day"],
+            partition=raw.partition,
             paths=self.stream.indexed,
             folder=str(folder),
             name=index_name(raw, self.stream.indexed),
@@ -194,7 +194,7 @@ class _CheckUnit:
 
 def _check(unit: _CheckUnit) -> Iterator[Difference]:
     built = build_index(unit.build)
-    path = f"day={unit.build.day}/{unit.build.name}"
+    path = in_folder(unit.build.partition, unit.build.name)
     try:
         if not _same(Path(built.path), Path(unit.standing)):
             yield Difference(path, f"differs from what {unit.build.raw_path} gives")

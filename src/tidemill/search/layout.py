@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,6 @@ KINDS: Final = (BOOLEAN, NUMBER, STRING)  # of JSON values that can be looked fo
 
 INDEX: Final = pa.schema(
     [
-        pa.field("day", pa.string()),  # of the raw part
         pa.field("path", pa.string()),
         pa.field("kind", pa.string()),  # null only where an array has one beside values: it makes unknown
         pa.field("text", pa.string()),  # of strings, and of booleans: false, true
@@ -39,11 +38,12 @@ def index_folder(warehouse: Path, stream: str) -> Path:
     return warehouse / "index" / stream
 
 
-def index_table(warehouse: Path, stream: str) -> Table:
+def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Table:
+    """The table is partitioned as raw is: new ones are not, those of former versions have a folder a day."""
     return Table.open(
         index_folder(warehouse, stream),
-        schema=INDEX,
-        partition_by=("day",),
+        schema=pa.schema([*(pa.field(name, pa.string()) for name in partition_by), *INDEX]),
+        partition_by=partition_by,
         name=f"{stream}_index",
         description=f"where indexed attributes of {stream} have which value: rows of parts of raw",
     )
@@ -51,7 +51,11 @@ def index_table(warehouse: Path, stream: str) -> Table:
 
 def index_path(raw: Part, paths: Sequence[str]) -> str:
     """Where the index of a raw part is in the table: a function of the part, the paths and the format."""
-    return f"day={raw.partition['day']}/{index_name(raw, paths)}"
+    return in_folder(raw.partition, index_name(raw, paths))
+
+
+def in_folder(partition: Mapping[str, str], name: str) -> str:
+    return "".join(f"{column}={value}/" for column, value in partition.items()) + name
 
 
 def index_name(raw: Part, paths: Sequence[str]) -> str:

@@ -24,11 +24,10 @@ from tidemill.engine import Engine
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.model.errors import BusyError, Retry, TidemillError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.time import SECOND
+from tidemill.model.time import SECOND, Interval
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
-from tidemill.windows.coordinator import days_of
 from tidemill.windows.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
 from tidemill.windows.raw import Recent
 
@@ -173,19 +172,12 @@ class Builders:
 
     def _unit(self, name: str, builds: Sequence[Build]) -> tuple[BuildUnit, int]:
         snapshot = self.yard.raw(name)
-        by_day: dict[str, list[Part]] = {}
-        for part in snapshot.parts if snapshot is not None else ():
-            if part.rows:
-                by_day.setdefault(part.partition["day"], []).append(part)
+        whole = Interval(min(b.key.interval.start for b in builds), max(b.key.interval.end for b in builds))
+        near = _selected(snapshot, whole)
         windows, read = [], {}
         for build in builds:
             span = build.key.interval
-            parts = [
-                part
-                for day in sorted(days_of(span))
-                for part in by_day.get(day, ())
-                if part.may_hold("event_time", span.start, span.end - 1)
-            ]
+            parts = [part for part in near if part.may_hold("event_time", span.start, span.end - 1)]
             read.update({part.path: part.size for part in parts})
             paths = snapshot.paths(parts) if snapshot is not None else []
             windows.append(WindowUnit(build, paths))
@@ -259,6 +251,10 @@ class Builders:
         finally:
             done.set()
             thread.join()
+
+
+def _selected(raw: Snapshot | None, span: Interval) -> list[Part]:
+    return raw.select(ranges={"event_time": (span.start, span.end - 1)}) if raw is not None else []
 
 
 class _Budget:

@@ -21,7 +21,7 @@ from tidemill.config import Stream
 from tidemill.lake.snapshot import Range, Snapshot
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.model.time import DAY, Interval, format_duration, format_instant
+from tidemill.model.time import Interval, format_duration
 from tidemill.model.windows import Judged, Member, Window
 from tidemill.state.protocol import State
 from tidemill.windows.announce import withdrawn
@@ -148,11 +148,6 @@ class Coordinator:
                 at = at[(at < outside.start) | (at >= outside.end)]
             found.update((np.unique(at // self.rules.span) * self.rules.span).tolist())
         return found
-
-
-def days_of(span: Interval) -> set[str]:
-    """The partitions of raw that can hold what happened in `span`."""
-    return {format_instant(day)[:10] for day in span.windows(DAY)}
 
 
 def _count(done: Coordinated, window: Window, members: Sequence[Member], decision: Judged) -> None:

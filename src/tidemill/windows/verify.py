@@ -18,7 +18,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
 from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
 from tidemill.state.protocol import State
-from tidemill.windows.coordinator import SPARSE, days_of
+from tidemill.windows.coordinator import SPARSE
 from tidemill.windows.dataset import dataset_schema, read_dataset, read_schema
 from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.windows.pending import PendingSlices
@@ -178,7 +178,7 @@ def _again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
 
 def _parts(raw: Snapshot, window: Window) -> list[str]:
     span = window.key.interval
-    return raw.paths(raw.select({"day": days_of(span)}, {"event_time": (span.start, span.end - 1)}))
+    return raw.paths(raw.select(ranges={"event_time": (span.start, span.end - 1)}))
 
 
 def _prove(proof: _Proof) -> Iterator[Difference]:
