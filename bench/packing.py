@@ -22,6 +22,7 @@ from bench.readings import SMALL_PER_DAY, Bounded
 from bench.running import OUT, Bench, Result, best, faster
 from tidemill.lake.table import Table
 from tidemill.mill import Mill
+from tidemill.model.time import DAY, format_instant
 from tidemill.testing import FakeClock
 
 ROWS = 1_000  # of a slice
@@ -79,13 +80,15 @@ def _pack(folder: Path, spark: SparkSession, now: int, slices: int) -> float:
 
 
 def _parts(folder: Path) -> dict[str, list[str]]:
-    """Files of raw with rows, by day."""
+    """Files of raw with rows, by the day that each keeps to."""
     table = Table.existing(folder / "warehouse" / "raw" / STREAM)
     assert table is not None
     found: dict[str, list[str]] = {}
     for part in table.snapshot().parts:
         if part.rows:
-            found.setdefault(part.partition["day"], []).append(str(table.root / part.path))
+            first, last = (int(str(ends["event_time"])) // DAY for ends in (part.mins, part.maxs))
+            assert first == last, "a full day shares its part with another"
+            found.setdefault(format_instant(first * DAY)[:10], []).append(str(table.root / part.path))
     return found
 
 

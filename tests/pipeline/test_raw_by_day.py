@@ -63,7 +63,7 @@ def test_it_is_read_packed_searched_expired_and_recovered(plant: Plant) -> None:
         mill.run_until_idle()
         assert folders(plant, "raw") == folders(plant, "index") == days
         assert plant.raw() == before
-        found = mill.search("requests", "WHERE region = 'eu' LIMIT 100")
+        found = mill.search("requests", "WHERE region = 'eu' LIMIT 100", all_tenants=True)
         assert isinstance(found, Found)
         assert found.rows.num_rows == sum(row["event_id"][-1] in "02468" for row in before) > 0  # type: ignore[index]
         assert mill.verify().findings == []
