@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -201,6 +201,7 @@ def _check_datasets(
     rules = rules_of(declared, mill.expiries.horizons(stream))
     if rules is None:
         return 0, []
+    rules = replace(rules, watermark=mill.watermark(stream))
     from tidemill.windows.damage import repair_command
     from tidemill.windows.verify import verify_datasets, verify_sets
 

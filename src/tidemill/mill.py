@@ -290,7 +290,7 @@ class Mill:
         from tidemill.windows.desk import Desk
 
         streams, gone = self.project.streams, self.expiries.horizons
-        return Desk(self.project.warehouse, streams, self.state, self.clock, gone)
+        return Desk(self.project.warehouse, streams, self.state, self.clock, gone, self.watermark)
 
     @cached_property
     def yard(self) -> WindowYard:

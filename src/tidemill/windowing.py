@@ -21,6 +21,7 @@ from tidemill.lake.table import Table
 from tidemill.model.errors import BusyError, Retry, TidemillError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
 from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
+from tidemill.reports import watermark_of
 from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
@@ -66,11 +67,13 @@ class WindowYard:
 
     def coordinate(self, stream: Stream, now: int, seen: int | None = None) -> Coordinated:
         """Bring the queue up to date with the ledger, whose newest place was `seen` when the round began."""
-        return self._coordinator(stream).coordinate(now, seen)
+        return self._coordinator(stream, now).coordinate(now, seen)
 
-    def _coordinator(self, stream: Stream) -> Coordinator:
+    def _coordinator(self, stream: Stream, now: int | None = None) -> Coordinator:
         rules = rules_of(stream, self._expiries.horizons(stream.name))
         assert rules is not None, stream.name
+        if rules.by_watermark and now is not None:
+            rules = replace(rules, watermark=watermark_of(stream, self._state, now))
         raw = partial(self._snapshot, stream.name)
         return Coordinator(stream, rules, self._state, raw, partial(columns_of_file, self._project.warehouse))
 

@@ -201,7 +201,7 @@ def test_a_judgement_is_kept_as_it_was_made(state: State) -> None:
     assert (marks[1].desired, marks[1].ignored) == (True, None)
     assert (marks[2].desired, marks[2].ignored) == (False, "late")
     assert state.member_counts([key_of(10), key_of(11)]) == {
-        key_of(10): (1, 0, 1, 0),
+        key_of(10): (1, 0, 1, 1),
         key_of(11): (0, 0, 0, 0),
     }
 

@@ -26,7 +26,13 @@ IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
 TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "any")
 
 LEAST_SPAN = SECOND  # of windows: what a year of slices touches must stay countable
-_OF_WINDOWS = ("subject_to_change_window", "allow_incomplete_windows", "gap_tolerance", "late_slices")
+_OF_WINDOWS = (
+    "subject_to_change_window",
+    "allow_incomplete_windows",
+    "gap_tolerance",
+    "coverage",
+    "late_slices",
+)
 
 
 def check_stream(
@@ -124,7 +130,7 @@ def _windows(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
     if span < LEAST_SPAN:
         message = f"a window of {format_duration(span)} is too short"
         yield Finding(("aggregation_span",), message, f"use {format_duration(LEAST_SPAN)} or longer")
-    elif stream.gap_tolerance >= span:
+    elif stream.hole >= span:
         message = (
             f"a gap of {format_duration(stream.gap_tolerance)} would be all of a window of "
             f"{format_duration(span)}"

@@ -28,6 +28,7 @@ from tidemill.model.time import DAY, SECOND
 FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
 TimeMode = Literal["event", "processing"]
 GateMode = Literal["event_id", "none"]
+CoverageName = Literal["declared", "observed", "watermark"]
 MAX_INDEXED: Final = 64  # paths of a stream: each is looked for in every event
 MAX_VALUES: Final = 1024  # of a record that is an array
 MAX_MANIFESTS: Final = 256  # patterns: each is looked up in every round
@@ -226,6 +227,7 @@ class Stream(pydantic.BaseModel):
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
     gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window
+    coverage: CoverageName = "observed"  # what says that a time is complete, beside declared bounds
     late_slices: LateSlices = LateSlices()
     windows: Mapping[WindowName, WindowDeclaration] = {}  # streaming ones; each has a table of results
 
@@ -247,6 +249,13 @@ class Stream(pydantic.BaseModel):
     def window_specs(self) -> tuple[WindowSpec, ...]:
         """Its streaming windows in order of declaration."""
         return tuple(spec_of(self, name, declared) for name, declared in self.windows.items())
+
+    @property
+    def hole(self) -> int:
+        """The longest stretch that need not be covered; by default never a whole window."""
+        if "gap_tolerance" in self.model_fields_set or self.aggregation_span is None:
+            return self.gap_tolerance
+        return min(self.gap_tolerance, self.aggregation_span - 1)
 
     @property
     def in_event_time(self) -> bool:

@@ -172,7 +172,8 @@ streams:
     # what they cover: `tidemill ingest --start T --end T`) and the time for changes is over.
     # aggregation_span: 1h
     # subject_to_change_window: 6h    # how long after its end a window waits for slices; 0s by default
-    # gap_tolerance: 1s               # between the bounds of slices, and at the edges of the window
+    # gap_tolerance: 1s               # between what slices cover, and at the edges of the window
+    # coverage: observed              # beside bounds: rows without a hole; or watermark, or only declared
     # allow_incomplete_windows: false # true builds at once, and again with every change
     # late_slices: discard            # or {policy: reemit, max_lateness: 7d}: a new revision for each
 

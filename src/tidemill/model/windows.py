@@ -67,13 +67,21 @@ class Member:
     seq: int  # its place in the ledger
     name: str  # its id, or `id~n` once a retraction changed what was accepted from it
     arrival: int  # of the slice that it counts as of
-    bounds: Interval | None  # what it covers: as declared, else as observed
+    bounds: Interval | None  # as declared, else from its first to its last event
     desired: bool = False  # used, by the last judgement
     observed: bool = False  # part of what was built last
     ignored: str | None = None  # why it is not used, by the last judgement
     metadata: str | None = None  # what its sender said of the dataset, as JSON
     rank: int | None = None  # place of the slice whose rejects it holds, which it counts as of; None: `seq`
     rejected: int = 0  # records of it that were rejected; nobody knows which windows they are of
+    runs: Sequence[Interval] | None = None  # what it covers of the window; None: what its bounds say
+    met: int | None = None  # the watermark that its records met; None: there was none
+
+    @property
+    def covers(self) -> Sequence[Interval]:
+        if self.runs is not None:
+            return self.runs
+        return () if self.bounds is None else (self.bounds,)
 
     @property
     def counts_as(self) -> int:

@@ -252,6 +252,7 @@ CREATE INDEX slices_unread ON slices (stream, failed_as) WHERE status = 'failed'
 _SIXTH: Final = """
 ALTER TABLE slices ADD COLUMN replays TEXT;
 ALTER TABLE layouts ADD COLUMN declared TEXT NOT NULL DEFAULT '';
+ALTER TABLE window_slices ADD COLUMN runs TEXT;
 ALTER TABLE windows ADD COLUMN rules TEXT;
 ALTER TABLE windows ADD COLUMN columns TEXT;
 ALTER TABLE windows ADD COLUMN blocked_by INTEGER;

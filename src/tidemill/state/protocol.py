@@ -302,7 +302,8 @@ class State(Protocol):
         """Windows are of this span from now on, and `declared` names the rules and columns that they are
         evaluated by. When the span was another, all windows of the stream are forgotten, leases too (their
         files stay), and every accepted slice is `unlaid` again. When only the rules were others, all windows
-        are due. When nothing changed, nothing happens."""
+        are due; when the first word of `declared` was another, slices without declared bounds leave them,
+        too, and are unlaid again. When nothing changed, nothing happens."""
         ...
 
     def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
@@ -310,10 +311,21 @@ class State(Protocol):
         slices unlaid; a slice that is retracted or sent back is not unlaid."""
         ...
 
-    def lay(self, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
+    def reach(self, stream: str, reason: str, watermark: int) -> int:
+        """WAITING windows with this reason that end at the watermark or before it are due; how many."""
+        ...
+
+    def lay(
+        self,
+        stream: str,
+        windows: Mapping[str, Iterable[int]],
+        runs: Mapping[str, Mapping[int, Sequence[Interval]]] | None = None,
+    ) -> None:
         """Enter slices (by id) as members of the windows that start there; those windows are due at once,
-        the slices are no longer unlaid. To enter one again changes nothing, nor does one that is not accepted
-        (any more). StorageError before `lay_out`, and for a slice that the ledger does not know."""
+        the slices are no longer unlaid. `runs`: what a slice covers of each window (by start; nothing where
+        it is left out), for slices that do not cover what their bounds say.
+        To enter one again changes nothing, nor does one that is not accepted (any more). StorageError before
+        `lay_out`, and for a slice that the ledger does not know."""
         ...
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:

@@ -314,9 +314,18 @@ class SqliteState:
         with self._read() as db:
             return window_acts.unlaid(db, stream, limit)
 
-    def lay(self, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
+    def lay(
+        self,
+        stream: str,
+        windows: Mapping[str, Iterable[int]],
+        runs: Mapping[str, Mapping[int, Sequence[Interval]]] | None = None,
+    ) -> None:
         with self._write() as db:
-            window_acts.lay(db, stream, windows)
+            window_acts.lay(db, stream, windows, runs or {})
+
+    def reach(self, stream: str, reason: str, watermark: int) -> int:
+        with self._write() as db:
+            return window_acts.reach(db, stream, reason, watermark)
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         with self._read() as db:

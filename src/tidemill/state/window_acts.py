@@ -28,7 +28,7 @@ from tidemill.state import outbox_acts, phases
 from tidemill.state.acts import ENTRY, entry_by_id, entry_of
 from tidemill.state.phases import Kept
 from tidemill.state.rows import from_row, interval, mark
-from tidemill.state.window_rows import MEMBER, WINDOW_COLUMNS, kept_from, kept_row, member_from
+from tidemill.state.window_rows import MEMBER, WINDOW_COLUMNS, kept_from, kept_row, member_from, runs_text
 
 WINDOW: Final = ", ".join(WINDOW_COLUMNS)
 UNLAID: Final = (
@@ -46,9 +46,9 @@ _MEMBERS: Final = (
     " WHERE m.stream = ? AND m.start = ? AND m.member = 1"
 )
 _ENTER_MEMBER: Final = (
-    "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored)"
-    " VALUES (?, ?, ?, 1, 0, 0, NULL) ON CONFLICT (stream, start, slice) DO UPDATE SET member = 1"
-    " WHERE member = 0"
+    "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored, runs)"
+    " VALUES (?, ?, ?, 1, 0, 0, NULL, ?) ON CONFLICT (stream, start, slice)"
+    " DO UPDATE SET member = 1, runs = excluded.runs WHERE member = 0 OR runs IS NOT excluded.runs"
 )
 _INSERT: Final = f"INSERT INTO windows ({WINDOW}) VALUES ({', '.join('?' * len(WINDOW_COLUMNS))})"
 _UPDATE: Final = (
@@ -114,6 +114,8 @@ def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> Non
         return
     if old[0] == new:  # the windows are the same ones, evaluated by other rules
         db.execute("UPDATE windows SET due = 1, version = ? WHERE stream = ?", (stamp(db), stream))
+        if old[1].partition(" ")[0] != declared.partition(" ")[0]:
+            _lay_again(db, stream)
         return
     db.execute("DELETE FROM windows WHERE stream = ?", (stream,))
     db.execute("DELETE FROM window_slices WHERE stream = ?", (stream,))
@@ -122,6 +124,29 @@ def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> Non
         " SELECT stream, seq FROM slices WHERE stream = ? AND status = 'accepted'",
         (stream,),
     )
+
+
+def _lay_again(db: sqlite3.Connection, stream: str) -> None:
+    """Slices without bounds cover something else by other rules: they leave their windows and are unlaid."""
+    unbound = "SELECT seq FROM slices WHERE stream = ? AND declared_start IS NULL"
+    of_them = f"stream = ? AND slice IN ({unbound})"
+    db.execute(
+        f"UPDATE window_slices SET member = 0, desired = 0, ignored = NULL WHERE {of_them}", (stream, stream)
+    )
+    db.execute(f"DELETE FROM window_slices WHERE observed = 0 AND {of_them}", (stream, stream))
+    db.execute(
+        f"INSERT OR IGNORE INTO unlaid (stream, slice) SELECT ?, seq FROM slices"
+        f" WHERE status = 'accepted' AND seq IN ({unbound})",
+        (stream, stream),
+    )
+
+
+def reach(db: sqlite3.Connection, stream: str, reason: str, watermark: int) -> int:
+    return db.execute(
+        "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'waiting' AND reason = ?"
+        " AND start <= ? - span",
+        (stream, reason, watermark),
+    ).rowcount
 
 
 def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
@@ -137,7 +162,12 @@ def unlaid(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
     return [from_row(row) for row in db.execute(UNLAID, (stream, limit)).fetchall()]
 
 
-def lay(db: sqlite3.Connection, stream: str, windows: Mapping[str, Iterable[int]]) -> None:
+def lay(
+    db: sqlite3.Connection,
+    stream: str,
+    windows: Mapping[str, Iterable[int]],
+    runs: Mapping[str, Mapping[int, Sequence[Interval]]],
+) -> None:
     width = span(db, stream)
     if width is None:
         raise StorageError(
@@ -149,9 +179,11 @@ def lay(db: sqlite3.Connection, stream: str, windows: Mapping[str, Iterable[int]
         entry = entry_of(db, stream, slice_id)
         if entry.status is not SliceStatus.ACCEPTED:
             continue  # it was retracted or sent back meanwhile
+        covered = runs.get(slice_id)
         for start in starts:
             assert start % width == 0, f"{start} is not the start of a window of {width}"
-            if db.execute(_ENTER_MEMBER, (stream, start, entry.seq)).rowcount:
+            text = None if covered is None else runs_text(covered.get(start, ()))
+            if db.execute(_ENTER_MEMBER, (stream, start, entry.seq, text)).rowcount:
                 touched.add(start)
         db.execute("DELETE FROM unlaid WHERE stream = ? AND slice = ?", (stream, entry.seq))
     version = stamp(db) if touched else 0

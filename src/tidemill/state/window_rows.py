@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
 from tidemill.model.slices import contribution_name
+from tidemill.model.time import Interval
 from tidemill.model.windows import Member, OutboxEvent, Phase, Window, WindowKey
 from tidemill.state.phases import Kept
 from tidemill.state.rows import Value, interval, mark, text_or_none, whole, whole_or_none
@@ -19,7 +22,7 @@ WINDOW_COLUMNS: Final = (
 MEMBER: Final = (  # of `window_slices m` joined with `slices s` and with `o`, the slice that it replays
     "m.slice, s.id, s.judgement, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end,"
     " s.observed_start, s.observed_end, s.metadata, m.desired, m.observed, m.ignored, coalesce(o.seq, s.seq),"
-    " s.rejected"
+    " s.rejected, m.runs, s.watermark"
 )
 EVENT: Final = "seq, id, type, stream, time, data"
 
@@ -75,7 +78,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
 def member_from(row: tuple[Value, ...]) -> Member:
     (
         seq, id_, judgement, arrival, declared_start, declared_end, observed_start, observed_end, metadata,
-        desired, observed, ignored, rank, rejected,
+        desired, observed, ignored, rank, rejected, runs, met,
     ) = row  # fmt: skip
     declared = interval(declared_start, declared_end)
     return Member(
@@ -90,7 +93,20 @@ def member_from(row: tuple[Value, ...]) -> Member:
         metadata=text_or_none(metadata),
         rank=whole(rank),
         rejected=whole(rejected),
+        runs=None if runs is None else runs_from(str(runs)),
+        met=whole_or_none(met),
     )
+
+
+def runs_text(runs: Sequence[Interval]) -> str:
+    """Each start and end by its distance from the instant before it, which is short."""
+    ends = [instant for run in runs for instant in (run.start, run.end)]
+    return " ".join(str(end - before) for before, end in pairwise([0, *ends]))
+
+
+def runs_from(text: str) -> tuple[Interval, ...]:
+    ends = list(accumulate(map(int, text.split())))
+    return tuple(Interval(start, end) for start, end in zip(ends[::2], ends[1::2], strict=True))
 
 
 def event_row(event: OutboxEvent) -> tuple[Value, ...]:

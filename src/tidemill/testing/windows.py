@@ -256,6 +256,7 @@ class WindowOracle:
                 name=contribution_name(each, self._judgement(each)),
                 arrival=act.at,
                 bounds=self._bounds(each),
+                runs=None if act.declared else self._runs(each),
             )
             for seq, (each, act) in enumerate(self._ledger.items(), start=1)
             if each not in self._retracted and start in self._touches(each)
@@ -276,13 +277,23 @@ class WindowOracle:
         return self._ledger[each].declared or self.gate.observed[each]
 
     def _touches(self, each: str) -> set[int]:
-        """The windows that its bounds overlap, and those of its rows wherever they lie."""
-        span = self.rules.span
+        """The windows of its rows wherever they lie, and those that it covers a part of."""
+        span, declared = self.rules.span, self._ledger[each].declared
         starts = {row.ts // span * span for row in self.gate.raw if row.slice == each}
-        bounds = self._bounds(each)
-        if bounds and bounds.start < bounds.end:
-            starts |= {k * span for k in range(bounds.start // span, (bounds.end - 1) // span + 1)}
+        for covered in (declared,) if declared else self._runs(each):
+            if covered.start < covered.end:
+                starts |= {k * span for k in range(covered.start // span, (covered.end - 1) // span + 1)}
         return starts
+
+    def _runs(self, each: str) -> tuple[Interval, ...]:
+        """What a slice without bounds covers: from row to row, where no hole is wider than the tolerance."""
+        runs: list[Interval] = []
+        for at in sorted(row.ts for row in self.gate.raw if row.slice == each):
+            if runs and at - runs[-1].end <= self.rules.gap_tolerance:
+                runs[-1] = Interval(runs[-1].start, at + 1)
+            else:
+                runs.append(Interval(at, at + 1))
+        return tuple(runs)
 
     def _on_time(self, window: Interval, members: Sequence[Member]) -> list[Member]:
         last = window.end + self.rules.stc + self.rules.max_lateness
@@ -366,7 +377,7 @@ def holes(window: Interval, members: Sequence[Member]) -> list[Interval]:
 
 def _overlapping(window: Interval, members: Sequence[Member]) -> list[Interval]:
     """The bounds that cover at least an instant of the window."""
-    bounds = [member.bounds for member in members if member.bounds is not None]
+    bounds = [one for member in members for one in member.covers]
     return [one for one in bounds if max(one.start, window.start) < min(one.end, window.end)]
 
 

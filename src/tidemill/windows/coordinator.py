@@ -13,25 +13,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.config import Stream
-from tidemill.lake.snapshot import Range, Snapshot
+from tidemill.lake.snapshot import Snapshot
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_duration
 from tidemill.model.windows import Judged, Member, Window
+from tidemill.records.arrays import Ints
 from tidemill.state.protocol import State
 from tidemill.windows.announce import withdrawn
 from tidemill.windows.pending import PendingSlices
-from tidemill.windows.rules import WindowRules, judge, windows_of
+from tidemill.windows.rules import OBSERVED, WATERMARK, WindowRules, judge, windows_of
+from tidemill.windows.runs import event_times, has_rows_of_its_own, runs_of, windows_before
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 1_000  # slices laid, or windows judged, in one transaction
-SPARSE: Final = 10_000  # a slice without declared bounds that spans more windows touches those it has rows in
 
 
 @dataclass(slots=True)
@@ -74,6 +72,8 @@ class Coordinator:
             return Coordinated()  # sent back by a retraction: windows have not lost what is on its way
         done = Coordinated(laid=self.lay())
         failpoint("windows.after_lay")
+        if self.rules.by_watermark and self.rules.watermark is not None:
+            self.state.reach(self.stream.name, WATERMARK, self.rules.watermark)
         while found := self.state.due(self.stream.name, now, AT_ONCE):
             pending = PendingSlices(self.state.undecided(self.stream.name), self.rules.future, seen)
             judged = [self._judge(window, members, now, pending) for window, members in found]
@@ -97,7 +97,7 @@ class Coordinator:
             log.info("windows are now of %s", format_duration(span), extra={"stream": name})
         self.state.lay_out(name, span, declared)
         while entries := self.state.unlaid(name, AT_ONCE):
-            self.state.lay(name, {entry.id: self._kept(self._touched(entry)) for entry in entries})
+            self._lay(entries)
             laid += len(entries)
         return laid
 
@@ -116,37 +116,39 @@ class Coordinator:
             return starts
         return [start for start in starts if not self.rules.is_forgotten(start)]
 
-    def _touched(self, entry: SliceEntry) -> Iterable[int]:
-        """Starts of the windows that a slice touches: by its bounds, and by rows outside of them."""
-        span, bounds = self.rules.span, entry.bounds
-        if bounds is None:  # nothing declared and nothing accepted
+    def _windows_by_bounds(self, entry: SliceEntry) -> Iterable[int]:
+        """Starts of the windows that a slice touches by what it declares, or, where raw has expired and
+        nothing else says it, by its first and last event."""
+        span, declared, gone = self.rules.span, entry.slice.declared, self.rules.raw_from
+        if declared is not None:
+            return windows_of(declared, span)
+        if gone is None or entry.observed is None:
             return ()
-        starts = windows_of(bounds, span)
-        declared = entry.slice.declared
-        if declared is None:
-            return self._with_rows(entry, None) if len(starts) > SPARSE else starts
-        observed = entry.observed
-        if observed is None or (declared.start <= observed.start and observed.end <= declared.end):
-            return starts
-        return sorted({*starts, *self._with_rows(entry, declared)})
+        return [start for start in windows_of(entry.observed, span) if start < gone]
 
-    def _with_rows(self, entry: SliceEntry, outside: Interval | None) -> set[int]:
-        """Starts of the windows that hold rows of the slice (outside of these bounds)."""
-        snapshot, observed = self._raw(), entry.observed
-        assert snapshot is not None
-        assert observed is not None
-        ranges: dict[str, Range] = {
-            "event_time": (observed.start, observed.end - 1),
-            "slice": (entry.id, entry.id),
-        }
-        found: set[int] = set()
-        for path in snapshot.paths(snapshot.select(None, ranges)):
-            table = pq.read_table(path, partitioning=None, columns=["slice", "event_time"])
-            mine = table.filter(pc.equal(table.column("slice").cast(pa.string()), entry.id))
-            at = mine.column("event_time").cast(pa.int64()).to_numpy()
-            if outside is not None:
-                at = at[(at < outside.start) | (at >= outside.end)]
-            found.update((np.unique(at // self.rules.span) * self.rules.span).tolist())
+    def _lay(self, entries: Sequence[SliceEntry]) -> None:
+        """Enter slices in the windows that they touch: by their bounds, by their rows, and by what they
+        cover."""
+        windows = {entry.id: set(self._windows_by_bounds(entry)) for entry in entries}
+        runs: dict[str, dict[int, list[Interval]]] = {}
+        for entry, times in event_times(self._raw, [one for one in entries if has_rows_of_its_own(one)]):
+            windows[entry.id].update((np.unique(times // self.rules.span) * self.rules.span).tolist())
+            if entry.slice.declared is None and not windows_before(entry, self.rules.raw_from):
+                covered = self._covered(times)
+                windows[entry.id].update(covered)
+                runs[entry.id] = covered
+        kept = {slice_id: self._kept(sorted(starts)) for slice_id, starts in windows.items()}
+        self.state.lay(self.stream.name, kept, runs)
+
+    def _covered(self, times: Ints) -> dict[int, list[Interval]]:
+        """What rows at these times cover, by window."""
+        if self.rules.coverage != OBSERVED:
+            return {}
+        found: dict[int, list[Interval]] = {}
+        for run in runs_of(times, self.rules.gap_tolerance):
+            for start in windows_of(run, self.rules.span):
+                end = start + self.rules.span
+                found.setdefault(start, []).append(Interval(max(run.start, start), min(run.end, end)))
         return found
 
 

@@ -7,7 +7,7 @@ queue windows, and the builders do the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemill.config import Stream
@@ -95,11 +95,13 @@ class Desk:
         state: State,
         clock: Callable[[], int],
         expired: Callable[[str], Mapping[str, int]] = lambda _stream: {},
+        watermark: Callable[[str], int | None] = lambda _stream: None,
     ) -> None:
         self._warehouse = warehouse
         self._streams = streams
         self._state = state
         self._clock = clock
+        self._watermark = watermark
         self._expired = expired  # instants before which raw and datasets of a stream are gone
 
     # -- looking
@@ -196,7 +198,7 @@ class Desk:
                 hint="give it an aggregation_span"
                 + (f"; those that have one: {', '.join(having)}" if having else ""),
             )
-        return rules
+        return replace(rules, watermark=self._watermark(stream)) if rules.by_watermark else rules
 
     def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, Standing]:
         rules = {name: self._rules(name) for name in {window.key.stream for window in windows}}

@@ -22,9 +22,11 @@ CUTOFF: Final = "cutoff"
 PENDING: Final = "pending"
 COVERAGE: Final = "coverage"
 GAP: Final = "gap"
+WATERMARK: Final = "watermark"
 EMPTY: Final = "empty"
 SEALED: Final = "sealed"
-REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, EMPTY, SEALED)
+REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, WATERMARK, EMPTY, SEALED)
+OBSERVED: Final = "observed"
 RULES: Final = "rules"  # triggers: the rules, or the columns, were declared anew
 COLUMNS: Final = "columns"
 LATE: Final = "late"  # why a slice is ignored; or because the window is sealed
@@ -39,6 +41,8 @@ class WindowRules:
     allow_incomplete: bool = False
     gap_tolerance: int = SECOND
     max_lateness: int = 0  # how long after the cutoff a slice still makes a window come out again
+    coverage: str = "observed"  # what covers beside declared bounds: nothing, runs of rows, the watermark
+    watermark: int | None = None  # of the stream, where that covers
     columns: str | None = None  # a name for the columns that datasets have; None: any
     future: int | None = None  # how far ahead of its arrival an event may lie; None: any distance
     raw_from: int | None = None  # raw before this instant is gone: windows that begin there are not built
@@ -48,13 +52,21 @@ class WindowRules:
     def name(self) -> str:
         """The same for all rules by which every window is evaluated alike. (What has expired and what may lie
         ahead are facts about the data, and not part of it.)"""
-        parts = (self.span, self.stc, self.allow_incomplete, self.gap_tolerance, self.max_lateness)
+        parts = (
+            self.span, self.stc, self.allow_incomplete, self.gap_tolerance, self.max_lateness, self.coverage
+        )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     @property
     def declared(self) -> str:
-        """A name for all that a declaration says about windows and their datasets."""
-        return f"{self.name}-{self.columns}"
+        """A name for all that a declaration says about windows and their datasets. Its first word is for what
+        slices without bounds cover."""
+        runs = f"{self.coverage}:{self.gap_tolerance}" if self.coverage == OBSERVED else self.coverage
+        return f"{runs} {self.name} {self.columns}"
+
+    @property
+    def by_watermark(self) -> bool:
+        return self.coverage == WATERMARK
 
     def is_sealed(self, window: Interval) -> bool:
         """Whether what was built of it, if anything was, stays as it is."""
@@ -83,7 +95,8 @@ def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRul
         span=stream.aggregation_span,
         stc=stream.subject_to_change_window,
         allow_incomplete=stream.allow_incomplete_windows,
-        gap_tolerance=stream.gap_tolerance,
+        gap_tolerance=stream.hole,
+        coverage=stream.coverage,
         max_lateness=stream.late_slices.max_lateness or 0,
         columns=columns_name(dataset_schema(stream)),
         future=stream.skew.future if stream.in_event_time else 0,
@@ -111,10 +124,10 @@ def admit(
     and everything counts, until the build that first covered it sealed it.
     """
     last = last_arrival(window, rules)
-    on_time = [member for member in members if member.arrival <= last]
+    on_time = [member for member in members if is_on_time(window, member, rules)]
     if sealed is not None:
         used = [member for member in members if member.arrival <= last or member.counts_as <= sealed]
-    elif serves(window, on_time, rules):
+    elif rules.by_watermark or serves(window, on_time, rules):
         used = on_time
     else:
         used = list(members)
@@ -123,11 +136,28 @@ def admit(
     return sorted(used, key=lambda member: member.seq), ignored
 
 
+def is_on_time(window: Interval, member: Member, rules: WindowRules) -> bool:
+    """Whether a slice came by the cutoff; by the watermark, also before that had passed the window."""
+    if member.arrival <= last_arrival(window, rules):
+        return True
+    return rules.by_watermark and (member.met is None or member.met < window.end)
+
+
 def serves(window: Interval, members: Sequence[Member], rules: WindowRules) -> bool:
     """Whether these members alone make the window one that may be built, once it is time."""
     if rules.allow_incomplete:
         return bool(members)
-    return is_complete(window, members, rules.gap_tolerance)
+    return rules_cover(window, members, rules)
+
+
+def rules_cover(window: Interval, members: Sequence[Member], rules: WindowRules) -> bool:
+    """Whether the window is complete: by what its members cover, or by the watermark."""
+    return has_passed(window, rules) or is_complete(window, members, rules.gap_tolerance)
+
+
+def has_passed(window: Interval, rules: WindowRules) -> bool:
+    """Whether the watermark covers, and has reached the end of the window."""
+    return rules.by_watermark and rules.watermark is not None and rules.watermark >= window.end
 
 
 def is_complete(window: Interval, members: Iterable[Member], tolerance: int) -> bool:
@@ -145,11 +175,10 @@ def _wide(window: Interval, members: Iterable[Member], tolerance: int) -> list[I
 def holes(window: Interval, members: Iterable[Member]) -> Iterator[Interval]:
     """The stretches of the window that no member covers, in order."""
     covered = sorted(
-        (max(member.bounds.start, window.start), min(member.bounds.end, window.end))
+        (max(run.start, window.start), min(run.end, window.end))
         for member in members
-        if member.bounds is not None
-        and member.bounds.overlaps(window)
-        and member.bounds.start < member.bounds.end
+        for run in member.covers
+        if run.overlaps(window) and run.start < run.end
     )
     reached = window.start
     for start, end in covered:
@@ -177,7 +206,11 @@ def readiness(
         return Readiness(False, PENDING, pending_detail(undecided), blocked_by=undecided[-1].seq)
     if rules.allow_incomplete:
         return Readiness(True)
+    if has_passed(window, rules):
+        return Readiness(True)
     wide = _wide(window, used, rules.gap_tolerance)
+    if wide and rules.by_watermark:
+        return Readiness(False, WATERMARK, _behind(rules.watermark))
     edges = [hole for hole in wide if hole.start == window.start or hole.end == window.end]
     if edges:
         return Readiness(False, COVERAGE, "coverage missing " + _edges(window, edges))
@@ -237,8 +270,8 @@ def _judge(
     names = frozenset(member.name for member in used)
     state = readiness(interval, used, rules, now, undecided_of(window, members, rules, pending))
     keeps_waiting = state.reason == PENDING  # whatever else there is to say is said when it is over
-    served = serves(interval, [m for m in used if m.arrival <= last_arrival(interval, rules)], rules)
-    covered = not served and state.ready and is_complete(interval, used, rules.gap_tolerance)
+    served = serves(interval, [m for m in used if is_on_time(interval, m, rules)], rules)
+    covered = not served and state.ready and rules_cover(interval, used, rules)
     seals = bool(used) and (covered or sealed is not None)
     reshape = has_other_columns(window, rules) and not keeps_waiting
     return Judged(
@@ -287,7 +320,7 @@ def undecided_of(
     """The landed slices without an outcome that the window has to wait for."""
     interval = window.key.interval
     last = last_arrival(interval, rules)
-    served = serves(interval, [member for member in members if member.arrival <= last], rules)
+    served = serves(interval, [member for member in members if is_on_time(interval, member, rules)], rules)
     return pending.blocking(
         interval,
         last if served or window.sealed is not None else None,
@@ -321,7 +354,7 @@ def is_final(
         return False
     if pending.touching(interval, last_arrival(interval, rules)):
         return False
-    on_time = [member for member in members if member.arrival <= last_arrival(interval, rules)]
+    on_time = [member for member in members if is_on_time(interval, member, rules)]
     return window.sealed is not None or serves(interval, on_time, rules)
 
 
@@ -346,6 +379,11 @@ def _lost(window: Window, members: Sequence[Member]) -> bool:
     if window.observed is None:  # nothing stands, or it was asked to be made again and may not be any more
         return window.file is not None
     return set_hash(member.name for member in members if member.observed) != window.observed
+
+
+def _behind(watermark: int | None) -> str:
+    where = "there is none yet" if watermark is None else f"at {format_instant(watermark)}"
+    return f"watermark not past its end: {where}"
 
 
 def _edges(window: Interval, edges: Sequence[Interval]) -> str:

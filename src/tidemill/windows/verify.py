@@ -6,7 +6,7 @@ It changes nothing. The same set of slices gives the same bytes, so the comparis
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from tidemill.engine.jobs import spread
 from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
+from tidemill.model.time import align
 from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
 from tidemill.state.protocol import State
-from tidemill.windows.coordinator import SPARSE
 from tidemill.windows.dataset import dataset_schema, read_dataset, read_schema
 from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.windows.pending import PendingSlices
-from tidemill.windows.rules import WindowRules, admit, has_other_rules, judge, windows_of
+from tidemill.windows.rules import WATERMARK, WindowRules, admit, has_other_rules, judge, windows_of
 
 Difference = tuple[str, str]  # the window, and what is wrong with its dataset
 _GROUP = 256  # windows that one unit builds again
@@ -93,10 +93,8 @@ def verify_sets(
     touching: dict[int, set[str]] = {}
     for entry in entries:
         settled = entry.status is SliceStatus.ACCEPTED and entry.id not in waiting
-        if settled and entry.bounds is not None and (entry.slice.declared or not _is_sparse(entry, rules)):
-            for start in windows_of(entry.bounds, rules.span):
-                if rules.is_forgotten(start):
-                    continue
+        for start in _surely_touched(entry, rules) if settled else ():
+            if not rules.is_forgotten(start):
                 touching.setdefault(start, set()).add(entry.id)
     for window in state.windows(stream):
         if window.key.span != rules.span:
@@ -118,7 +116,10 @@ def verify_sets(
             yield str(window.key.interval), "the slices that count are not those that the rules name"
         elif judged and window.key not in due:
             told = judge(window, members, rules, now, pending)
-            if (told.ready, told.reason) != (window.ready, window.reason):
+            if WATERMARK not in (told.reason, window.reason) and (told.ready, told.reason) != (
+                window.ready,
+                window.reason,
+            ):
                 yield str(window.key.interval), f"it is {_verdict(window)}, by the rules {_verdict(told)}"
     for start, slices in sorted(touching.items()):
         key = WindowKey(stream, start, rules.span)
@@ -129,8 +130,13 @@ def _verdict(of: Window | Judged) -> str:
     return "ready" if of.ready else f"waiting ({of.detail or of.reason})"
 
 
-def _is_sparse(entry: SliceEntry, rules: WindowRules) -> bool:
-    return entry.bounds is not None and len(windows_of(entry.bounds, rules.span)) > SPARSE
+def _surely_touched(entry: SliceEntry, rules: WindowRules) -> Iterable[int]:
+    """Starts of windows that a slice touches by its bounds, or by its first and its last row."""
+    if entry.slice.declared is not None:
+        return windows_of(entry.slice.declared, rules.span)
+    if entry.observed is None:
+        return ()
+    return {align(entry.observed.start, rules.span), align(entry.observed.end - 1, rules.span)}
 
 
 def _look(warehouse: Path, window: Window, known: Mapping[str, SliceEntry]) -> Iterator[str]:
