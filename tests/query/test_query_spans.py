@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.mill import Mill
+from tidemill.model.errors import QueryError
 from tidemill.model.time import DAY, MINUTE, SECOND, format_instant, parse_instant
 from tidemill.query import Answer, Explanation
 
@@ -166,3 +167,24 @@ def test_an_event_at_the_first_instant_there_is(tmp_path):
             assert len(answer.to_pylist()) == 1
             assert mill.query(f"{text} {between(first, first + DAY)} EDGES null").num_rows == 1
         assert rows(mill, "SELECT count FROM visits BETWEEN 0001-01-01 AND 0001-01-02") == [(1,)]
+
+
+def test_filter_looks_into_payloads_and_says_so(mill):
+    span = between(MOMENTS[100] + 1, MOMENTS[900] + 1)
+    events = [e for e in inside(MOMENTS[100] + 1, MOMENTS[900] + 1) if e["order"] in ("o1", "o2")]
+    text = f"SELECT count, sum(ms) FROM visits {span} FILTER order IN ('o1', 'o2')"
+    answer = mill.ask(text)
+    assert isinstance(answer, Answer)
+    assert answer.level == "raw"
+    assert {piece.source for piece in answer.pieces} == {"raw"}
+    assert [tuple(row.values()) for row in answer.table.to_pylist()] == [
+        (len(events), sum(e["ms"] for e in events))
+    ]
+    pages = Counter(e["page"] for e in events)
+    found = rows(mill, f"{text} WHERE page != 'c' INTERVAL 1h GROUP BY page")
+    assert sum(row[2] for row in found) == pages["a"] + pages["b"]
+    every = rows(mill, "SELECT count FROM visits FILTER order = 'o1' USING ROLLUP 1d")
+    assert sum(row[1] for row in every) == sum(e["order"] == "o1" for e in VISITS)
+    assert "raw from" in str(mill.ask(f"EXPLAIN {text}"))
+    with pytest.raises(QueryError, match="FILTER chooses events"):
+        mill.query("SELECT states FROM visits.orders FILTER ms > 1")

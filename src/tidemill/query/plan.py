@@ -75,6 +75,7 @@ class Plan:
     columns: tuple[Column, ...]
     groups: tuple[Dimension, ...]
     where: Condition | None
+    filter: Condition | None  # on the payload: answered from raw
     dimensions: Mapping[str, Dimension]  # those the condition may name
     edges: Edges
     fill: Fill
@@ -169,6 +170,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         columns=columns,
         groups=groups,
         where=query.where,
+        filter=_filter(query, rows),
         dimensions=dimensions,
         edges=edges,
         fill=fill,
@@ -192,7 +194,6 @@ def _refuse_unplanned(query: Query) -> None:
     """What can be written and not yet be answered."""
     every = query.bucket if isinstance(query.bucket, Every) else None
     clauses: dict[str, int | None] = {
-        "FILTER": 0 if query.filter is not None else None,
         "HAVING": query.having.position if query.having is not None else None,
         "OFFSET": 0 if query.offset else None,
         "TIMEZONE": query.timezone.position if query.timezone else None,
@@ -276,6 +277,15 @@ def _check_names(query: Query, columns: tuple[Column, ...], groups: tuple[Dimens
                 position=position,
             )
         seen.add(name)
+
+
+def _filter(query: Query, rows: tuple[Rows, ...]) -> Condition | None:
+    if query.filter is not None and any(each.in_state or each.rule is not None for each in rows):
+        raise QueryError(
+            "FILTER chooses events, and states and transitions are of objects",
+            hint="choose by dimensions with WHERE, or declare a state metric with a filter",
+        )
+    return query.filter
 
 
 def _paths(condition: Condition | None) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
-from tidemill.query.source import RawAsked, RawRows
+from tidemill.query.source import RawAsked, RawRows, literal_path
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
     from tidemill.config import Limits, Stream
     from tidemill.lake.snapshot import Part, Range, Snapshot
+    from tidemill.language.ast import Condition
     from tidemill.rollups.chronicle import Recollection
     from tidemill.rollups.spec import Metric, RollupSpec
 
 _COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")
 _TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
 _NEVER: Final = RawRows(None)
+_AT_ONCE: Final = 100_000  # events whose payloads are looked into
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,14 @@ class RawEvents:
         parts = list(self._parts(asked))
         if not parts or self.snapshot is None:
             return _NEVER
-        events = _events(cursor, self.snapshot.paths(parts), asked)
         seen = sum(part.rows for part in parts)
-        if not events.num_rows:
-            return RawRows(None, len(parts), seen)
-        made = self._made(asked, events)
-        return RawRows(made, len(parts), seen, told=made is not None)
+        made: list[pa.Table] = []
+        for events in _batches(cursor, self.snapshot.paths(parts), asked):
+            rows = self._made(asked, events)
+            if rows is None:
+                return RawRows(None, len(parts), seen, told=False)
+            made.append(rows)
+        return RawRows(_joined(made), len(parts), seen)
 
     def _parts(self, asked: RawAsked) -> Iterator[Part]:
         """Those that can hold an event of a span, by their statistics alone."""
@@ -72,7 +76,7 @@ class RawEvents:
         from tidemill.rollups.spec import spec_for
 
         whole = spec_for(self.stream)
-        spec = replace(whole, metrics=tuple(each for each in whole.metrics if each.name in asked.metrics))
+        spec = _only(whole, asked.metrics)
         read = with_columns(metric_plan(plan_for(self.stream, self.limits)), events)
         time = read.column("event_time").cast(pa.int64()).to_numpy()
         pieces = [
@@ -103,24 +107,57 @@ class RawEvents:
         )
 
 
-def _events(cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: RawAsked) -> pa.Table:
-    """The events of the spans, in any order."""
-    bounds, values = [], dict[str, object]()
-    for i, span in enumerate(asked.spans):
-        bounds.append(
-            f"event_time >= make_timestamptz($start_{i}) AND event_time < make_timestamptz($end_{i})"
-        )
-        values |= {f"start_{i}": span.start, f"end_{i}": span.end}
-    where = " OR ".join(f"({each})" for each in bounds)
+def _only(spec: RollupSpec, metrics: frozenset[str]) -> RollupSpec:
+    return replace(spec, metrics=tuple(each for each in spec.metrics if each.name in metrics))
+
+
+def _joined(made: Sequence[pa.Table]) -> pa.Table | None:
+    import pyarrow as pa
+
+    return pa.concat_tables(made) if made else None
+
+
+def _batches(cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: RawAsked) -> Iterator[pa.Table]:
+    """The events of the spans, in any order. All at once, unless the payload is looked into: then the spans
+    are long, and no metric is among them that needs to see an object's events together."""
+    import pyarrow as pa
+
+    values = _bounds(asked)
+    where = " OR ".join(
+        f"(event_time >= make_timestamptz($start_{i}) AND event_time < make_timestamptz($end_{i}))"
+        for i in range(len(asked.spans))
+    )
     if asked.tenant is not None:
         where = f"tenant = $tenant AND ({where})"
-        values["tenant"] = asked.tenant
-    from tidemill.query.run import literal_path
-
     values["files"] = [literal_path(path) for path in paths]
     scan = "read_parquet($files, hive_partitioning = false)"
-    text = f"SELECT {', '.join(_COLUMNS)} FROM {scan} WHERE {where}"
-    return cursor.execute(text, values).to_arrow_table()
+    found = cursor.execute(f"SELECT {', '.join(_COLUMNS)} FROM {scan} WHERE {where}", values)
+    if asked.filter is None:
+        events = found.to_arrow_table()
+        if events.num_rows:
+            yield events
+        return
+    for batch in found.to_arrow_reader(_AT_ONCE):
+        events = _passing(asked.filter, pa.Table.from_batches([batch]))
+        if events.num_rows:
+            yield events
+
+
+def _bounds(asked: RawAsked) -> dict[str, object]:
+    values: dict[str, object] = {} if asked.tenant is None else {"tenant": asked.tenant}
+    for i, span in enumerate(asked.spans):
+        values |= {f"start_{i}": span.start, f"end_{i}": span.end}
+    return values
+
+
+def _passing(condition: Condition, events: pa.Table) -> pa.Table:
+    """Those whose payload the condition is true for, as a search would find them."""
+    import pyarrow as pa
+
+    from tidemill.records.arrow import one
+    from tidemill.search.finding import holds
+
+    return events.filter(pa.array(holds(condition, one(events.column("payload")), {})))
 
 
 def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollection | None) -> pa.Table:

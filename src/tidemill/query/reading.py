@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tidemill.model.levels import BASE
+from tidemill.model.levels import BASE, NAMES
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.query.cover import ALL_TIME, BEGINNING, RAW, Cover, ceil, cover, cover_cells, expired, joined
 from tidemill.query.coverage import Available, Missing, Outdated, not_built
@@ -37,6 +37,9 @@ class Reading:
 
 def reading_of(plan: Plan, available: Available) -> Reading:
     """One rule for totals, intervals and states."""
+    if plan.filter is not None:
+        only_raw = Available(dict.fromkeys(NAMES, ALL_TIME.end), available.raw)
+        return _told(_read(plan, only_raw), _unfiltered)
     outdated = available.not_built(plan.uses)
     if outdated is None:
         return _told(_read(plan, available), lambda span: expired(span, available))
@@ -48,6 +51,15 @@ def _lacking(span: Interval, outdated: Outdated, plan: Plan, available: Availabl
     if span.start < outdated.before:
         return not_built(Interval(max(span.start, MIN_INSTANT), span.end), outdated, plan.metric)
     return expired(span, available)
+
+
+def _unfiltered(span: Interval) -> Missing:
+    return Missing(
+        Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT)),
+        "expired",
+        "FILTER looks into the events themselves, and raw of that time expired",
+        "leave FILTER out, or let the span start later",
+    )
 
 
 def _read(plan: Plan, available: Available) -> Reading:

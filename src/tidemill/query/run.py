@@ -14,12 +14,12 @@ from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import Interval
 from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
-from tidemill.query.cover import outward
+from tidemill.query.cover import RAW, outward
 from tidemill.query.coverage import Arrivals, completeness
 from tidemill.query.plan import Plan
 from tidemill.query.reading import Reading, reading_of, without_raw
 from tidemill.query.shape import Found, shaped
-from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, scans_of
+from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -169,11 +169,6 @@ class Runner:
             ) from error
 
 
-def literal_path(path: str) -> str:
-    """The path with its glob characters made literal: the engine would expand them."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
-
-
 class DuckReader:
     """Folds rows in process."""
 
@@ -222,7 +217,7 @@ def _made_of_raw(plan: Plan, reading: Reading, source: Source, cursor: duckdb.Du
     if source.raw is None:
         return RawRows(None, told=False)
     metrics = frozenset(rows.metric for rows in plan.rows)
-    return source.raw.rows(RawAsked(metrics, plan.tenant, spans), cursor)
+    return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter), cursor)
 
 
 def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
@@ -238,6 +233,8 @@ def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Sca
 
 
 def _level(plan: Plan, reading: Reading) -> str:
+    if plan.filter is not None:
+        return RAW
     return plan.level.name if plan.level is not None else reading.level
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.lake.snapshot import Part, Snapshot
+    from tidemill.language.ast import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class RawAsked:
     metrics: frozenset[str]
     tenant: str | None  # None: all
     spans: Sequence[Interval]  # by time, apart: no row is of events of two of them
+    filter: Condition | None = None  # that the payload of an event must be true for
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +148,8 @@ def scans_of(cover: Cover, source: Source) -> tuple[Scan, ...]:
         Scan(level, spans, source.files_for(level.name, spans)) for level, spans in cover.by_level.items()
     )
     return tuple(scan for scan in found if scan.files.paths)
+
+
+def literal_path(path: str) -> str:
+    """The path with its glob characters made literal: the engine would expand them."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
