@@ -143,7 +143,7 @@ def _rule(spec: WindowSpec) -> str:
             size, step = format_duration(spec.size), format_duration(spec.step)
             return f"{size} long, one every {step}: a row is in {_times(spec)}"
         case WindowKind.SESSION:
-            return f"rows less than {format_duration(spec.gap)} apart"
+            return f"rows {'at most' if spec.inclusive else 'less than'} {format_duration(spec.gap)} apart"
         case WindowKind.COUNT:
             return f"{spec.count:,} rows in a row" if spec.count > 1 else "each row by itself"
         case WindowKind.STATE:

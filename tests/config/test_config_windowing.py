@@ -87,6 +87,9 @@ def test_sliding() -> None:
 
 
 def test_session_of_a_key() -> None:
+    exclusive = spec("{kind: session, gap: {duration: 30m, inclusive: false}}")
+    assert (exclusive.gap, exclusive.inclusive) == (30 * MINUTE, False)
+    assert spec("{kind: session, gap: {duration: 30m}}").inclusive
     assert spec("{kind: session, gap: 30m, key: units}") == WindowSpec(
         "orders", "w", WindowKind.SESSION, gap=30 * MINUTE, key=("units",), aggregates=COUNTED
     )

@@ -218,8 +218,22 @@ def test_a_row_is_in_every_sliding_window_that_holds_it() -> None:
     assert told(pipe.stop()) == [(8, 18, 7, 1, "stop"), (12, 22, 6, 1, "stop"), (16, 26, 4, 1, "stop")]
 
 
-def test_a_session_ends_a_gap_after_its_last_row_and_a_row_at_that_instant_begins_the_next() -> None:
+def test_a_row_exactly_a_gap_after_the_last_one_is_of_the_same_session() -> None:
     pipe = Pipeline(spec("session", gap=5 * SECOND), 0)
+    assert pipe.slice(batch((1, 1), (6, 2))) == []
+    assert pipe.slice(batch((11, 4))) == []
+    assert told(pipe.slice(batch((16.000001, 8)))) == [(1, 16, 7, 1, "watermark")]
+
+
+def test_a_late_row_at_the_end_of_a_session_joins_it() -> None:
+    pipe, (early, _) = session_by_late_rows()
+    (merged,) = pipe.slice(batch((17, 32)))
+    assert told([merged]) == [(10, 22, 44, 2, "late")]
+    assert early.window_id != merged.window_id
+
+
+def test_exclusive_a_row_at_the_instant_that_a_session_ends_begins_the_next() -> None:
+    pipe = Pipeline(spec("session", gap=5 * SECOND, inclusive=False), 0)
     assert pipe.slice(batch((1, 1), (5.999999, 2), (10.999998, 4))) == []
     assert told(pipe.slice(batch((15.999998, 8)))) == [(1, 15.999998, 7, 1, "watermark")]
     assert told(pipe.slice(batch((21, 16)))) == [(15.999998, 20.999998, 8, 1, "watermark")]

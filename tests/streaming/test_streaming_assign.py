@@ -70,8 +70,8 @@ def sliding(size: int, step: int) -> WindowSpec:
     return WindowSpec("s", "w", WindowKind.SLIDING, size=size, step=step)
 
 
-def session(gap: int, *key: str) -> WindowSpec:
-    return WindowSpec("s", "w", WindowKind.SESSION, gap=gap, key=key)
+def session(gap: int, *key: str, inclusive: bool = True) -> WindowSpec:
+    return WindowSpec("s", "w", WindowKind.SESSION, gap=gap, inclusive=inclusive, key=key)
 
 
 def count(n: int, *key: str) -> WindowSpec:
@@ -152,11 +152,21 @@ def test_a_row_is_in_the_windows_that_hold_its_instant(
 # -- sessions
 
 
-def test_a_row_at_exactly_the_gap_begins_the_next_session() -> None:
-    assert windows(assign(session(10), at_instants(0, 9, 18, 28), 27, flush=False)) == [
+def test_a_row_at_exactly_the_gap_is_of_the_same_session() -> None:
+    rows = at_instants(0, 10, 20, 31)
+    assert windows(assign(session(10), rows, 30, flush=False)) == [(0, 30, 0, True, [0, 1, 2])]
+    assert windows(assign(session(10), rows, 31, flush=False)) == [
+        (0, 30, 0, True, [0, 1, 2]),
+        (31, 41, 0, False, [3]),
+    ]
+
+
+def test_exclusive_a_row_at_exactly_the_gap_begins_the_next_session() -> None:
+    exclusive = session(10, inclusive=False)
+    assert windows(assign(exclusive, at_instants(0, 9, 18, 28), 27, flush=False)) == [
         (0, 28, 0, False, [0, 1, 2])
     ]
-    assert windows(assign(session(10), at_instants(0, 9, 18, 28), 28, flush=False)) == [
+    assert windows(assign(exclusive, at_instants(0, 9, 18, 28), 28, flush=False)) == [
         (0, 28, 0, True, [0, 1, 2]),
         (28, 38, 0, False, [3]),
     ]
@@ -256,7 +266,8 @@ def cut(spec: WindowSpec, rows: Sequence[tuple[int, Row]]) -> Iterable[tuple[lis
     last = 0
     for i, (_, at, _, a) in rows:
         if spec.kind is WindowKind.SESSION:
-            if members and at - last >= spec.gap:
+            quiet = at - last
+            if members and (quiet > spec.gap or (quiet == spec.gap and not spec.inclusive)):
                 yield members, False
                 members = []
             members.append(i)

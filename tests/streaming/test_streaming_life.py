@@ -73,8 +73,20 @@ def test_sliding_windows_share_their_rows(new_rows: NewRows) -> None:
     assert rows.verify() == []
 
 
-def test_sessions_close_after_their_gap_and_touching_ones_are_two(new_rows: NewRows) -> None:
-    rows = new_rows(windows={"w": summed("session", gap="5s", key="who")})
+def test_rows_exactly_a_gap_apart_are_one_session(new_rows: NewRows) -> None:
+    late = {"policy": "reemit", "max_lateness": "1h"}
+    rows = new_rows(windows={"w": summed("session", gap="5s", key="who", late=late)})
+    rows.feed(*({"at": at, "a": 1, "who": "x"} for at in (0, 5, 10)), {"at": 3, "a": 1, "who": "y"})
+    rows.feed({"at": 30, "a": 0, "who": "z"})
+    assert rows.results("w", "who", "rows") == [(0, 15, "x", 3), (3, 8, "y", 1)]
+    rows.feed({"at": 15, "a": 1, "who": "x"}, {"at": 8.001, "a": 1, "who": "y"})
+    assert rows.results("w", "who", "rows") == [(0, 20, "x", 4), (3, 8, "y", 1), (8.001, 13.001, "y", 1)]
+    assert rows.verify() == []
+
+
+def test_exclusive_sessions_close_after_their_gap_and_touching_ones_are_two(new_rows: NewRows) -> None:
+    gap = {"duration": "5s", "inclusive": False}
+    rows = new_rows(windows={"w": summed("session", gap=gap, key="who")})
     rows.feed(*({"at": at, "a": 1, "who": "x"} for at in (0, 4.999, 9.999)), {"at": 3, "a": 1, "who": "y"})
     rows.feed({"at": 30, "a": 0, "who": "z"})
     assert rows.results("w", "who", "rows") == [(0, 9.999, "x", 2), (3, 8, "y", 1), (9.999, 14.999, "x", 1)]

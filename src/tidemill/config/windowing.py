@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import pydantic
-from pydantic import AfterValidator, StrictInt, model_validator
+from pydantic import AfterValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.conditions import Condition
 from tidemill.config.late import LateRows
@@ -102,6 +102,20 @@ AggregateName = Annotated[str, AfterValidator(_aggregate_name)]
 AggregateText = Annotated[str, AfterValidator(_aggregate)]
 
 
+class Gap(pydantic.BaseModel):
+    """What ends a session: `30m`, or `{duration: 30m, inclusive: false}`."""
+
+    model_config = SECTION
+
+    duration: PositiveDuration
+    inclusive: StrictBool = True  # rows exactly so long apart are of one session
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: object) -> object:
+        return data if isinstance(data, dict) else {"duration": data}
+
+
 class WindowDeclaration(pydantic.BaseModel):
     """A streaming window. Which of size, step, gap, n, open, emit and key it has depends on its kind."""
 
@@ -110,7 +124,7 @@ class WindowDeclaration(pydantic.BaseModel):
     kind: KindName
     size: PositiveDuration | None = None
     step: PositiveDuration | None = None
-    gap: PositiveDuration | None = None
+    gap: Gap | None = None
     n: Annotated[StrictInt, pydantic.Field(ge=1, le=1_000_000_000)] | None = None
     open: Condition | None = None
     emit: Condition | None = None
@@ -192,7 +206,8 @@ def spec_of(stream: Stream, name: str, declared: WindowDeclaration) -> WindowSpe
         kind=kind,
         size=size,
         step=size if kind is WindowKind.TUMBLING else declared.step or 0,
-        gap=declared.gap or 0,
+        gap=declared.gap.duration if declared.gap is not None else 0,
+        inclusive=declared.gap.inclusive if declared.gap is not None else True,
         count=declared.n or 0,
         open=_predicate(declared.open),
         emit=_predicate(declared.emit),

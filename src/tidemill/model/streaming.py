@@ -109,7 +109,8 @@ class WindowSpec:
     kind: WindowKind
     size: int = 0  # of tumbling and sliding windows
     step: int = 0  # of sliding windows; of tumbling ones it is the size
-    gap: int = 0  # of sessions: a row this long after the last one, or longer, begins the next
+    gap: int = 0  # of sessions: a row longer than this after the last one begins the next
+    inclusive: bool = True  # of sessions: so does not one that is exactly this long after it
     count: int = 0
     open: Predicate | None = None  # of state windows
     emit: Predicate | None = None
@@ -119,6 +120,11 @@ class WindowSpec:
     close: Close = Close.WATERMARK
     late: LatePolicy = LatePolicy.DISCARD
     max_lateness: int = 0
+
+    @property
+    def apart(self) -> int:
+        """How long after the last row of a session a row begins the next one, at least."""
+        return self.gap + self.inclusive
 
     @property
     def grouped_by(self) -> tuple[str, ...]:
@@ -137,6 +143,8 @@ class WindowSpec:
     def fingerprint(self) -> str:
         """Another one when results would be others: everything but the stream's and the window's name."""
         told = asdict(self) | {"stream": "", "name": ""}
+        if self.kind is not WindowKind.SESSION:
+            del told["inclusive"]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def fate(self, event_time: int, met: int | None) -> Fate:

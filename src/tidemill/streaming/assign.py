@@ -49,7 +49,7 @@ def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bo
     keys = _keys(rows, at, spec.key)
     match spec.kind:
         case WindowKind.SESSION:
-            found = _sessions(keys, spec.gap, watermark)
+            found = _sessions(keys, spec, watermark)
         case WindowKind.COUNT:
             found = _counts(keys, spec.count)
         case _:
@@ -98,12 +98,12 @@ def _stops(first: Ints, total: int) -> Ints:
     return np.append(first[1:], total) if first.size else first
 
 
-def _sessions(keys: _Keys, gap: int, watermark: int | None) -> _Found:
+def _sessions(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
     begins = keys.begins.copy()
-    begins[1:] |= np.diff(keys.at) >= gap
+    begins[1:] |= np.diff(keys.at) >= spec.apart
     first = np.flatnonzero(begins)
     stop = _stops(first, keys.at.size)
-    end = keys.at[stop - 1] + gap
+    end = keys.at[stop - 1] + spec.gap
     closed = end <= watermark if watermark is not None else np.zeros(end.size, np.bool_)
     return _Found(first, stop, end, closed)
 

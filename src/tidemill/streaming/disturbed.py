@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.config.stream import Stream
 from tidemill.model.names import column_name
-from tidemill.model.streaming import WindowSpec
+from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.records.arrow import read_ipc
 from tidemill.streaming.keys import Key, key_codes
@@ -60,8 +60,9 @@ def restarts(
     for row in table.select(["start", "end", *columns]).cast(_plain(table, columns)).to_pylist():
         key = (row["tenant"], tuple(row[name] for name in columns[1:]))
         spans.setdefault(key, []).append((row["start"], row["end"]))
+    touch = spec.kind is WindowKind.SESSION and spec.inclusive  # a row at the end of a session joins it
     return {
-        key: _restart(min(at, opened.get(key, at)), sorted(set(spans.get(key, ()))), sealed)
+        key: _restart(min(at, opened.get(key, at)), sorted(set(spans.get(key, ()))), sealed, touch)
         for key, at in keys.items()
     }
 
@@ -71,7 +72,7 @@ def _plain(table: pa.Table, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([*times, *(table.schema.field(name) for name in columns)])
 
 
-def _restart(at: int, spans: Sequence[tuple[int, int]], sealed: int | None) -> int:
+def _restart(at: int, spans: Sequence[tuple[int, int]], sealed: int | None, touch: bool) -> int:
     """Windows of one key follow each other. One may begin at the instant of the last row of the one before:
     then that one is computed again, too."""
     floor = at
@@ -80,7 +81,7 @@ def _restart(at: int, spans: Sequence[tuple[int, int]], sealed: int | None) -> i
         spans = [span for span in spans if span[0] >= sealed]
     restart = max(at, floor)
     for start, end in reversed(spans):
-        if end <= restart:
+        if end < restart or (end == restart and not touch):
             break
         restart = min(restart, start)
     return restart if sealed is None else max(restart, floor)

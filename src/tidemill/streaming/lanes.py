@@ -115,7 +115,7 @@ def cut_lane(spec: WindowSpec, lane: LaneKey, rows: Sequence[Placed], scales: Ma
             assert lane.start is not None
             return [Cut(lane.start, lane.start + spec.size, 0, rows)]
         case WindowKind.SESSION:
-            return _sessions(spec.gap, rows)
+            return _sessions(spec, rows)
         case WindowKind.COUNT:
             return [
                 _piece(rows, first, first + spec.count, full=first + spec.count <= len(rows))
@@ -125,12 +125,12 @@ def cut_lane(spec: WindowSpec, lane: LaneKey, rows: Sequence[Placed], scales: Ma
             return _states(spec, rows, scales)
 
 
-def _sessions(gap: int, rows: Sequence[Placed]) -> list[Cut]:
+def _sessions(spec: WindowSpec, rows: Sequence[Placed]) -> list[Cut]:
     first = 0
     found: list[Cut] = []
     for index in range(1, len(rows) + 1):
-        if index == len(rows) or rows[index].at - rows[index - 1].at >= gap:
-            found.append(Cut(rows[first].at, rows[index - 1].at + gap, first, rows[first:index]))
+        if index == len(rows) or rows[index].at - rows[index - 1].at >= spec.apart:
+            found.append(Cut(rows[first].at, rows[index - 1].at + spec.gap, first, rows[first:index]))
             first = index
     return found
 

@@ -135,7 +135,8 @@ def window_specs(
             size = draw(st.sampled_from([2, 5, 10]))
             return replace(spec, size=unit * size, step=unit * draw(st.integers(1, size)))
         case WindowKind.SESSION:
-            return replace(spec, gap=unit * draw(st.sampled_from([1, 2, 3, 6])))
+            gap = unit * draw(st.sampled_from([1, 2, 3, 6]))
+            return replace(spec, gap=gap, inclusive=draw(st.booleans()))
         case WindowKind.COUNT:
             return replace(spec, count=draw(st.integers(1, 4)))
         case WindowKind.STATE:
@@ -150,7 +151,7 @@ def declaration(spec: WindowSpec) -> dict[str, object]:
     if spec.kind is WindowKind.SLIDING:
         told["step"] = f"{spec.step}us"
     if spec.kind is WindowKind.SESSION:
-        told["gap"] = f"{spec.gap}us"
+        told["gap"] = {"duration": f"{spec.gap}us", "inclusive": spec.inclusive}
     if spec.kind is WindowKind.COUNT:
         told["n"] = spec.count
     if spec.open is not None and spec.emit is not None:

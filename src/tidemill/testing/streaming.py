@@ -156,7 +156,8 @@ class StreamingOracle:
     def _sessions(self, rows: list[_Placed]) -> list[list[_Placed]]:
         sessions: list[list[_Placed]] = []
         for row in rows:
-            if sessions and row.at < sessions[-1][-1].at + self.spec.gap:
+            quiet = row.at - sessions[-1][-1].at if sessions else self.spec.gap + 1
+            if quiet < self.spec.gap or (self.spec.inclusive and quiet == self.spec.gap):
                 sessions[-1].append(row)
             else:
                 sessions.append([row])
