@@ -28,7 +28,7 @@ def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int)
     assert len(acknowledged) == 4 * events
     with Mill.open(folder, spark=spark) as mill:
         mill.run_until_idle()  # takes up what the last one left
-        found = mill.query("SELECT count, sum(amount) FROM requests.requests").to_pylist()
+        found = mill.query("SELECT count, sum(amount) FROM requests.requests", all_tenants=True).to_pylist()
         stored = mill.existing("raw", "requests").snapshot()
         import pyarrow.parquet as pq
 

@@ -123,7 +123,7 @@ def states_of(desk: Desk, stream: str) -> dict[str, int]:
 
 def transitions_of(desk: Desk, stream: str) -> dict[tuple[object, object], object]:
     text = f"SELECT transitions FROM {stream}.accounts GROUP BY from_state, to_state"
-    rows = desk.mill.query(text).to_pylist()
+    rows = desk.mill.query(text, all_tenants=True).to_pylist()
     return {(row["from_state"], row["to_state"]): row["transitions"] for row in rows}
 
 
@@ -172,7 +172,7 @@ def test_m4_an_hourly_query_reads_hourly_rows_and_answers_as_all_finer_levels_do
 ) -> None:
     """All events are in one hour. Long intervals are made of the level that divides them."""
     text = f"SELECT {values} FROM calls.{metric} GROUP BY {groups} ORDER BY {groups}"
-    totals = calls.mill.query(text).to_pylist()
+    totals = calls.mill.query(text, all_tenants=True).to_pylist()
     assert totals
     for bucket, level in (("USING ROLLUP 1h", "1h"), ("INTERVAL 3661m", "1m"), ("INTERVAL 219655s", "5s")):
         answer = calls.answer(f"{text} {bucket} FILL drop")
@@ -261,7 +261,7 @@ def test_m9_a_success_that_arrives_late_and_the_success_rate_by_minute(desk: Des
 
     def by_minute(metric: str) -> list[object]:
         text = f"SELECT count FROM minutes.{metric} {span} FILL zero"
-        return [row["count"] for row in desk.mill.query(text).to_pylist()]
+        return [row["count"] for row in desk.mill.query(text, all_tenants=True).to_pylist()]
 
     desk.clock.set(TEN + 3 * MINUTE)
     desk.send("minutes", ndjson(failure, first))
@@ -395,7 +395,7 @@ def test_m12_death_between_flush_and_commit_leaves_exact_totals(
             "SELECT states FROM requests.traces GROUP BY state ORDER BY state",
             "SELECT ratio FROM requests.error_rate",
         ):
-            assert mill.query(text).equals(other.query(text))
+            assert mill.query(text, all_tenants=True).equals(other.query(text, all_tenants=True))
 
 
 CHILD = """

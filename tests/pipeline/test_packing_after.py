@@ -155,14 +155,18 @@ def test_a_search_finds_the_same_after_a_pack(both: tuple[Plant, Plant, list[str
     for plant in (plain, packed):
         with plant.open() as mill:
             mill.run_until_idle()
-            asked = mill.search("requests", "WHERE api = '/v1/2' AND region = 'eu' LIMIT 500")
+            asked = mill.search(
+                "requests", "WHERE api = '/v1/2' AND region = 'eu' LIMIT 500", all_tenants=True
+            )
             found.append(asked.rows.drop_columns(["arrival"]).to_pylist())  # type: ignore[union-attr]
             if plant is packed:
                 before = found[-1]
                 mill.land("requests", slice_of(8))
                 mill.tick()
                 assert pack(mill)  # before the index hears of it
-                again = mill.search("requests", "WHERE api = '/v1/2' AND region = 'eu' LIMIT 500")
+                again = mill.search(
+                    "requests", "WHERE api = '/v1/2' AND region = 'eu' LIMIT 500", all_tenants=True
+                )
                 assert len(again.rows) > len(before)  # type: ignore[union-attr]
     assert found[0] == found[1]
     assert found[0]

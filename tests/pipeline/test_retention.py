@@ -150,7 +150,7 @@ def test_levels_of_the_rollups_go_each_by_its_own_retention(plant: Plant) -> Non
     plant.configure(f"{CONFIG}    retention: {{raw: 2d, rollups: {{5s: 1d, 1m: 3d}}}}\n")
     span = "BETWEEN 2024-01-10T00:00:00Z AND 2024-01-16T00:00:00Z"
     with plant.open() as mill:
-        hours = mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop")
+        hours = mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop", all_tenants=True)
         done = {step.what: step for step in mill.tick().expired}
         assert list(done) == ["rollups:5s", "rollups:1m", "raw"]
         assert done["rollups:5s"].before == NOON - DAY
@@ -160,9 +160,12 @@ def test_levels_of_the_rollups_go_each_by_its_own_retention(plant: Plant) -> Non
         for part in tiles.snapshot().parts:
             kept |= {part.partition["level"]: kept.get(part.partition["level"], 0) + part.rows}
         assert (kept["5s"], kept["1m"]) == (1, 3)  # one of today; and two of yesterday
-        assert mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop") == hours
+        assert (
+            mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop", all_tenants=True)
+            == hours
+        )
         assert sent(mill, at(5, 90), at(1, 90)).accepted == 2
-        again = mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop")
+        again = mill.query(f"SELECT count FROM requests {span} USING ROLLUP 1h FILL drop", all_tenants=True)
         assert sum(again.column("count").to_pylist()) == sum(hours.column("count").to_pylist()) + 2
         assert mill.verify().findings == []
         assert mill.tick().idle
@@ -263,13 +266,13 @@ def test_a_late_event_of_a_sealed_time_is_merged(plant: Plant) -> None:
     query = "SELECT count FROM requests BETWEEN 2024-01-10T00:00:00Z AND 2024-01-16T00:00:00Z USING ROLLUP 1d"
     with plant.open() as mill:
         assert [step.rows for step in mill.tick().expired] == [19]
-        assert sum(mill.query(query).column("count").to_pylist()) == 22
+        assert sum(mill.query(query, all_tenants=True).column("count").to_pylist()) == 22
         assert sent(mill, at(5, 90), at(4, 90)).accepted == 2
-        assert sum(mill.query(query).column("count").to_pylist()) == 24
+        assert sum(mill.query(query, all_tenants=True).column("count").to_pylist()) == 24
         assert mill.verify().findings == []
         assert days_of_raw(plant) == {"10": 1, "11": 1, "14": 2, "15": 1}
         assert [step.rows for step in expire(mill).due] == [2]  # it was older than the retention when it came
-        assert sum(mill.query(query).column("count").to_pylist()) == 24
+        assert sum(mill.query(query, all_tenants=True).column("count").to_pylist()) == 24
         assert mill.verify().findings == []
 
 

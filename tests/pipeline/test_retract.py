@@ -225,13 +225,13 @@ def test_what_only_it_carried_goes_and_what_others_repeated_is_theirs(
         )  # fmt: skip
         assert outcomes(story) == (3, 0, 0)
         assert mill.verify().findings == []
-        answer = mill.query(QUERY).to_pylist()
+        answer = mill.query(QUERY, all_tenants=True).to_pylist()
     assert {row["event_id"] for row in plant.raw()} == {f"e-{n:06d}" for n in (2, 3, 4, 5)}
     assert plant.leftovers() == []
     twin = new_plant()
     feed(twin, [again, third])
     with twin.open() as mill:
-        assert mill.query(QUERY).to_pylist() == answer
+        assert mill.query(QUERY, all_tenants=True).to_pylist() == answer
 
 
 def test_a_slice_judged_again_with_the_same_result_makes_nothing_stale(plant: Plant) -> None:
@@ -249,7 +249,7 @@ def test_a_slice_judged_again_with_the_same_result_makes_nothing_stale(plant: Pl
             (base.tile_of(gone), 0)
         ]
         assert [entry_of(mill, each).name for each in (a, c)] == [a, c]
-        assert mill.query(QUERY).column("count").to_pylist() == [1, 1]
+        assert mill.query(QUERY, all_tenants=True).column("count").to_pylist() == [1, 1]
         assert mill.verify().findings == []
 
 
