@@ -225,13 +225,6 @@ def test_a_row_exactly_a_gap_after_the_last_one_is_of_the_same_session() -> None
     assert told(pipe.slice(batch((16.000001, 8)))) == [(1, 16, 7, 1, "watermark")]
 
 
-def test_a_late_row_at_the_end_of_a_session_joins_it() -> None:
-    pipe, (early, _) = session_by_late_rows()
-    (merged,) = pipe.slice(batch((17, 32)))
-    assert told([merged]) == [(10, 22, 44, 2, "late")]
-    assert early.window_id != merged.window_id
-
-
 def test_exclusive_a_row_at_the_instant_that_a_session_ends_begins_the_next() -> None:
     pipe = Pipeline(spec("session", gap=5 * SECOND, inclusive=False), 0)
     assert pipe.slice(batch((1, 1), (5.999999, 2), (10.999998, 4))) == []
