@@ -186,7 +186,7 @@ def _known_of_tiles(
         seqs = {entry.id: entry.seq for entry in entries}
         again = roller.chronicle.recount(roller.raw.snapshot().paths(), seqs, folder)
         admit = again.roster.admit if again.roster is not None else None
-        touched, known = again.touched, Known(desired, expired, None, again.days, admit)
+        touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
     for start, ids in touched.items():
         names = frozenset(called.get(each, each) for each in ids)
         desired[start] = desired.get(start, frozenset()) | names

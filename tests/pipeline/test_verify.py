@@ -115,7 +115,7 @@ def test_a_changed_count_in_a_tile_is_found_with_its_place(plant: Plant) -> None
 
 def test_a_wrong_hash_is_found(plant: Plant) -> None:
     table = table_of(plant, "rollups")
-    part = first_part(table, level="5s")
+    part = first_part(table, level="1m")
     path = table.root / part.path
     hashes = {build.hash for build in tile_builds(table, [part])}
     text = json.dumps(read_footer(path))
@@ -132,9 +132,9 @@ def test_a_wrong_hash_is_found(plant: Plant) -> None:
     )
     Path(staged.path).replace(path)
     found_at = [(what, where.partition(" ")[0], said) for what, where, said in findings(plant)]
-    assert found_at.count(("tile", "5s", "its hash is not that of its slices")) == len(hashes)
+    assert found_at.count(("tile", "1m", "is not made of the 5s tiles below")) == len(hashes)
     # And what is made of it is made of another tile than stands there.
-    assert {(what, level) for what, level, _ in found_at} == {("tile", "5s"), ("tile", "1m")}
+    assert {(what, level) for what, level, _ in found_at} == {("tile", "1m"), ("tile", "1h")}
 
 
 def test_a_tile_that_can_not_be_read_is_found(plant: Plant) -> None:

@@ -22,7 +22,7 @@ from tidemill.model.metrics import MetricKind, TransitionRule, bounded, log_scal
 from tidemill.model.predicates import parse_predicate
 from tidemill.model.time import Interval
 from tidemill.rollups.cell_files import read_cells, read_partial, write_cells, write_partial
-from tidemill.rollups.cells import Cells, accumulate, cell_schema, cells_within, merge, no_cells
+from tidemill.rollups.cells import Cells, accumulate, cell_schema, merge, no_cells, of_tiles
 from tidemill.rollups.events import passing
 from tidemill.rollups.rows import from_rows, read_part, row_buckets, to_rows
 from tidemill.rollups.spec import Dimension, Filter, Following, Measure, Metric, RollupSpec
@@ -394,7 +394,7 @@ def test_files_of_cells_are_read_back_whole_or_for_a_span(
         write_partial(path, cells)
         assert part_bytes(merge(SPEC, [read_cells(str(path))], WIDTH)) == part_bytes(cells)
         within = merge(SPEC, [read_partial(str(path), span)], WIDTH)
-        assert part_bytes(within) == part_bytes(cells_within(cells, span))
+        assert part_bytes(within) == part_bytes(of_tiles(cells, [span.start], span.end - span.start))
 
 
 def test_a_part_is_read_whatever_was_declared_when_it_was_written(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_a_part_is_read_whatever_was_declared_when_it_was_written(tmp_path: Path
 
 def test_a_part_holds_only_the_texts_it_uses() -> None:
     events = [Event("t", n * WIDTH, str(n), (str(n), None, None), (n, None)) for n in range(100)]
-    tile = cells_within(rolled(events), Interval(0, WIDTH))
+    tile = of_tiles(rolled(events), [0], WIDTH)
     assert to_rows(SPEC, tile).column("api").combine_chunks().dictionary.to_pylist() == ["0"]
 
 

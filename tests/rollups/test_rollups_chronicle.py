@@ -207,15 +207,14 @@ class Bench:
         """All ways to what a state metric holds agree, and with the rules one observation after the other."""
         folder.mkdir(parents=True)
         recounted = self.chronicle.recount(self.acceptor.raw.snapshot().paths(), self.seqs, folder)
-        paths = self.acceptor.raw.snapshot().paths()
         starts = {BASE.tile_of(seen.time) for seen in self.all_seen}
         (folder / "tiles").mkdir()
-        told = self.chronicle.state_cells_for(dict.fromkeys(starts, paths), folder / "tiles")
+        told = self.chronicle.state_cells_for(sorted(starts), folder / "tiles")
         for metric in self.spec.metrics:
             if metric.following is None:
                 continue
             wanted = naive(metric, self.renamed(self.all_seen, metric.limit))
-            from_raw = [path for files in recounted.days.values() for path in files]
+            from_raw = list(recounted.cells)
             assert merged(counts_of(read_cells(p).get(metric.name, _none())) for p in from_raw) == wanted
             assert merged(counts_of(read_cells(p).get(metric.name, _none())) for p in told) == wanted
         assert recounted.touched == self.chronicle.touched

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.config import Limits, Stream
-from tidemill.model.levels import BASE, LEVELS
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.metrics import OTHER
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, format_instant
@@ -20,19 +20,19 @@ from tidemill.rollups.cell_files import read_cells, write_partial
 from tidemill.rollups.cells import Cells, accumulate, cell_schema, merge
 from tidemill.rollups.events import metric_plan, read_events
 from tidemill.rollups.kernel import (
-    BaseTarget,
-    Built,
+    CarryUnit,
     HighUnit,
     LowUnit,
-    Target,
+    Work,
     build_high,
     build_low,
-    delta_path,
-    tile_span,
+    carry,
+    handed_path,
 )
-from tidemill.rollups.rows import read_tile
+from tidemill.rollups.rows import read_tiles
 from tidemill.rollups.spec import spec_for
-from tidemill.rollups.verify import DayUnit, check_day
+from tidemill.rollups.tile_parts import Tile, TilePart
+from tidemill.rollups.verify import SpanCheck, check_span
 
 STREAM = Stream.model_validate(
     {
@@ -94,12 +94,16 @@ def rows(cells: Cells) -> dict[str, list[dict[str, object]]]:
     return {name: table.to_pylist() for name, table in cells.items()}
 
 
+def tile(start: int, revision: int = 1) -> Tile:
+    return Tile(start, f"{start}", revision, SPEC.declared, frozenset({"x"}))
+
+
 class Tiles:
     """What stands, by tile; each round replaces some of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.paths: dict[TileKey, str] = {}
+        self.places: dict[TileKey, str] = {}
         self.rounds = 0
 
     def build(self, new: Sequence[Event], *, again: bool) -> None:
@@ -110,56 +114,62 @@ class Tiles:
         partial, states = folder / "new.cells", folder / "new.states"
         write_partial(partial, cells_of(new))
         write_partial(states, states_of(new))
-        starts = {BASE.tile_of(time) for time, _, _ in new}
-        minutes = sorted({LEVELS[1].tile_of(start) for start in starts})
-        touched = {TileKey(BASE.name, start) for start in starts}
-        built: list[Built] = []
-        for start in minutes:
-            key = TileKey("1m", start)
-            base = [
-                BaseTarget(
-                    self._base(k, again), frozenset({"x"}), partials=[str(partial)], extra=[str(states)]
+        touched = sorted({BASE.tile_of(time) for time, _, _ in new})
+        works = {level.name: self._work(level, touched, again) for level in LEVELS}
+        built = list(
+            build_low(
+                LowUnit(
+                    SPEC,
+                    PLAN,
+                    base=works["5s"],
+                    minutes=works["1m"],
+                    hours_again=works["1h"].again,
+                    folder=str(folder),
+                    name="low",
+                    partials=[str(partial)],
+                    left=touched,
+                    whole=touched,
+                    extra=[str(states)],
                 )
-                for k in sorted(touched)
-                if tile_span(key).holds(k.start)
-            ]
-            minute = self._target(key, again, touched)
-            built += build_low(LowUnit(SPEC, PLAN, base, [], minute, str(folder)))
-        done = {TileKey("1m", start) for start in minutes}
-        above: list[list[Target]] = []
-        for level in LEVELS[2:]:
-            keys = sorted({TileKey(level.name, level.tile_of(key.start)) for key in done})
-            above.append([self._target(key, again, done) for key in keys])
-            done |= set(keys)
-        unit = HighUnit(
-            spec=SPEC,
-            hours=above[0],
-            days=above[1],
-            weeks=above[2],
-            deltas=[str(delta_path(folder, TileKey("1m", start))) for start in minutes],
-            folder=str(folder),
-            minutes={b.key: b.part.path for b in built if b.key.level == "1m"},
+            )
         )
-        built += build_high(unit)
-        self.paths |= {b.key: b.part.path for b in built}
+        handed = [str(handed_path(folder, "low", LEVELS[2]))]
+        built += build_high(HighUnit(SPEC, [works["1h"], works["1d"], works["7d"]], handed, str(folder)))
+        for level in LEVELS:
+            standing = {path for key, path in self.places.items() if key.level == level.name}
+            leaving = dict.fromkeys(sorted(standing), works[level.name].starts)
+            built += carry(CarryUnit(SPEC, level.name, leaving, str(folder)))
+        self.places = {TileKey(p.level, t.start): p.part.path for p in built for t in p.tiles}
 
-    def _base(self, key: TileKey, again: bool) -> Target:
-        return Target(key, "h", self.rounds, None if again else self.paths.get(key))
-
-    def _target(self, key: TileKey, again: bool, changed: set[TileKey]) -> Target:
+    def _work(self, level: Level, touched: Sequence[int], again: bool) -> Work:
+        starts = sorted({level.tile_of(start) for start in touched})
+        under = below(level)
         if not again:
-            return Target(key, "h", self.rounds, self.paths.get(key))
-        names = [level.name for level in LEVELS]
-        under = names[names.index(key.level) - 1]
-        standing = [(k, path) for k, path in self.paths.items() if k.level == under and k not in changed]
-        below = [(k, path) for k, path in standing if tile_span(key).holds(k.start)]
-        return Target(key, "h", self.rounds, None, below)
+            return Work(level.name, [tile(s, self.rounds) for s in starts], old=self._where(level, starts))
+        beside: list[int] = []
+        if under is not None:
+            changed = {under.tile_of(start) for start in touched}
+            beside = [
+                key.start
+                for key in self.places
+                if key.level == under.name and key.start not in changed and level.tile_of(key.start) in starts
+            ]
+        below_ = self._where(under, beside) if under is not None else {}
+        return Work(level.name, [tile(s, self.rounds) for s in starts], again=starts, below=below_)
+
+    def _where(self, level: Level, starts: Sequence[int]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for start in sorted(starts):
+            if (key := TileKey(level.name, start)) in self.places:
+                found.setdefault(self.places[key], []).append(start)
+        return found
 
     def level(self, name: str) -> Cells:
-        tiles = [
-            read_tile(SPEC, path, tile_span(key)) for key, path in self.paths.items() if key.level == name
-        ]
-        return merge(SPEC, tiles, next(level.width for level in LEVELS if level.name == name))
+        level = BY_NAME[name]
+        starts = [key.start for key in self.places if key.level == name]
+        places = self._where(level, starts)
+        tables = [read_tiles(SPEC, path, held, level.tile) for path, held in places.items()]
+        return merge(SPEC, tables, level.width)
 
 
 def test_a_tile_that_grew_holds_what_all_its_events_make(tmp_path: Path) -> None:
@@ -205,21 +215,23 @@ def raw_part(folder: Path, events: Sequence[Event]) -> str:
 
 
 def minute_unit(folder: Path, raw: str, wanted: Collection[str], **more: object) -> LowUnit:
-    """The 5s tiles that hold the first minute, made of raw."""
-    minute = TileKey("1m", MIDNIGHT)
-    base = [
-        BaseTarget(
-            Target(TileKey(BASE.name, start), "h", 1, None),
-            frozenset(wanted),
-            raw=[raw],
-            wanted=frozenset(wanted),
-            extra=[str(more["extra"])] if "extra" in more else (),
-        )
-        for start in range(MIDNIGHT, MIDNIGHT + MINUTE, BASE.tile)
-    ]
+    """The 5s tile and the 1m tile that hold the first minute, made of raw."""
     admit = more.get("admit")
     assert admit is None or callable(admit)
-    return LowUnit(SPEC, PLAN, base, [], Target(minute, "h", 1, None), str(folder), admit)
+    return LowUnit(
+        SPEC,
+        PLAN,
+        base=Work("5s", [tile(MIDNIGHT)]),
+        minutes=Work("1m", [tile(MIDNIGHT)]),
+        hours_again=(),
+        folder=str(folder),
+        name="low",
+        raw=[raw],
+        wanted={MIDNIGHT: frozenset(wanted)},
+        whole=[MIDNIGHT],
+        extra=[str(more["extra"])] if "extra" in more else (),
+        admit=admit,
+    )
 
 
 def without_api(cells: Cells) -> Cells:
@@ -229,9 +241,11 @@ def without_api(cells: Cells) -> Cells:
     return {**cells, "s": table.set_column(table.schema.get_field_index("k0"), "k0", other)}
 
 
-def read_all(built: Sequence[Built], level: str) -> Cells:
-    tiles = [read_tile(SPEC, b.part.path, tile_span(b.key)) for b in built if b.key.level == level]
-    return merge(SPEC, tiles, next(each.width for each in LEVELS if each.name == level))
+def read_all(built: Sequence[TilePart], level: str) -> Cells:
+    tile = BY_NAME[level].tile
+    parts = [part for part in built if part.level == level]
+    tables = [read_tiles(SPEC, p.part.path, [t.start for t in p.tiles], tile) for p in parts]
+    return merge(SPEC, tables, BY_NAME[level].width)
 
 
 def test_events_of_raw_come_with_their_id_and_place(tmp_path: Path) -> None:
@@ -275,12 +289,12 @@ def test_verification_makes_cells_in_the_same_way_and_tells_what_differs(tmp_pat
     extra = tmp_path / "states.cells"
     write_partial(extra, states_of(RAW))
     built = list(build_low(minute_unit(tmp_path, raw, {"even", "odd"}, extra=extra, admit=without_api)))
-    tiles = {b.key: b.part.path for b in built}
-    out = str(tmp_path / "out")
-    unit = DayUnit(SPEC, PLAN, MIDNIGHT, [raw], tiles, out, extra=[str(extra)], admit=without_api)
+    stored = {p.level: {p.part.path: [t.start for t in p.tiles]} for p in built}
+    out, day = str(tmp_path / "out"), Interval(MIDNIGHT, MIDNIGHT + DAY)
+    unit = SpanCheck(SPEC, PLAN, day, [raw], stored, out, extra=[str(extra)], admit=without_api)
 
-    def said(unit: DayUnit) -> list[str]:
-        return [f"{difference.place}: {difference.what}" for difference in check_day(unit)]
+    def said(unit: SpanCheck) -> list[str]:
+        return [f"{difference.place}: {difference.what}" for difference in check_span(unit)]
 
     # /a and /é of two metrics, one key of the counter, and two states; no 1h tile was built
     assert said(unit) == [f"1h {format_instant(MIDNIGHT)}: is missing; raw has 7 rows for it"]

@@ -5,13 +5,11 @@ Only staging holds them; they are read memory-mapped, and what is not looked at 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import ipc
 
 from tidemill.model.time import Interval
@@ -59,13 +57,3 @@ def _between(table: pa.Table, span: Interval) -> pa.Table:
     buckets = one(table.column("bucket")).to_numpy()
     first, last = np.searchsorted(buckets, [span.start, span.end])
     return table.slice(int(first), int(last - first))
-
-
-def of_tiles(cells: Cells, starts: Collection[int], tile: int) -> Cells:
-    """The cells of the tiles that begin at `starts`."""
-    wanted = pa.array(sorted(starts), pa.int64())
-    found = {}
-    for name, table in cells.items():
-        begin = one(table.column("bucket")).to_numpy() // tile * tile
-        found[name] = table.filter(pc.is_in(pa.array(begin), wanted))
-    return found

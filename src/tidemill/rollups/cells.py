@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.model.metrics import MetricKind
-from tidemill.model.time import Interval
-from tidemill.records.arrays import Ints
+from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.rollups.accumulators import counter, gauge, histogram, state
 from tidemill.rollups.accumulators.folded import Folded
@@ -91,8 +90,24 @@ def merge(spec: RollupSpec, many: Sequence[Cells], width: int) -> Cells:
     }
 
 
-def cells_within(cells: Cells, span: Interval) -> Cells:
-    return {name: _within(table, span) for name, table in cells.items()}
+def of_tiles(cells: Cells, starts: Sequence[int], tile: int, *, inside: bool = True) -> Cells:
+    """The cells of the tiles that begin at `starts`; else those of all other tiles."""
+    found = {}
+    for name, table in cells.items():
+        chosen = within_tiles(one(table.column("bucket")).to_numpy(), starts, tile)
+        chosen = chosen if inside else ~chosen
+        found[name] = table if chosen.all() else table.filter(pa.array(chosen))
+    return found
+
+
+def within_tiles(instants: Ints, starts: Sequence[int], tile: int) -> Mask:
+    """Which instants lie in one of the tiles that begin at `starts`, which are ascending."""
+    begins = np.asarray(starts, np.int64)
+    if not begins.size:
+        return np.zeros(instants.size, np.bool_)
+    at = np.searchsorted(begins, instants, side="right") - 1
+    found: Mask = (at >= 0) & (instants < begins[at] + tile)
+    return found
 
 
 def buckets_of(time: Ints, width: int) -> Ints:
@@ -122,9 +137,3 @@ def _table(
     columns.append(pa.array(bucket[first]))
     columns += [folded.columns[name] for name in schema.names[len(columns) :]]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _within(table: pa.Table, span: Interval) -> pa.Table:
-    bucket = one(table.column("bucket")).to_numpy()
-    inside = (bucket >= span.start) & (bucket < span.end)
-    return table if inside.all() else table.filter(pa.array(inside))

@@ -29,6 +29,7 @@ from tidemill.records.runs import crowded_tier, key_ranges
 from tidemill.rollups.cell_files import PARTIAL
 from tidemill.rollups.cells import Cells
 from tidemill.rollups.observations import SEEN, joined
+from tidemill.rollups.raw_parts import raw_parts
 from tidemill.rollups.recollecting import (
     EnterUnit,
     NoteUnit,
@@ -41,7 +42,6 @@ from tidemill.rollups.recollecting import (
     note_raw,
     recount,
     tell,
-    tile_spans,
 )
 from tidemill.rollups.roster import Roster
 from tidemill.rollups.spec import Metric, RollupSpec
@@ -69,9 +69,9 @@ ROSTER: Final = ".roster"
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What raw alone says: files of 5s cells of state metrics by day, the roster, who touched which tiles."""
+    """What raw alone says: files of 5s cells of state metrics, the roster, who touched which tiles."""
 
-    days: Mapping[int, Sequence[str]]
+    cells: Sequence[str]
     roster: Roster | None
     touched: Touched
 
@@ -190,24 +190,26 @@ class Chronicle:
 
     # -- for tiles
 
-    def state_cells_for(self, tiles: Mapping[int, Sequence[str]], folder: Path) -> list[str]:
-        """Files with the state cells, in full, of 5s tiles (start -> raw parts that may hold its events)."""
+    def state_cells_for(self, tiles: Sequence[int], folder: Path) -> list[str]:
+        """Files with the state cells, in full, of the 5s tiles that begin at `tiles`."""
         if not self.followed or not tiles:
             return []
-        pieces = tile_spans(tiles)
-        size = _bytes({path for _, paths in pieces for path in paths})
+        raw, starts = self._raw.snapshot(), sorted(tiles)
+        size = _bytes(raw_parts(raw, starts))
         count = max(2 * self._engine.parallelism, size // TOLD_BYTES) if size > PARALLEL_BYTES else 1
         trails = {metric.name: self._trails(metric) for metric in self.followed}
+        groups = [[starts[i] for i in group] for group in spread([1] * len(starts), count)]
         units = [
             TellUnit(
                 spec=self.spec,
                 plan=self._plan,
-                tiles=[pieces[i] for i in group],
+                tiles=group,
+                raw=raw_parts(raw, group),
                 trails=trails,
                 roster=self.roster,
-                out=str(folder / f"states-{pieces[group[0]][0].start}{PARTIAL}"),
+                out=str(folder / f"states-{group[0]}{PARTIAL}"),
             )
-            for group in spread([span.end - span.start for span, _ in pieces], count)
+            for group in groups
         ]
         return self._engine.run(tell, units, "states of tiles", size)
 
@@ -231,13 +233,9 @@ class Chronicle:
             for i, keys in enumerate(key_ranges(max(1, count)))
         ]
         found: list[Recounted] = self._engine.run(recount, units, "states from raw", size)
-        days: dict[int, list[str]] = {}
-        for each in found:
-            for day, path in each.days:
-                days.setdefault(day, []).append(path)
         ids = {seq: name for name, seq in seqs.items()}
         touched = _named((pair for each in found for pair in each.touched), ids)
-        return Recount(days, known, touched)
+        return Recount([each.cells for each in found], known, touched)
 
     # -- within
 

@@ -6,7 +6,7 @@ the same reader that first read them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.model.time import Interval
-from tidemill.records.arrays import Mask
+from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.records.chunk import RecordChunk
 from tidemill.records.conditions import holds
@@ -64,38 +64,88 @@ def read_events(
 ) -> list[pa.Table]:
     """Events of `span` (only those of `slices`, unless None): tenant, event_time, event_id, slice,
     line, d0 …, m0 …"""
+
+    def wanted(rows: pa.Table, time: Ints) -> Mask:
+        keep: Mask = (time >= span.start) & (time < span.end)
+        if slices is not None:
+            keep &= np.asarray(pc.is_in(rows.column("slice"), pa.array(sorted(slices))))
+        return keep
+
+    return _read(plan, files, lambda low, high: low < span.end and high >= span.start, wanted)
+
+
+def read_tile_events(
+    plan: ReadPlan, files: Sequence[str], tiles: Mapping[int, frozenset[str] | None], width: int
+) -> list[pa.Table]:
+    """As `read_events`, for tiles of one width by their starts, each with its slices (None: all)."""
+    starts = np.array(sorted(tiles), np.int64)
+
+    def may_hold(low: int, high: int) -> bool:
+        first, last = np.searchsorted(starts, [low - width + 1, high + 1])
+        return bool(first < last)
+
+    def wanted(rows: pa.Table, time: Ints) -> Mask:
+        at = np.searchsorted(starts, time, side="right") - 1
+        inside: Mask = (at >= 0) & (time < starts[at] + width)
+        slices = one(rows.column("slice")).dictionary_encode()
+        code = {name: i for i, name in enumerate(slices.dictionary.to_pylist())}
+        if not inside.any() or all(tiles[start] is None for start in tiles):
+            return inside
+        pairs = [
+            place * len(code) + code[name]
+            for place, start in enumerate(starts.tolist())
+            for name in _either(tiles[start], code)
+        ]
+        place = at * len(code) + slices.indices.to_numpy(zero_copy_only=False)
+        return inside & np.isin(place, np.array(pairs, np.int64))
+
+    return _read(plan, files, may_hold, wanted)
+
+
+def _either(chosen: frozenset[str] | None, there: Mapping[str, int]) -> Collection[str]:
+    return there if chosen is None else chosen & there.keys()
+
+
+def _read(
+    plan: ReadPlan,
+    files: Sequence[str],
+    may_hold: Callable[[int, int], bool],
+    wanted: Callable[[pa.Table, Ints], Mask],
+) -> list[pa.Table]:
+    """Of each file the wanted events; row groups that can hold none, by their times, are not read."""
     tables = []
     for path in files:
-        rows = _rows(path, span, slices)
+        rows = _rows(path, may_hold, wanted)
         if rows.num_rows:
             tables.append(with_columns(plan, rows))
     return tables
 
 
-def _rows(path: str, span: Interval, slices: frozenset[str] | None) -> pa.Table:
+def _rows(
+    path: str, may_hold: Callable[[int, int], bool], wanted: Callable[[pa.Table, Ints], Mask]
+) -> pa.Table:
     file = pq.ParquetFile(path)
     names = [*_KNOWN, "payload"]
     found = []
     for group in range(file.num_row_groups):
-        if not _may_hold(file, group, span):
+        bounds = _bounds(file, group)
+        if bounds is not None and not may_hold(*bounds):
             continue
         rows = file.read_row_group(group, columns=names)
-        time = rows.column("event_time").cast(pa.int64())
-        keep = pc.and_(pc.greater_equal(time, span.start), pc.less(time, span.end))
-        if slices is not None:
-            keep = pc.and_(keep, pc.is_in(rows.column("slice"), pa.array(sorted(slices))))
-        found.append(rows.filter(keep))
+        keep = wanted(rows, one(rows.column("event_time")).cast(pa.int64()).to_numpy())
+        found.append(rows if keep.all() else rows.filter(pa.array(keep)))
     return pa.concat_tables(found) if found else file.schema_arrow.empty_table().select(names)
 
 
-def _may_hold(file: pq.ParquetFile, group: int, span: Interval) -> bool:
+def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
+    """Of the times of a row group; None: they are not known."""
     index = file.schema_arrow.get_field_index("event_time")
     stats = file.metadata.row_group(group).column(index).statistics
     if stats is None or not stats.has_min_max:
-        return True
+        return None
     low = pa.scalar(stats.min, pa.timestamp("us", tz="UTC")).value
     high = pa.scalar(stats.max, pa.timestamp("us", tz="UTC")).value
-    return bool(low < span.end and high >= span.start)
+    return low, high
 
 
 def with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:

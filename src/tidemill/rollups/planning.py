@@ -2,40 +2,39 @@
 
 A tile that only grew is the old one merged with what is new. Where something left, where metrics look at what
 came before and the batch is not at hand, or where somebody asked for it, it is made again: the 5s tiles from
-raw, those above from the tiles below them.
+raw, those above from the tiles below them. Whoever stands above a tile that is made again is made again too.
+
+What a round costs depends on rows, not on tiles: units are runs of neighbouring tiles of about the same
+number of rows, however many tiles those are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidemill.engine.jobs import spread
 from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
+from tidemill.model.levels import BASE, LEVELS, Level, below
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval, format_instant
 from tidemill.records.plan import ReadPlan
 from tidemill.rollups.cell_files import PARTIAL
-from tidemill.rollups.kernel import (
-    BaseTarget,
-    Carried,
-    HighUnit,
-    LowUnit,
-    Target,
-    delta_path,
-    tile_span,
-)
+from tidemill.rollups.kernel import CarryUnit, HighUnit, LowUnit, Work, handed_path
+from tidemill.rollups.raw_parts import expected_rows, raw_parts
 from tidemill.rollups.roster import Roster
 from tidemill.rollups.spec import RollupSpec
+from tidemill.rollups.tile_parts import PART_ROWS, Tile
 from tidemill.state.protocol import State
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
-ABOVE: Final = (HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL)
+UNIT_ROWS: Final = 2 * PART_ROWS  # expected of the 5s tiles that are built in one pass
+FEW_ROWS: Final = PART_ROWS // 4  # parts that keep fewer are carried together
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,29 @@ def horizons_of(told: Mapping[str, int]) -> Horizons:
 
 @dataclass(slots=True)
 class TilePlan:
+    """Units may run side by side within each list; `hours` need what `low` left, `above` what `hours` did,
+    unless `days_too`."""
+
     low: list[LowUnit] = field(default_factory=list)
-    high: list[HighUnit] = field(default_factory=list)
+    hours: list[HighUnit] = field(default_factory=list)
+    above: list[HighUnit] = field(default_factory=list)
+    carry: list[CarryUnit] = field(default_factory=list)
+    days_too: bool = True
     reasons: dict[TileKey, str] = field(default_factory=dict)
-    replaced: set[str] = field(default_factory=set)  # paths of the parts that go
-    low_bytes: int = 0  # of the files that the low units read
-    whole: dict[int, Sequence[str]] = field(default_factory=dict)  # 5s tiles made of raw alone -> its parts
+    unkept: list[tuple[TileKey, Tile]] = field(default_factory=list)  # known by the state alone from now on
+    replaced: dict[str, list[int]] = field(default_factory=dict)  # parts that go, with the tiles that changed
+    whole: list[int] = field(default_factory=list)  # starts of 5s tiles made of raw alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A tile to be built."""
+
+    tile: Tile
+    kept: bool
+    old: str | None  # its part, if it only grows
+    again: bool
+    below: Sequence[tuple[str, int]] = ()  # parts and starts of tiles below that did not change
 
 
 class Planner:
@@ -87,7 +103,7 @@ class Planner:
         reading: ReadPlan,
         state: State,
         raw: Snapshot,
-        table: Path,
+        table: Snapshot,
         horizons: Horizons,
         roster: Roster | None,
     ) -> None:
@@ -99,7 +115,6 @@ class Planner:
         self._horizons = horizons
         self._roster = roster
         self._plan = TilePlan()
-        self._hashes: dict[TileKey, str] = {}  # of the tiles as they will be
         self._again: set[int] = set()  # starts of 5s tiles that are made again
         self._left: Mapping[int, frozenset[str]] = {}  # what the batch left, by 5s tile
 
@@ -110,21 +125,15 @@ class Planner:
         found = {tile.state.key.start: tile for tile in stale}
         self._left = fresh.tiles if fresh is not None else {}
         self._again = {start for start, tile in found.items() if anew or self._must_be_made_again(tile)}
-        for tile in self._with_neighbours(found):
-            found[tile.state.key.start] = tile
+        for tile in self._with_neighbours():
+            found.setdefault(tile.state.key.start, tile)
             self._again.add(tile.state.key.start)
         tiles = [found[start] for start in sorted(found)]
-        self._hashes = {tile.state.key: set_hash(tile.desired) for tile in tiles}
+        levels = self._targets(tiles)
+        self._plan.days_too = not any(target.again for target in levels[DAY_LEVEL.name].values())
         partials = sorted(str(p) for p in fresh.folder.glob(f"*{PARTIAL}")) if fresh else []
-        by_minute: dict[int, list[BaseTile]] = {}
-        for tile in tiles:
-            by_minute.setdefault(MINUTE_LEVEL.tile_of(tile.state.key.start), []).append(tile)
-        for start, group in by_minute.items():
-            self._plan.low.append(self._low_unit(start, group, partials, folder))
-        read = {path for unit in self._plan.low for target in unit.base for path in target.raw}
-        old = [self._absolute(path) for path in self._plan.replaced]
-        self._plan.low_bytes = file_bytes([*partials, *read, *old])
-        self._plan.high.extend(self._high_units(by_minute, folder))
+        self._add_units(found, levels, partials, folder)
+        self._plan.carry = carry_units(self._spec, self._table, self._plan.replaced, folder)
         return self._plan
 
     def _must_be_made_again(self, tile: BaseTile) -> bool:
@@ -137,147 +146,235 @@ class Planner:
         """Whether the batch left all that the tile lacks."""
         return self._left.get(tile.state.key.start) == _ids(tile.desired - tile.observed)
 
-    def _with_neighbours(self, found: Mapping[int, BaseTile]) -> list[BaseTile]:
+    def _with_neighbours(self) -> list[BaseTile]:
         """Tiles that must be made again only because a level between them and one above is kept no more."""
-        more: dict[int, BaseTile] = {}
+        more: set[int] = set()
         for level in LEVELS[1:]:
             under = below(level)
             assert under is not None
-            for start in sorted({level.tile_of(each) for each in (*self._again, *more)}):
-                if self._horizons.expired(TileKey(under.name, start)):
-                    span = Interval(start, start + level.tile)
-                    for state in self._state.tiles(self._spec.stream, BASE.name, span):
-                        if state.key.start not in found and state.key.start not in more:
-                            more[state.key.start] = self._base_tile(state.key.start)
-        return list(more.values())
+            starts = sorted({level.tile_of(each) for each in (*self._again, *more)})
+            gone = [start for start in starts if self._horizons.expired(TileKey(under.name, start))]
+            spans = [Interval(start, start + level.tile) for start in gone]
+            beside = self._state.tiles(self._spec.stream, BASE.name, spans) if spans else []
+            more |= {tile.key.start for tile in beside} - self._again
+        return self._state.base_tiles(self._spec.stream, more) if more else []
 
-    def _base_tile(self, start: int) -> BaseTile:
-        tile = self._state.base_tile(self._spec.stream, start)
-        assert tile is not None, start
-        return tile
+    # -- which tiles, of what
 
-    # -- 5s and 1m
+    def _targets(self, tiles: Sequence[BaseTile]) -> dict[str, dict[int, _Target]]:
+        """By level and start."""
+        found = {BASE.name: {tile.state.key.start: self._base_target(tile) for tile in tiles}}
+        for level in LEVELS[1:]:
+            under = below(level)
+            assert under is not None
+            found[level.name] = self._targets_above(level, under, found[under.name])
+        return found
 
-    def _low_unit(
-        self, start: int, tiles: Sequence[BaseTile], partials: Sequence[str], folder: Path
-    ) -> LowUnit:
-        key = TileKey(MINUTE_LEVEL.name, start)
-        base = [self._base_target(tile, partials) for tile in tiles]
-        again = any(tile.state.key.start in self._again for tile in tiles)
-        return LowUnit(
-            spec=self._spec,
-            plan=self._reading,
-            base=base,
-            carried=self._carried(tile_span(key), tiles),
-            minute=self._target(key, made_again=again),
-            folder=str(folder),
-            admit=self._roster.admit if self._roster is not None else None,
-        )
-
-    def _base_target(self, tile: BaseTile, partials: Sequence[str]) -> BaseTarget:
-        missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
+    def _base_target(self, tile: BaseTile) -> _Target:
         key, state = tile.state.key, tile.state
         again = key.start in self._again
         if again and self._horizons.sealed(key):
             raise _can_not_be_made_again(key)
-        if state.part is not None:
-            self._plan.replaced.add(state.part)
-        old = self._absolute(state.part) if state.part is not None and not again else None
-        target = self._kept(Target(key, set_hash(tile.desired), state.revision + 1, old))
+        missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
         self._plan.reasons[key] = _reason(tile, missing, gone)
-        if not again and self._is_left(tile):
-            return BaseTarget(target, tile.desired, partials=partials)
-        wanted = _ids(tile.desired if again else missing)
-        parts = self._raw_parts(tile_span(key)) if wanted else []
-        if again:
-            self._plan.whole[key.start] = parts
-        return BaseTarget(target, tile.desired, raw=parts, wanted=wanted)
+        made = Tile(key.start, set_hash(tile.desired), 0, self._spec.declared, tile.desired)
+        return self._target(key, made, state, again=again)
 
-    def _raw_parts(self, span: Interval) -> list[str]:
-        return self._raw.paths(self._raw.select(ranges={"event_time": (span.start, span.end - 1)}))
-
-    def _carried(self, span: Interval, tiles: Sequence[BaseTile]) -> list[Carried]:
-        """Tiles that stay as they are but stand in a part that goes."""
-        parts = {tile.state.part for tile in tiles if tile.state.part is not None}
-        touched = {tile.state.key for tile in tiles}
-        found = []
-        for state in self._state.tiles(self._spec.stream, BASE.name, span):
-            if state.part in parts and state.key not in touched:
-                assert state.hash is not None
-                target = Target(state.key, state.hash, state.revision, self._absolute(str(state.part)))
-                found.append(Carried(target, self._base_tile(state.key.start).observed))
-        return found
-
-    # -- what lies above
-
-    def _target(self, key: TileKey, *, made_again: bool) -> Target:
-        """A tile above the base: merged when its old hash is that of what stands below now."""
-        under = below(BY_NAME[key.level])
-        assert under is not None
-        span = tile_span(key)
-        standing = {t.key: t for t in self._state.tiles(self._spec.stream, under.name, span)}
-        old = self._standing(key)
-        known = {k: t.hash for k, t in standing.items() if t.hash is not None}
-        new = {k: h for k, h in self._hashes.items() if k.level == under.name and span.holds(k.start)}
-        after = known | new
-        self._hashes[key] = tiles_hash(after)
-        changed = sum(1 for k, h in after.items() if known.get(k) != h)
-        self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
-        if old is not None and old.part is not None:
-            self._plan.replaced.add(old.part)
-        revision = (old.revision if old else 0) + 1
-        grown = old is not None and old.hash == tiles_hash(known) and not made_again
-        if grown or not known:
-            part = old.part if old is not None else None
-            target = Target(key, self._hashes[key], revision, self._absolute(part) if part else None)
-            return self._kept(target)
-        unchanged = [
-            (k, self._absolute(t.part)) for k, t in standing.items() if k not in new and t.part is not None
-        ]
-        return self._kept(Target(key, self._hashes[key], revision, None, unchanged))
-
-    def _high_units(self, minutes: Iterable[int], folder: Path) -> Iterator[HighUnit]:
-        by_year: dict[int, list[int]] = {}
-        for start in minutes:
-            by_year.setdefault(WEEK_LEVEL.tile_of(start), []).append(start)
-        for starts in by_year.values():
-            levels = {level: self._targets(level, starts) for level in ABOVE}
-            keys = [TileKey(MINUTE_LEVEL.name, start) for start in starts]
-            yield HighUnit(
-                spec=self._spec,
-                hours=levels[HOUR_LEVEL],
-                days=levels[DAY_LEVEL],
-                weeks=levels[WEEK_LEVEL],
-                deltas=[str(delta_path(folder, key)) for key in keys],
-                folder=str(folder),
-                minutes={},  # known when they are built
+    def _targets_above(
+        self, level: Level, under: Level, changed: Mapping[int, _Target]
+    ) -> dict[int, _Target]:
+        """A tile is merged when its old hash is that of what stands below now."""
+        parents: dict[int, list[int]] = {}
+        for start in changed:
+            parents.setdefault(level.tile_of(start), []).append(start)
+        spans = [Interval(start, start + level.tile) for start in parents]
+        known: dict[int, dict[int, TileState]] = {start: {} for start in parents}
+        for tile in self._state.tiles(self._spec.stream, under.name, spans):
+            known[level.tile_of(tile.key.start)][tile.key.start] = tile
+        places = [Interval(start, start + 1) for start in parents]
+        standing = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, places)}
+        return {
+            start: self._target_above(
+                TileKey(level.name, start), standing.get(start), known[start], {s: changed[s] for s in new}
             )
+            for start, new in parents.items()
+        }
 
-    def _targets(self, level: Level, minutes: Sequence[int]) -> list[Target]:
-        again = {level.tile_of(start) for start in self._again}
-        starts = sorted({level.tile_of(start) for start in minutes})
-        return [self._target(TileKey(level.name, start), made_again=start in again) for start in starts]
+    def _target_above(
+        self, key: TileKey, old: TileState | None, known: Mapping[int, TileState], new: Mapping[int, _Target]
+    ) -> _Target:
+        before = {start: str(tile.hash) for start, tile in known.items()}
+        after = before | {start: target.tile.hash for start, target in new.items()}
+        changed = sum(1 for start, digest in after.items() if before.get(start) != digest)
+        self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
+        made = Tile(key.start, tiles_hash(after), 0, self._spec.declared)
+        grows = old is not None and old.hash == tiles_hash(before)
+        if (grows or not known) and not any(target.again for target in new.values()):
+            return self._target(key, made, old, again=False)
+        unchanged = [(tile.part, start) for start, tile in known.items() if start not in new and tile.part]
+        return self._target(key, made, old, again=True, below=unchanged)
 
-    # -- within
-
-    def _kept(self, target: Target) -> Target:
+    def _target(
+        self,
+        key: TileKey,
+        made: Tile,
+        old: TileState | None,
+        *,
+        again: bool,
+        below: Sequence[tuple[str, int]] = (),
+    ) -> _Target:
         """One that is kept no more still carries what is new to the levels above."""
-        return replace(target, revision=0, kept=False) if self._horizons.expired(target.key) else target
+        part = old.part if old is not None else None
+        if part is not None:
+            self._plan.replaced.setdefault(part, []).append(key.start)
+        kept = not self._horizons.expired(key)
+        if kept:
+            revision = (old.revision if old is not None else 0) + 1
+            made = Tile(made.start, made.hash, revision, made.declared, made.slices)
+        else:
+            self._plan.unkept.append((key, made))
+        return _Target(made, kept, part if not again else None, again, below)
 
-    def _standing(self, key: TileKey) -> TileState | None:
-        found = self._state.tiles(self._spec.stream, key.level, Interval(key.start, key.start + 1))
-        return found[0] if found else None
+    # -- who builds them
+
+    def _add_units(
+        self,
+        tiles: Mapping[int, BaseTile],
+        levels: Mapping[str, Mapping[int, _Target]],
+        partials: Sequence[str],
+        folder: Path,
+    ) -> None:
+        base = levels[BASE.name]
+        counts = expected_rows(self._spec, self._raw, [tiles[start] for start in base])
+        expected = dict(zip(base, counts, strict=True))
+        by_hour = _grouped(base, MINUTE_LEVEL)
+        hours = list(by_hour)
+        rows = [sum(int(expected[start]) for start in by_hour[hour]) for hour in hours]
+        names: dict[int, str] = {}  # by hour, the unit that builds it
+        for number, run in enumerate(spread(rows, -(-sum(rows) // UNIT_ROWS))):
+            name, built = f"{number:05d}", [hours[i] for i in run]
+            names |= dict.fromkeys(built, name)
+            self._plan.low.append(self._low_unit(tiles, levels, built, by_hour, partials, folder, name))
+        by_day = _grouped(hours, HOUR_LEVEL)
+        row_of = dict(zip(hours, rows, strict=True))
+        days = list(by_day)
+        sizes = [sum(row_of[hour] for hour in by_day[day]) for day in days]
+        for number, run in enumerate(spread(sizes, -(-sum(sizes) // UNIT_ROWS))):
+            its = [days[i] for i in run]
+            read = dict.fromkeys(names[hour] for day in its for hour in by_day[day])
+            self._plan.hours.append(
+                HighUnit(
+                    spec=self._spec,
+                    works=[self._work(HOUR_LEVEL, [levels[HOUR_LEVEL.name][day] for day in its])],
+                    handed=[str(handed_path(folder, name, HOUR_LEVEL)) for name in read],
+                    folder=str(folder),
+                    leave=None if self._plan.days_too else str(handed_path(folder, f"h{number}", DAY_LEVEL)),
+                    again=_again(levels[DAY_LEVEL.name].values()),
+                )
+            )
+        handed = [str(unit.leave) for unit in self._plan.hours]
+        if self._plan.days_too:
+            handed = [str(handed_path(folder, unit.name, DAY_LEVEL)) for unit in self._plan.low]
+        works = [self._work(level, list(levels[level.name].values())) for level in (DAY_LEVEL, WEEK_LEVEL)]
+        self._plan.above.append(HighUnit(self._spec, works, handed, str(folder)))
+
+    def _low_unit(
+        self,
+        tiles: Mapping[int, BaseTile],
+        levels: Mapping[str, Mapping[int, _Target]],
+        hours: Sequence[int],
+        by_hour: Mapping[int, Sequence[int]],
+        partials: Sequence[str],
+        folder: Path,
+        name: str,
+    ) -> LowUnit:
+        starts = [start for hour in hours for start in by_hour[hour]]
+        above = {HOUR_LEVEL.tile_of(hour): None for hour in hours}
+        left = [start for start in starts if start not in self._again and self._is_left(tiles[start])]
+        whole = [start for start in starts if start in self._again]
+        self._plan.whole += whole
+        wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in set(left)}
+        return LowUnit(
+            spec=self._spec,
+            plan=self._reading,
+            base=self._work(BASE, [levels[BASE.name][start] for start in starts]),
+            minutes=self._work(MINUTE_LEVEL, [levels[MINUTE_LEVEL.name][hour] for hour in hours]),
+            hours_again=_again(levels[HOUR_LEVEL.name][day] for day in above),
+            folder=str(folder),
+            name=name,
+            partials=partials if left else (),
+            left=left,
+            raw=raw_parts(self._raw, [start for start, ids in wanted.items() if ids]),
+            wanted={start: ids for start, ids in wanted.items() if ids},
+            whole=whole,
+            admit=self._roster.admit if self._roster is not None else None,
+            days_too=self._plan.days_too,
+        )
+
+    def _from_raw(self, tile: BaseTile) -> frozenset[str]:
+        again = tile.state.key.start in self._again
+        return _ids(tile.desired if again else tile.desired - tile.observed)
+
+    def _work(self, level: Level, targets: Sequence[_Target]) -> Work:
+        old: dict[str, list[int]] = {}
+        unchanged: dict[str, list[int]] = {}
+        for target in targets:
+            if target.old is not None:
+                old.setdefault(self._absolute(target.old), []).append(target.tile.start)
+            for part, start in target.below:
+                unchanged.setdefault(self._absolute(part), []).append(start)
+        return Work(
+            level=level.name,
+            tiles=[target.tile for target in targets if target.kept],
+            unkept=sorted(target.tile.start for target in targets if not target.kept),
+            old={path: sorted(starts) for path, starts in old.items()},
+            again=_again(targets),
+            below={path: sorted(starts) for path, starts in unchanged.items()},
+        )
 
     def _absolute(self, part: str) -> str:
-        return str(self._table / part)
+        return str(self._table.root / part)
+
+
+def carry_units(
+    spec: RollupSpec, table: Snapshot, leaving: Mapping[str, Sequence[int]], folder: Path
+) -> list[CarryUnit]:
+    """For what else the parts hold that tiles leave. Small parts of one level are carried together."""
+    units: list[CarryUnit] = []
+    small: dict[str, tuple[int, dict[str, list[int]]]] = {}
+    for path, starts in sorted(leaving.items()):
+        part = table.by_path[path]
+        level, place = part.partition["level"], {str(table.root / path): sorted(starts)}
+        if part.rows >= FEW_ROWS:
+            units.append(CarryUnit(spec, level, place, str(folder)))
+            continue
+        rows, places = small.get(level, (0, {}))
+        small[level] = (rows + part.rows, places | place)
+        if rows + part.rows >= UNIT_ROWS:
+            units.append(CarryUnit(spec, level, small.pop(level)[1], str(folder)))
+    units += [CarryUnit(spec, level, places, str(folder)) for level, (_, places) in small.items()]
+    return units
 
 
 def file_bytes(paths: Iterable[str]) -> int:
     return sum(Path(path).stat().st_size for path in paths)
 
 
-def tiles_hash(hashes: Mapping[TileKey, str]) -> str:
-    return set_hash(f"{key.start}:{digest}" for key, digest in hashes.items())
+def tiles_hash(hashes: Mapping[int, str]) -> str:
+    """Of a tile above the base: what it is made of are tiles below it, by their starts."""
+    return set_hash(f"{start}:{digest}" for start, digest in hashes.items())
+
+
+def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
+    """By the tile of a level that they lie in, all in order."""
+    found: dict[int, list[int]] = {}
+    for start in sorted(starts):
+        found.setdefault(level.tile_of(start), []).append(start)
+    return found
+
+
+def _again(targets: Iterable[_Target]) -> list[int]:
+    return sorted(target.tile.start for target in targets if target.again)
 
 
 def _can_not_be_made_again(key: TileKey) -> StorageError:

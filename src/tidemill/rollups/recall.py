@@ -8,6 +8,7 @@ from tidemill.lake.parts import read_footer
 from tidemill.lake.snapshot import Part
 from tidemill.lake.table import Table
 from tidemill.model.tiles import TileKey
+from tidemill.rollups.tile_parts import tiles_of
 from tidemill.state.protocol import TileBuild
 
 
@@ -15,18 +16,10 @@ def tile_builds(table: Table, parts: Iterable[Part]) -> list[TileBuild]:
     builds = []
     for part in parts:
         footer = read_footer(table.root / part.path)
-        tiles = footer["tiles"]
-        assert isinstance(tiles, list)
+        level = str(footer["level"])
         builds += [
-            TileBuild(
-                key=TileKey(str(footer["level"]), int(tile["start"])),
-                hash=str(tile["hash"]),
-                revision=int(tile["revision"]),
-                part=part.path,
-                rows=int(tile["rows"]),
-                slices=frozenset(str(name) for name in tile["slices"]),
-            )
-            for tile in tiles
+            TileBuild(TileKey(level, tile.start), tile.hash, tile.revision, part.path, tile.rows, tile.slices)
+            for tile in tiles_of(footer)
         ]
     return sorted(builds, key=lambda build: build.key)
 
@@ -36,8 +29,6 @@ def declarations(table: Table) -> dict[TileKey, str]:
     found: dict[TileKey, str] = {}
     for part in table.snapshot().parts:
         footer = read_footer(table.root / part.path)
-        tiles = footer["tiles"]
-        assert isinstance(tiles, list)
-        level, declared = str(footer["level"]), str(footer.get("declared", ""))
-        found |= {TileKey(level, int(tile["start"])): declared for tile in tiles}
+        level = str(footer["level"])
+        found |= {TileKey(level, tile.start): tile.declared for tile in tiles_of(footer)}
     return found

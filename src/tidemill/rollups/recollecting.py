@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.model.levels import BASE
-from tidemill.model.time import DAY, Interval
+from tidemill.model.time import Interval
 from tidemill.records.arrow import one, read_ipc, write_ipc
 from tidemill.records.plan import ReadPlan
 from tidemill.rollups.cell_files import PARTIAL, write_partial
-from tidemill.rollups.events import read_events
+from tidemill.rollups.cells import within_tiles
+from tidemill.rollups.events import read_events, read_tile_events
 from tidemill.rollups.observations import (
     SEEN,
     in_order,
@@ -134,7 +135,8 @@ class TellUnit:
 
     spec: RollupSpec
     plan: ReadPlan
-    tiles: Sequence[tuple[Interval, Sequence[str]]]  # by time: whole tiles, and raw parts with their events
+    tiles: Sequence[int]  # their starts, ascending
+    raw: Sequence[str]  # parts that may hold their events
     trails: Mapping[str, Sequence[str]]  # by metric
     roster: Roster | None
     out: str
@@ -142,9 +144,7 @@ class TellUnit:
 
 def tell(unit: TellUnit) -> Iterator[str]:
     """Which objects were seen in the tiles is read from raw, what was seen of them from the trails."""
-    events = [table for span, raw in unit.tiles for table in read_events(unit.plan, raw, span, None)]
-    starts = np.array([span.start for span, _ in unit.tiles])
-    ends = np.array([span.end for span, _ in unit.tiles])
+    events = read_tile_events(unit.plan, unit.raw, dict.fromkeys(unit.tiles), BASE.tile)
     found = {}
     for metric in unit.spec.metrics:
         if metric.following is None:
@@ -156,8 +156,7 @@ def tell(unit: TellUnit) -> Iterator[str]:
         objects = asked(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
         known = histories_of(metric, unit.trails.get(metric.name, ()), objects, (0, 1 << 64))
         time = one(known.column("time")).to_numpy()
-        at = np.searchsorted(starts, time, side="right") - 1
-        wanted = (at >= 0) & (time < ends[at])
+        wanted = within_tiles(time, unit.tiles, BASE.tile)
         found[metric.name] = state_cells(metric, _renamed(unit.roster, metric, known), wanted)
     write_partial(Path(unit.out), found)
     yield unit.out
@@ -181,7 +180,7 @@ class RecountUnit:
 
 @dataclass(frozen=True, slots=True)
 class Recounted:
-    days: Sequence[tuple[int, str]]  # and a file of 5s cells of that day
+    cells: str  # a file of 5s cells
     touched: Sequence[tuple[int, int]]
 
 
@@ -189,23 +188,6 @@ def recount(unit: RecountUnit) -> Iterator[Recounted]:
     whole = read_seen(unit.metric, unit.seen, unit.seqs, unit.keys)
     tiles, places = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
     cells = state_cells(unit.metric, _renamed(unit.roster, unit.metric, whole))
-    days = one(cells.column("bucket")).to_numpy() // DAY
-    left = []
-    for day in np.unique(days).tolist():
-        path = Path(unit.folder) / f"{unit.name}-{day}{PARTIAL}"
-        write_partial(path, {unit.metric.name: cells.filter(pa.array(days == day))})
-        left.append((day * DAY, str(path)))
-    yield Recounted(left, list(zip(tiles.tolist(), places.tolist(), strict=True)))
-
-
-def tile_spans(tiles: Mapping[int, Sequence[str]]) -> list[tuple[Interval, list[str]]]:
-    """5s tiles by time, with their raw parts; those of a day that follow one another as one."""
-    spans: list[tuple[Interval, list[str]]] = []
-    for start, raw in sorted(tiles.items()):
-        span = Interval(start, start + BASE.tile)
-        if spans and spans[-1][0].end == start and start % DAY:
-            before, paths = spans[-1]
-            spans[-1] = (Interval(before.start, span.end), sorted({*paths, *raw}))
-        else:
-            spans.append((span, sorted(raw)))
-    return spans
+    path = Path(unit.folder) / f"{unit.name}{PARTIAL}"
+    write_partial(path, {unit.metric.name: cells})
+    yield Recounted(str(path), list(zip(tiles.tolist(), places.tolist(), strict=True)))

@@ -7,7 +7,7 @@ crashes and rebuilds are all answered by it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -25,17 +25,29 @@ from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import MIN_INSTANT, Interval, align
 from tidemill.records.plan import plan_for
 from tidemill.rollups.chronicle import Chronicle
+from tidemill.rollups.compaction import crowded_parts
 from tidemill.rollups.events import metric_plan
-from tidemill.rollups.kernel import Built, HighUnit, LowUnit, Tap, build_high, build_low
-from tidemill.rollups.planning import Fresh, Horizons, Planner, TilePlan, file_bytes, tiles_hash
+from tidemill.rollups.kernel import CarryUnit, HighUnit, LowUnit, Tap, Work, build_high, build_low, carry
+from tidemill.rollups.planning import (
+    Fresh,
+    Horizons,
+    Planner,
+    TilePlan,
+    carry_units,
+    file_bytes,
+    tiles_hash,
+)
+from tidemill.rollups.raw_parts import expected_rows
 from tidemill.rollups.recall import declarations, tile_builds
 from tidemill.rollups.spec import rollups_table, spec_for
+from tidemill.rollups.tile_parts import TilePart
 from tidemill.state.protocol import State, TileBuild
 
 log = logging.getLogger(__name__)
 
 MINUTE_LEVEL: Final = LEVELS[1]
-TILES_PER_ROUND: Final = 2_000  # 5s tiles built and committed at a time
+ROWS_PER_ROUND: Final = 16_000_000  # expected at 5s: built and committed at a time,
+TILES_PER_ROUND: Final = 100_000  # and so many tiles at most
 DECLARED: Final = "@rollups"  # the mark of the metrics that all tiles are made for; no window is called so
 
 Told = Callable[[], Horizons]
@@ -54,19 +66,13 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Expiring:
-    """What a level has before an instant, in whole parts."""
+    """What a level has before an instant."""
 
     before: int
     tiles: int = 0
-    parts: Sequence[Part] = ()
-
-    @property
-    def rows(self) -> int:
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.size for part in self.parts)
+    parts: Sequence[Part] = ()  # that hold them; what else those hold stays
+    rows: int = 0
+    bytes: int = 0  # about
 
 
 class Roller:
@@ -142,10 +148,10 @@ class Roller:
             return
         span = Interval(MIN_INSTANT, before)
         built = {tile.key.start for tile in self.state.tiles(name, level, span)}
-        groups: dict[int, dict[TileKey, str]] = {}
+        groups: dict[int, dict[int, str]] = {}
         for tile in self.state.tiles(name, under.name, span):
             if tile.hash is not None:
-                groups.setdefault(BY_NAME[level].tile_of(tile.key.start), {})[tile.key] = tile.hash
+                groups.setdefault(BY_NAME[level].tile_of(tile.key.start), {})[tile.key.start] = tile.hash
         for start, hashes in groups.items():
             if start not in built:
                 yield TileBuild(TileKey(level, start), tiles_hash(hashes), 0, None, 0)
@@ -173,16 +179,19 @@ class Roller:
         """Build every stale tile, oldest first, each level from the one below."""
         if not self.spec.metrics:
             return []
+        before = {part.path for part in self.table.snapshot().parts}
         done: list[Rebuilt] = []
         if outdated := self._outdated():
             story = {"stream": self.stream.name}
             log.warning("metrics are declared anew: %d tiles are made again", len(outdated), extra=story)
-            done += [tile for some in _rounds(outdated) for tile in self._round(some, None, anew=True)]
+            done += [tile for some in self._rounds(outdated) for tile in self._round(some, None, anew=True)]
         stale = self.state.stale_tiles(self.stream.name)
-        done += [tile for some in _rounds(stale) for tile in self._round(some, fresh)]
+        done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh)]
         if not self._current:
             self.state.set_mark(self.stream.name, DECLARED, self.spec.declared)
             self._current = True
+        if done:
+            self.compact(spared={part.path for part in self.table.snapshot().parts} - before)
         return done
 
     def _outdated(self) -> list[BaseTile]:
@@ -196,24 +205,18 @@ class Roller:
             keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
             declared = next((made[key] for key in keys if key in made), None)  # the finest that is kept
             if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
-                base = self.state.base_tile(name, tile.key.start)
-                assert base is not None, tile
-                found.append(base)
-        return found
+                found.append(tile.key.start)
+        return self.state.base_tiles(name, found)
 
     def rebuild(self, span: Interval) -> list[Rebuilt]:
         """Make all tiles again from raw whose 5s tiles touch `span`; not those that raw is gone for."""
         if not self.spec.metrics:
             return []
         self.chronicle.catch_up()  # in a process that accepted nothing, nobody has read the roster yet
-        horizons = self.horizons()
-        tiles = [
-            found
-            for tile in self.state.tiles(self.stream.name, BASE.name, self.reach(span))
-            if not horizons.sealed(tile.key)
-            and (found := self.state.base_tile(self.stream.name, tile.key.start)) is not None
-        ]
-        return [done for some in _rounds(tiles) for done in self._round(some, None, anew=True)]
+        horizons, name = self.horizons(), self.stream.name
+        known = self.state.tiles(name, BASE.name, self.reach(span))
+        tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
+        return [done for some in self._rounds(tiles) for done in self._round(some, None, anew=True)]
 
     def sealed(self, span: Interval) -> int:
         """How many 5s tiles of the span can not be made again, since raw is gone for them."""
@@ -225,76 +228,153 @@ class Roller:
         tile = MINUTE_LEVEL.tile
         return Interval(align(span.start, tile), -(-span.end // tile) * tile)
 
+    def _rounds(self, stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
+        """Tiles below one 1m tile stay together: what a round leaves as it is, the next must not find
+        changed."""
+        rows = dict(
+            zip(map(_start, stale), expected_rows(self.spec, self.raw.snapshot(), stale), strict=True)
+        )
+        some: list[BaseTile] = []
+        filled = 0
+        for _, group in groupby(stale, key=lambda tile: MINUTE_LEVEL.tile_of(_start(tile))):
+            tiles = list(group)
+            some += tiles
+            filled += sum(rows[_start(tile)] for tile in tiles)
+            if filled >= ROWS_PER_ROUND or len(some) >= TILES_PER_ROUND:
+                yield some
+                some, filled = [], 0
+        if some:
+            yield some
+
     def _round(self, stale: Sequence[BaseTile], fresh: Fresh | None, *, anew: bool = False) -> list[Rebuilt]:
-        name = set_hash(f"{t.state.key.start}:{set_hash(t.desired)}" for t in stale)[:24]
+        name = set_hash(f"{_start(t)}:{set_hash(t.desired)}" for t in stale)[:24]
         folder = self.table.staging(name)
-        horizons, roster = self.horizons(), self.chronicle.roster
+        self.table.refresh()
         planner = Planner(
-            self.spec, self.plan, self.state, self.raw.snapshot(), self.table.root, horizons, roster
+            self.spec,
+            self.plan,
+            self.state,
+            self.raw.snapshot(),
+            self.table.snapshot(),
+            self.horizons(),
+            self.chronicle.roster,
         )
         plan = planner.plan(stale, fresh, folder, anew=anew)
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
         built = self._build(plan, folder)
         failpoint("rollups.after_build")
-        self._commit(name, built, plan)
+        known = self._replace(built, plan.replaced, {"batch": name})
+        failpoint("rollups.after_commit")
+        known += [TileBuild(key, tile.hash, 0, None, 0, tile.slices) for key, tile in plan.unkept]
+        self._record(known)
+        failpoint("rollups.after_state")
+        slices = {_start(tile): len(tile.desired) for tile in stale}
         return [
-            Rebuilt(b.key, b.revision, b.rows, plan.reasons[b.key], len(b.slices))
-            for b in built
-            if b.kept and not b.carried
+            Rebuilt(key, tile.revision, tile.rows, plan.reasons[key], slices.get(tile.start, 0))
+            for part in built
+            if not part.carried
+            for tile in part.tiles
+            for key in (TileKey(part.level, tile.start),)
         ]
 
-    def _build(self, plan: TilePlan, folder: Path) -> list[Built]:
+    def _build(self, plan: TilePlan, folder: Path) -> list[TilePart]:
         states = self.chronicle.state_cells_for(plan.whole, folder) if plan.whole else []
-        units = [_with_states(unit, plan.whole, states) for unit in plan.low] if states else plan.low
-        sizes = [len(unit.base) for unit in units]
-        groups = spread(sizes, max(1, min(2 * self.engine.parallelism, sum(sizes) // 12)))
+        units = [replace(unit, extra=states) for unit in plan.low] if states else plan.low
+        groups = spread([1] * len(units), 2 * self.engine.parallelism)
         low = [[units[i] for i in group] for group in groups]
-        built = self.engine.run(_low_group, low, "tiles 5s 1m", plan.low_bytes)
-        minutes = {b.key: b.part.path for b in built if b.key.level == MINUTE_LEVEL.name}
-        high = [part for unit in plan.high for part in _independent(replace(unit, minutes=minutes))]
-        return built + self.engine.run(build_high, high, "tiles 1h 1d 7d", _high_bytes(high))
+        built = self.engine.run(_low_group, low, "tiles 5s 1m", _low_bytes(units))
+        if plan.days_too:
+            both = [*plan.hours, *plan.above]
+            built += self.engine.run(build_high, both, "tiles 1h 1d 7d", _high_bytes(both))
+        else:
+            built += self.engine.run(build_high, plan.hours, "tiles 1h", _high_bytes(plan.hours))
+            built += self.engine.run(build_high, plan.above, "tiles 1d 7d", _high_bytes(plan.above))
+        return built + self._carry(plan.carry)
 
-    def _commit(self, name: str, built: Sequence[Built], plan: TilePlan) -> None:
-        staged = list({b.part.path: b.part for b in built if b.kept}.values())
-        parts = self.table.publish(staged)
-        paths = {part.path: published.path for part, published in zip(staged, parts, strict=True)}
+    def _carry(self, units: Sequence[CarryUnit]) -> list[TilePart]:
+        return self.engine.run(carry, units, "carry tiles", file_bytes(p for u in units for p in u.parts))
+
+    def _replace(
+        self,
+        built: Sequence[TilePart],
+        replaced: Collection[str],
+        info: Mapping[str, str],
+        now: int | None = None,
+        *,
+        data_change: bool = True,
+    ) -> list[TileBuild]:
+        """New parts instead of others, in one commit; what the state is to be told of it."""
+        parts = self.table.publish([each.part for each in built])
         failpoint("rollups.before_commit")
         self.table.refresh()
         current = self.table.snapshot().by_path
-        gone = [current[path] for path in sorted(plan.replaced)]
-        version = self.table.commit(parts, gone, info={"batch": name})
-        failpoint("rollups.after_commit")
-        records = [
-            TileBuild(b.key, b.hash, b.revision, paths[b.part.path], b.rows, b.slices)
-            if b.kept
-            else TileBuild(b.key, b.hash, 0, None, 0, b.slices)
-            for b in built
+        removed = [current[path] for path in sorted(replaced)]
+        self.table.commit(parts, removed, info=info, now=now, data_change=data_change)
+        return [
+            TileBuild(
+                TileKey(each.level, tile.start), tile.hash, tile.revision, part.path, tile.rows, tile.slices
+            )
+            for each, part in zip(built, parts, strict=True)
+            for tile in each.tiles
         ]
-        self.state.apply_tiles(self.stream.name, version, records)
-        failpoint("rollups.after_state")
+
+    def _record(self, builds: Sequence[TileBuild]) -> None:
+        self.state.apply_tiles(self.stream.name, self.table.version, builds)
         self.table.clean_staging()
+
+    # -- few parts
+
+    def compact(self, spared: Collection[str] = ()) -> int:
+        """Merge small parts of about one size; how many went. `spared` are paths that stay as they are: those
+        just written, which the next round may well replace."""
+        self.table.refresh()
+        snapshot = self.table.snapshot()
+        crowded = crowded_parts([part for part in snapshot.parts if part.path not in spared])
+        if not crowded:
+            return 0
+        paths = {part.path: () for parts in crowded for part in parts}
+        name = f"compact-{set_hash(paths)[:24]}"
+        folder = self.table.staging(name)
+        units = [
+            CarryUnit(self.spec, level, {str(self.table.root / p.path): () for p in parts}, str(folder))
+            for parts in crowded
+            for level in (parts[0].partition["level"],)
+        ]
+        built = self._carry(units)
+        self._record(self._replace(built, paths, {"compacted": name}, data_change=False))
+        log.info("merged %d parts into %d", len(paths), len(built), extra={"stream": self.stream.name})
+        return len(paths)
 
     # -- letting go
 
     def expiring(self, level: str, before: int) -> Expiring:
-        """The tiles of a level that lie before an instant, as far as whole parts do."""
+        """The tiles of a level that lie before an instant."""
         before = align(before, MINUTE_LEVEL.tile if level == BASE.name else BY_NAME[level].tile)
         if level == LEVELS[-1].name and self.spec.follows:
             return Expiring(before)  # how many objects are in a state is counted from its first bucket on
         tiles = self._kept_before(level, before)
         current = self.table.snapshot().by_path
-        paths = {str(tile.part) for tile in tiles}
-        return Expiring(before, len(tiles), [current[path] for path in sorted(paths) if path in current])
+        rows: dict[str, int] = {}
+        for tile in tiles:
+            rows[str(tile.part)] = rows.get(str(tile.part), 0) + tile.rows
+        parts = [current[path] for path in sorted(rows) if path in current]
+        size = sum(part.size * rows[part.path] // max(1, part.rows) for part in parts)
+        return Expiring(before, len(tiles), parts, sum(rows.values()), size)
 
     def expire(self, level: str, before: int, now: int) -> Expiring:
-        """Let go of them. Their sums live on in the levels above, and their places in the state."""
+        """Let go of them. Their sums live on in the levels above, and their places in the state. A part that
+        also holds later tiles is cut: those move to a new part as they are."""
         found = self.expiring(level, before)
         if found.parts:
             info = {"expired": f"{level}:{found.before}"}
-            self.table.commit([], found.parts, info=info, now=now)
+            leaving: dict[str, list[int]] = {part.path: [] for part in found.parts}
+            for tile in self._kept_before(level, found.before):
+                leaving.setdefault(str(tile.part), []).append(tile.key.start)
+            folder = self.table.staging(f"expire-{level}-{found.before}")
+            kept = self._carry(carry_units(self.spec, self.table.snapshot(), leaving, folder))
+            known = self._replace(kept, leaving, info, now)
             failpoint("expire.after_tiles")
-            gone = self._gone_with(info["expired"])
-            self.state.apply_tiles(self.stream.name, self.table.version, gone)
+            self._record([*known, *self._gone_with(info["expired"])])
         return found
 
     def _kept_before(self, level: str, before: int) -> list[TileState]:
@@ -306,53 +386,37 @@ class Roller:
         if told is None:
             return []
         level, _, before = told.partition(":")
-        builds = []
-        for tile in self._kept_before(level, int(before)):
-            assert tile.hash is not None
-            slices: frozenset[str] = frozenset()
-            if level == BASE.name:
-                known = self.state.base_tile(self.stream.name, tile.key.start)
-                slices = known.observed if known is not None else slices
-            builds.append(TileBuild(tile.key, tile.hash, 0, None, 0, slices))
-        return builds
+        tiles = self._kept_before(level, int(before))
+        slices: dict[int, frozenset[str]] = {}
+        if level == BASE.name:
+            known = self.state.base_tiles(self.stream.name, [tile.key.start for tile in tiles])
+            slices = {_start(tile): tile.observed for tile in known}
+        none: frozenset[str] = frozenset()
+        return [
+            TileBuild(tile.key, str(tile.hash), 0, None, 0, slices.get(tile.key.start, none))
+            for tile in tiles
+        ]
 
 
-def _with_states(unit: LowUnit, whole: Mapping[int, object], files: Sequence[str]) -> LowUnit:
-    """With the cells of state metrics for the tiles that are made of raw alone."""
-    return replace(
-        unit,
-        base=[
-            replace(target, extra=files) if target.tile.key.start in whole else target for target in unit.base
-        ],
-    )
+def _start(tile: BaseTile) -> int:
+    return tile.state.key.start
 
 
-def _independent(unit: HighUnit) -> list[HighUnit]:
-    """What can be built side by side: a tile that only grows needs nothing but what is new."""
-    if any(target.below is not None for target in (*unit.days, *unit.weeks)):
-        return [unit]
-    return [replace(unit, days=(), weeks=()), replace(unit, hours=())]
+def _low_bytes(units: Sequence[LowUnit]) -> int:
+    read = {path for unit in units for path in (*unit.partials, *unit.raw)}
+    works = [work for unit in units for work in (unit.base, unit.minutes)]
+    return file_bytes([*read, *_stored(works)])
 
 
 def _high_bytes(units: Sequence[HighUnit]) -> int:
-    targets = [target for unit in units for target in (*unit.hours, *unit.days, *unit.weeks)]
-    unchanged = [path for target in targets for _, path in target.below or ()]
-    old = [target.old for target in targets if target.old is not None]
-    return file_bytes([*old, *unchanged, *(path for unit in units for path in unit.deltas)])
+    handed = {path for unit in units for path in unit.handed}
+    return file_bytes([*handed, *_stored([work for unit in units for work in unit.works])])
 
 
-def _rounds(stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
-    """Tiles below one 1m tile stay together: what a round leaves as it is, the next must not find changed."""
-    some: list[BaseTile] = []
-    for _, group in groupby(stale, key=lambda tile: MINUTE_LEVEL.tile_of(tile.state.key.start)):
-        some += group
-        if len(some) >= TILES_PER_ROUND:
-            yield some
-            some = []
-    if some:
-        yield some
+def _stored(works: Sequence[Work]) -> set[str]:
+    return {path for work in works for path in (*work.old, *work.below)}
 
 
-def _low_group(units: Sequence[LowUnit]) -> Iterator[Built]:
+def _low_group(units: Sequence[LowUnit]) -> Iterator[TilePart]:
     for unit in units:
         yield from build_low(unit)

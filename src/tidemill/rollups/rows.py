@@ -6,17 +6,18 @@ they are left out when read, and so never written again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.model.metrics import MetricKind
-from tidemill.model.time import Interval
 from tidemill.records.arrays import Ints, Words
 from tidemill.records.arrow import one
 from tidemill.rollups.accumulators.gauge import ENDS
-from tidemill.rollups.cells import STATE_KEYS, TEXT, Cells, cell_schema, cells_within
+from tidemill.rollups.cells import STATE_KEYS, TEXT, Cells, cell_schema, within_tiles
 from tidemill.rollups.spec import (
     BIN_COUNTS,
     BINS,
@@ -85,9 +86,12 @@ def read_part(spec: RollupSpec, path: str) -> pa.Table:
     return pa.table(columns, names=schema.names)
 
 
-def read_tile(spec: RollupSpec, path: str, span: Interval) -> Cells:
-    """The cells of a tile's part that lie in `span`."""
-    return cells_within(from_rows(spec, read_part(spec, path)), span)
+def read_tiles(spec: RollupSpec, path: str, starts: Sequence[int], tile: int) -> Cells:
+    """The cells of those tiles of a part that begin at `starts`; only their rows are decoded."""
+    rows = read_part(spec, path)
+    bucket = one(rows.column("bucket")).cast(pa.int64()).to_numpy()
+    inside = within_tiles(bucket, starts, tile)
+    return from_rows(spec, rows if inside.all() else rows.filter(pa.array(inside)))
 
 
 def row_buckets(cells: Cells) -> Ints:

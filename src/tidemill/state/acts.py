@@ -5,8 +5,9 @@ Nothing here begins, commits or rolls back, and nothing leaves totals or tile ha
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
@@ -44,6 +45,7 @@ _FORGET_TILE_SLICES = (
     "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
 )
 _UNBLOCK = "UPDATE windows SET due = 1, blocked_by = NULL WHERE blocked_by = ?"
+_Member = tuple[str, int, int, int]  # of a 5s tile: the slice's id and place, desired, observed
 _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
 
 
@@ -140,15 +142,25 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
 
 def want(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
     """Put slices into the desired sets of 5s tiles."""
-    ids = {slice_id for ids in tiles.values() for slice_id in ids}
-    entries = {slice_id: entry_of(db, stream, slice_id) for slice_id in ids}
-    for start, members in tiles.items():
-        db.executemany(
-            "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
-            " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = excluded.desired",
-            [(stream, start, entries[id_].seq, mark(entries[id_].judgement)) for id_ in members],
-        )
-        rehash(db, stream, start)
+    marks = _marks(db, stream, {slice_id for ids in tiles.values() for slice_id in ids})
+    db.executemany(
+        "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
+        " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = excluded.desired",
+        [(stream, start, *marks[slice_id]) for start, ids in tiles.items() for slice_id in ids],
+    )
+    rehash(db, stream, tiles)
+
+
+def _marks(db: sqlite3.Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Of each slice its place in the ledger, and the mark of its judgement."""
+    rows = db.execute(
+        "SELECT id, seq, judgement FROM slices WHERE stream = ? AND id IN (SELECT value FROM json_each(?))",
+        (stream, json.dumps(sorted(ids))),
+    )
+    found = {str(id_): (int(seq), mark(int(judgement))) for id_, seq, judgement in rows}
+    for missing in sorted(ids - found.keys()):
+        raise unknown(missing, stream)
+    return found
 
 
 def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult) -> None:
@@ -185,14 +197,17 @@ def append_runs(db: sqlite3.Connection, stream: str, place: int, names: Sequence
     )
 
 
-def base_tile(db: sqlite3.Connection, stream: str, row: tuple[Value, ...]) -> BaseTile:
-    state = tile_state(row)
-    members = _members(db, stream, state.key.start)
-    return BaseTile(
-        state,
-        desired=_names((id_, desired) for id_, _, desired, _ in members),
-        observed=_names((id_, observed) for id_, _, _, observed in members),
-    )
+def base_tiles(db: sqlite3.Connection, stream: str, rows: Sequence[tuple[Value, ...]]) -> list[BaseTile]:
+    states = [tile_state(row) for row in rows]
+    members = _members(db, stream, [state.key.start for state in states])
+    return [
+        BaseTile(
+            state,
+            desired=_names((id_, desired) for id_, _, desired, _ in members[state.key.start]),
+            observed=_names((id_, observed) for id_, _, _, observed in members[state.key.start]),
+        )
+        for state in states
+    ]
 
 
 def tile_state(row: tuple[Value, ...]) -> TileState:
@@ -209,57 +224,77 @@ def tile_state(row: tuple[Value, ...]) -> TileState:
     )
 
 
-def apply_tile(db: sqlite3.Connection, stream: str, build: TileBuild) -> None:
-    key = build.key
-    if key.level == BASE.name:
-        assert build.hash == set_hash(build.slices), f"5s tile {key.start}: hash is not that of its slices"
-        _observe(db, stream, key.start, build.slices)
-    db.execute(
+def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]) -> None:
+    known = list(builds)
+    base = [build for build in known if build.key.level == BASE.name]
+    for build in base:
+        assert build.hash == set_hash(build.slices), f"5s tile {build.key.start}: not the hash of its slices"
+    _observe(db, stream, {build.key.start: build.slices for build in base})
+    db.executemany(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
         " VALUES (?, ?, ?, NULL, ?, ?, ?, ?) ON CONFLICT (stream, level, start) DO UPDATE SET"
         " hash = excluded.hash, revision = excluded.revision, part = excluded.part, rows = excluded.rows",
-        (stream, key.level, key.start, build.hash, build.revision, build.part, build.rows),
+        [(stream, b.key.level, b.key.start, b.hash, b.revision, b.part, b.rows) for b in known],
     )
 
 
-def _observe(db: sqlite3.Connection, stream: str, start: int, names: frozenset[str]) -> None:
-    """Make `names` the observed set, touching only the members that change."""
-    members = _members(db, stream, start)
-    marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
-    flips = [
-        (marks.get(id_, 0), stream, start, seq)
-        for id_, seq, _, observed in members
-        if observed != marks.get(id_, 0)
-    ]
+def _observe(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+    """Make these names the observed sets of 5s tiles, touching only the members that change."""
+    members = _members(db, stream, tiles)
+    flips: list[tuple[int, str, int, int]] = []
+    strangers: list[tuple[int, str, int]] = []  # nobody asked for them: it shows as stale
+    for start, names in tiles.items():
+        marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
+        flips += [
+            (marks.get(id_, 0), stream, start, seq)
+            for id_, seq, _, observed in members[start]
+            if observed != marks.get(id_, 0)
+        ]
+        there = {id_ for id_, *_ in members[start]}
+        strangers += [(start, id_, marked) for id_, marked in marks.items() if id_ not in there]
     db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
-    strangers = marks.keys() - {id_ for id_, *_ in members}  # nobody asked for them: it shows as stale
+    if strangers:
+        places = _marks(db, stream, {id_ for _, id_, _ in strangers})
+        db.executemany(
+            "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
+            [(stream, start, places[id_][0], marked) for start, id_, marked in strangers],
+        )
+    left = [start for start in tiles if not all(desired for _, _, desired, _ in members[start])]
+    db.executemany(_FORGET_TILE_SLICES, [(stream, start) for start in left])
+    unwanted = [start for start in tiles if not any(desired for _, _, desired, _ in members[start])]
+    rehash(db, stream, unwanted)
+
+
+def rehash(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> None:
+    """The hashes of what 5s tiles should be made of, after that changed."""
+    members = _members(db, stream, starts)
+    hashes: dict[frozenset[str], str] = {}
+    rows = []
+    for start in starts:
+        desired = _names((id_, desired) for id_, _, desired, _ in members[start])
+        if desired not in hashes:
+            hashes[desired] = set_hash(desired)
+        rows.append((stream, BASE.name, start, hashes[desired]))
     db.executemany(
-        "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
-        [(stream, start, entry_of(db, stream, id_).seq, marks[id_]) for id_ in strangers],
-    )
-    if not all(desired for _, _, desired, _ in members):
-        db.execute(_FORGET_TILE_SLICES, (stream, start))
-    if not any(desired for _, _, desired, _ in members):
-        rehash(db, stream, start)
-
-
-def rehash(db: sqlite3.Connection, stream: str, start: int) -> None:
-    """The hash of what the tile should be made of, after that changed."""
-    desired = _names((id_, desired) for id_, _, desired, _ in _members(db, stream, start))
-    db.execute(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
         " VALUES (?, ?, ?, ?, NULL, 0, NULL, 0)"
         " ON CONFLICT (stream, level, start) DO UPDATE SET desired = excluded.desired",
-        (stream, BASE.name, start, set_hash(desired)),
+        rows,
     )
 
 
-def _members(db: sqlite3.Connection, stream: str, start: int) -> list[tuple[str, int, int, int]]:
-    return db.execute(
-        "SELECT s.id, t.slice, t.desired, t.observed FROM tile_slices t JOIN slices s ON s.seq = t.slice"
-        " WHERE t.stream = ? AND t.start = ?",
-        (stream, start),
-    ).fetchall()
+def _members(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> dict[int, list[_Member]]:
+    """The slices of each of these 5s tiles, by one query."""
+    found: dict[int, list[_Member]] = {start: [] for start in starts}
+    rows = db.execute(
+        "SELECT t.start, s.id, t.slice, t.desired, t.observed FROM json_each(?) j"
+        " CROSS JOIN tile_slices t ON t.stream = ? AND t.start = j.value"
+        " CROSS JOIN slices s ON s.seq = t.slice",
+        (json.dumps(sorted(starts)), stream),
+    )
+    for start, id_, seq, desired, observed in rows:
+        found[start].append((id_, seq, desired, observed))
+    return found
 
 
 def _names(marks: Iterable[tuple[str, int]]) -> frozenset[str]:

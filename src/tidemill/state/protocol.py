@@ -7,7 +7,7 @@ quick for a while to find what an ingestion became, and are gone with the state 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -204,8 +204,14 @@ class State(Protocol):
 
     def base_tile(self, stream: str, start: int) -> BaseTile | None: ...
 
-    def tiles(self, stream: str, level: str, span: Interval | None = None) -> list[TileState]:
-        """Built tiles of a level whose start lies in `span`, by start."""
+    def base_tiles(self, stream: str, starts: Collection[int]) -> list[BaseTile]:
+        """The 5s tiles that begin at `starts` and are known, by start."""
+        ...
+
+    def tiles(
+        self, stream: str, level: str, spans: Interval | Sequence[Interval] | None = None
+    ) -> list[TileState]:
+        """Built tiles of a level whose start lies in one of `spans`, by start."""
         ...
 
     def tile_counts(self, stream: str) -> Mapping[str, int]:

@@ -74,10 +74,9 @@ def _leave_tiles(db: sqlite3.Connection, stream: str, seqs: str) -> None:
     ).fetchall()
     db.execute(f"UPDATE tile_slices SET desired = 0 WHERE desired != 0 AND {of_them}", (stream, seqs))
     db.execute(f"DELETE FROM tile_slices WHERE desired = 0 AND observed = 0 AND {of_them}", (stream, seqs))
-    for (start,) in starts:
-        rehash(db, stream, start)
-        db.execute(
-            "DELETE FROM tiles WHERE stream = ? AND level = ? AND start = ? AND hash IS NULL AND NOT EXISTS"
-            " (SELECT 1 FROM tile_slices t WHERE t.stream = tiles.stream AND t.start = tiles.start)",
-            (stream, BASE.name, start),
-        )
+    rehash(db, stream, [start for (start,) in starts])
+    db.executemany(
+        "DELETE FROM tiles WHERE stream = ? AND level = ? AND start = ? AND hash IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM tile_slices t WHERE t.stream = tiles.stream AND t.start = tiles.start)",
+        [(stream, BASE.name, start) for (start,) in starts],
+    )

@@ -6,9 +6,10 @@ and processes may open the same file side by side.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,7 @@ from tidemill.state.rows import TOTALS, from_row
 from tidemill.state.schema import connect, storage_errors
 
 LOGGED: Final = "('landings', 'retried')"  # what the landing log has lines of
+ALL_TIME: Final = (Interval(-(1 << 62), 1 << 62),)
 STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"  # as the partial index says it, so it is used
 
 
@@ -217,23 +219,31 @@ class SqliteState:
                 " ORDER BY start",
                 (stream,),
             ).fetchall()
-            return [acts.base_tile(db, stream, row) for row in rows]
+            return acts.base_tiles(db, stream, rows)
 
     def base_tile(self, stream: str, start: int) -> BaseTile | None:
-        with self._read() as db:
-            row = db.execute(
-                f"SELECT {TILE} FROM tiles WHERE stream = ? AND level = ? AND start = ?",
-                (stream, BASE.name, start),
-            ).fetchone()
-            return acts.base_tile(db, stream, row) if row else None
+        found = self.base_tiles(stream, [start])
+        return found[0] if found else None
 
-    def tiles(self, stream: str, level: str, span: Interval | None = None) -> list[TileState]:
-        low, high = (span.start, span.end) if span else (-(1 << 63), (1 << 63) - 1)
+    def base_tiles(self, stream: str, starts: Collection[int]) -> list[BaseTile]:
         with self._read() as db:
             rows = db.execute(
-                f"SELECT {TILE} FROM tiles WHERE stream = ? AND level = ? AND start >= ? AND start < ?"
-                " AND hash IS NOT NULL ORDER BY start",
-                (stream, level, low, high),
+                f"SELECT {TILE} FROM json_each(?) j CROSS JOIN tiles t"
+                " ON t.stream = ? AND t.level = ? AND t.start = j.value ORDER BY t.start",
+                (json.dumps(sorted(starts)), stream, BASE.name),
+            ).fetchall()
+            return acts.base_tiles(db, stream, rows)
+
+    def tiles(
+        self, stream: str, level: str, spans: Interval | Sequence[Interval] | None = None
+    ) -> list[TileState]:
+        wanted = ALL_TIME if spans is None else [spans] if isinstance(spans, Interval) else spans
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT DISTINCT {TILE} FROM json_each(?) j CROSS JOIN tiles t"
+                " ON t.stream = ? AND t.level = ? AND t.start >= j.value ->> 0 AND t.start < j.value ->> 1"
+                " WHERE t.hash IS NOT NULL ORDER BY t.start",
+                (json.dumps([(span.start, span.end) for span in wanted]), stream, level),
             ).fetchall()
         return [acts.tile_state(row) for row in rows]
 
@@ -252,8 +262,7 @@ class SqliteState:
 
     def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
         with self._write() as db:
-            for build in builds:
-                acts.apply_tile(db, stream, build)
+            acts.apply_tiles(db, stream, builds)
             acts.saw_version(db, stream, "rollups", version)
 
     # -- retractions
