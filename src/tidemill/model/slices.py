@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from tidemill.model.time import Interval
 
@@ -150,3 +151,9 @@ def slice_id(stream: str, declared: Interval | None, content_sha256: str) -> str
 def set_hash(ids: Iterable[str]) -> str:
     """The one hash that says whether an output is current. Order and repeats do not matter."""
     return hashlib.sha256(",".join(sorted(set(ids))).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def hash_of(names: frozenset[str]) -> str:
+    """`set_hash` of a set that many outputs are made of."""
+    return set_hash(names)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from tidemill.lake.snapshot import Snapshot
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, LEVELS, Level, below
 from tidemill.model.names import ROLLUPS
-from tidemill.model.slices import contribution_of, set_hash
+from tidemill.model.slices import contribution_of, hash_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval, format_instant
 from tidemill.records.plan import ReadPlan
@@ -177,7 +178,7 @@ class Planner:
             raise _can_not_be_made_again(key)
         missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
         self._plan.reasons[key] = _reason(tile, missing, gone)
-        made = Tile(key.start, set_hash(tile.desired), 0, self._spec.declared, tile.desired)
+        made = Tile(key.start, hash_of(tile.desired), 0, self._spec.declared, tile.desired)
         return self._target(key, made, state, again=again)
 
     def _targets_above(
@@ -230,7 +231,7 @@ class Planner:
         kept = not self._horizons.expired(key)
         if kept:
             revision = (old.revision if old is not None else 0) + 1
-            made = Tile(made.start, made.hash, revision, made.declared, made.slices)
+            made = made._replace(revision=revision)
         else:
             self._plan.unkept.append((key, made))
         return _Target(made, kept, part if not again else None, again, below)
@@ -293,7 +294,9 @@ class Planner:
         left = [start for start in starts if start not in self._again and self._is_left(tiles[start])]
         whole = [start for start in starts if start in self._again]
         self._plan.whole += whole
-        wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in set(left)}
+        there = frozenset(left)
+        wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in there}
+        wanted = {start: ids for start, ids in wanted.items() if ids}
         return LowUnit(
             spec=self._spec,
             plan=self._reading,
@@ -304,8 +307,8 @@ class Planner:
             name=name,
             partials=partials if left else (),
             left=left,
-            raw=raw_parts(self._raw, [start for start, ids in wanted.items() if ids]),
-            wanted={start: ids for start, ids in wanted.items() if ids},
+            raw=raw_parts(self._raw, list(wanted)),
+            wanted=wanted,
             whole=whole,
             admit=self._roster.admit if self._roster is not None else None,
             days_too=self._plan.days_too,
@@ -394,6 +397,7 @@ def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> st
     return f"late: {_slices(len(missing))} beside {len(tile.observed)}"
 
 
+@lru_cache(maxsize=1024)
 def _ids(names: frozenset[str]) -> frozenset[str]:
     """The slices that rows of raw are marked with."""
     return frozenset(contribution_of(name)[0] for name in names)

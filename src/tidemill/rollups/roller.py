@@ -20,7 +20,7 @@ from tidemill.lake.snapshot import Part
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, below
-from tidemill.model.slices import set_hash
+from tidemill.model.slices import hash_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import MIN_INSTANT, Interval, align
 from tidemill.records.plan import plan_for
@@ -247,7 +247,7 @@ class Roller:
             yield some
 
     def _round(self, stale: Sequence[BaseTile], fresh: Fresh | None, *, anew: bool = False) -> list[Rebuilt]:
-        name = set_hash(f"{_start(t)}:{set_hash(t.desired)}" for t in stale)[:24]
+        name = set_hash(f"{_start(t)}:{hash_of(t.desired)}" for t in stale)[:24]
         folder = self.table.staging(name)
         self.table.refresh()
         planner = Planner(

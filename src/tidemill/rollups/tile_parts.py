@@ -7,9 +7,9 @@ exactly one part. Nothing here decides which tiles are written together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from tidemill.engine.jobs import spread
 from tidemill.lake.parts import StagedPart, write_part
 from tidemill.model.levels import BASE, Level
 from tidemill.model.metrics import MetricKind
-from tidemill.model.slices import set_hash
+from tidemill.model.slices import hash_of, set_hash
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one
 from tidemill.rollups.cells import Cells
@@ -30,9 +30,8 @@ BINS_PER_ROW: Final = 16  # so many bins of a histogram take as much space as a 
 _REPEATED: Final = ("bucket", "count")  # how columns end that have few values: faster by dictionary
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A tile as the footer of its part describes it."""
+class Tile(NamedTuple):
+    """A tile as the footer of its part describes it. There may be very many: a tuple is quick to hand on."""
 
     start: int
     hash: str
@@ -102,7 +101,7 @@ def tiles_of(footer: Mapping[str, object]) -> list[Tile]:
         Tile(start, digest, revision, str(declared[of]), slices, rows)
         for start, digest, revision, of, slices, rows in zip(
             tiles["start"],
-            tiles["hash"] if "hash" in tiles else map(set_hash, sets),
+            tiles["hash"] if "hash" in tiles else map(hash_of, sets),
             tiles["revision"],
             tiles.get("declared", [0] * many),
             sets,
@@ -128,7 +127,7 @@ def write_tiles(
     groups = spread(_weights(spec, cells, places, rows).tolist(), -(-int(rows.sum()) // PART_ROWS) or 1)
     divided = _divided(cells, places, groups, starts.size)
     for group, its in zip(groups, divided, strict=True):
-        named = [replace(tiles[i], rows=int(rows[i])) for i in group]
+        named = [tiles[i]._replace(rows=int(rows[i])) for i in group]
         yield TilePart(level.name, _write(spec, level, named, its, folder), named)
 
 

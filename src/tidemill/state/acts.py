@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
@@ -17,7 +18,7 @@ from tidemill.model.slices import (
     SliceStatus,
     contribution_name,
     contribution_of,
-    set_hash,
+    hash_of,
 )
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.state import fates, progress_acts
@@ -201,11 +202,7 @@ def base_tiles(db: sqlite3.Connection, stream: str, rows: Sequence[tuple[Value, 
     states = [tile_state(row) for row in rows]
     members = _members(db, stream, [state.key.start for state in states])
     return [
-        BaseTile(
-            state,
-            desired=_names((id_, desired) for id_, _, desired, _ in members[state.key.start]),
-            observed=_names((id_, observed) for id_, _, _, observed in members[state.key.start]),
-        )
+        BaseTile(state, _desired(members[state.key.start]), _observed(members[state.key.start]))
         for state in states
     ]
 
@@ -228,7 +225,7 @@ def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]
     known = list(builds)
     base = [build for build in known if build.key.level == BASE.name]
     for build in base:
-        assert build.hash == set_hash(build.slices), f"5s tile {build.key.start}: not the hash of its slices"
+        assert build.hash == hash_of(build.slices), f"5s tile {build.key.start}: not the hash of its slices"
     _observe(db, stream, {build.key.start: build.slices for build in base})
     db.executemany(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
@@ -239,47 +236,49 @@ def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]
 
 
 def _observe(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
-    """Make these names the observed sets of 5s tiles, touching only the members that change."""
+    """Make these names the observed sets of 5s tiles."""
     members = _members(db, stream, tiles)
-    flips: list[tuple[int, str, int, int]] = []
-    strangers: list[tuple[int, str, int]] = []  # nobody asked for them: it shows as stale
-    for start, names in tiles.items():
-        marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
-        flips += [
-            (marks.get(id_, 0), stream, start, seq)
-            for id_, seq, _, observed in members[start]
-            if observed != marks.get(id_, 0)
-        ]
-        there = {id_ for id_, *_ in members[start]}
-        strangers += [(start, id_, marked) for id_, marked in marks.items() if id_ not in there]
-    db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
-    if strangers:
-        places = _marks(db, stream, {id_ for _, id_, _ in strangers})
-        db.executemany(
-            "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
-            [(stream, start, places[id_][0], marked) for start, id_, marked in strangers],
-        )
+    current = [start for start, names in tiles.items() if _desired(members[start]) == names]
+    db.execute(
+        "UPDATE tile_slices SET observed = desired WHERE stream = ? AND observed != desired"
+        " AND start IN (SELECT value FROM json_each(?))",
+        (stream, json.dumps(current)),
+    )
+    for start in tiles.keys() - set(current):  # while it was built, or before that, its desired set changed
+        _observe_one(db, stream, start, members[start], tiles[start])
     left = [start for start in tiles if not all(desired for _, _, desired, _ in members[start])]
     db.executemany(_FORGET_TILE_SLICES, [(stream, start) for start in left])
     unwanted = [start for start in tiles if not any(desired for _, _, desired, _ in members[start])]
     rehash(db, stream, unwanted)
 
 
+def _observe_one(
+    db: sqlite3.Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
+) -> None:
+    """Touches only the members that change."""
+    marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
+    flips = [
+        (marks.get(id_, 0), stream, start, seq)
+        for id_, seq, _, observed in members
+        if observed != marks.get(id_, 0)
+    ]
+    db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
+    strangers = marks.keys() - {id_ for id_, *_ in members}  # nobody asked for them: it shows as stale
+    places = _marks(db, stream, strangers)
+    db.executemany(
+        "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
+        [(stream, start, places[id_][0], marks[id_]) for id_ in strangers],
+    )
+
+
 def rehash(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> None:
     """The hashes of what 5s tiles should be made of, after that changed."""
     members = _members(db, stream, starts)
-    hashes: dict[frozenset[str], str] = {}
-    rows = []
-    for start in starts:
-        desired = _names((id_, desired) for id_, _, desired, _ in members[start])
-        if desired not in hashes:
-            hashes[desired] = set_hash(desired)
-        rows.append((stream, BASE.name, start, hashes[desired]))
     db.executemany(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
         " VALUES (?, ?, ?, ?, NULL, 0, NULL, 0)"
         " ON CONFLICT (stream, level, start) DO UPDATE SET desired = excluded.desired",
-        rows,
+        [(stream, BASE.name, start, hash_of(_desired(members[start]))) for start in starts],
     )
 
 
@@ -297,9 +296,18 @@ def _members(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> di
     return found
 
 
-def _names(marks: Iterable[tuple[str, int]]) -> frozenset[str]:
-    """Of the slices that are marked."""
-    return frozenset(contribution_name(id_, marked - mark(0)) for id_, marked in marks if marked)
+def _desired(members: Sequence[_Member]) -> frozenset[str]:
+    return frozenset([_name(id_, desired) for id_, _, desired, _ in members if desired])
+
+
+def _observed(members: Sequence[_Member]) -> frozenset[str]:
+    return frozenset([_name(id_, observed) for id_, _, _, observed in members if observed])
+
+
+@lru_cache(maxsize=1024)
+def _name(slice_id: str, marked: int) -> str:
+    """Of a slice that is marked."""
+    return contribution_name(slice_id, marked - mark(0))
 
 
 def unknown(slice_id: str, stream: str) -> StorageError:
