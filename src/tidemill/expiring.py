@@ -120,7 +120,8 @@ def _steps(mill: Mill, stream: Stream, now: int) -> Iterator[ExpiryStep]:
     if mill.existing("rollups", stream.name) is not None:
         for level, keep in kept.rollups.items():
             found = mill.roller(stream.name).expiring(level, now - keep)
-            yield _step(stream, f"{ROLLUPS}{level}", keep, found.before, found.parts)
+            files, rows, size = len(found.parts), found.rows, found.bytes
+            yield ExpiryStep(stream.name, f"{ROLLUPS}{level}", keep, found.before, files, rows, size)
     if kept.raw is not None:
         yield _raw_step(mill, stream, kept.raw, align(now - kept.raw, DAY))
 

@@ -18,6 +18,7 @@ from tidemill.lake.table import Table
 from tidemill.reports import watermark_of
 from tidemill.rounds import tidy
 from tidemill.state.protocol import State
+from tidemill.streaming.compaction import results_batches
 from tidemill.streaming.desk import spec_named
 from tidemill.streaming.places import Places
 from tidemill.streaming.refresh import Look, Refreshed, Refresher
@@ -96,7 +97,8 @@ class Flow:
                 for path in table.snapshot().paths() if table is not None else ():
                     footer = read_footer(path)
                     if footer["fingerprint"] == refresher.fingerprint:  # else they are made anew
-                        batches.setdefault(int(str(footer["batch"])), []).append(path)
+                        for batch in results_batches(footer):
+                            batches.setdefault(batch, []).append(path)
                 for batch, parts in sorted(batches.items()):
                     events = refresher.events(parts, batch, now)
                     self._state.set_mark(stream, refresher.spec.name, None, events)

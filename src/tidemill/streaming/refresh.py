@@ -35,6 +35,7 @@ from tidemill.model.windows import OutboxEvent
 from tidemill.records.arrow import read_ipc
 from tidemill.state.protocol import State
 from tidemill.streaming.announce import results_available, told_of
+from tidemill.streaming.compaction import MergeUnit, crowded_results, merge_results
 from tidemill.streaming.complete import has_news, heard_of
 from tidemill.streaming.damage import DamagedPart, damaged_parts, leave_out
 from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
@@ -143,10 +144,19 @@ class Refresher:
         self.table.expect(mark.version)
         if self.table.version != mark.version:
             for commit in self.table.commits(after=mark.version):
-                self._take_up(commit, commit.info.get("mark"))
-                log.warning("took up committed results", extra={"stream": self.stream.name})
+                if "batch" in commit.info:
+                    self._take_up(commit, commit.info.get("mark"))
+                    log.warning("took up committed results", extra={"stream": self.stream.name})
+            self._seen_up_to(self.table.version)
             mark = self._known()
         return mark
+
+    def _seen_up_to(self, version: int) -> None:
+        """Commits up to this version of the results table change nothing in what was computed."""
+        mark = self._known()
+        if mark is not None and mark.version < version:
+            told = replace(mark, version=version).text()
+            self.state.set_mark(self.stream.name, self.spec.name, told)
 
     def _known(self) -> Mark | None:
         return read_mark(self.state.marks(self.stream.name).get(self.spec.name), self.fingerprint)
@@ -183,8 +193,9 @@ class Refresher:
     def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
         """What a commit has to tell, from the parts that it added."""
         columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
-        tables = [pq.read_table(path, partitioning=None, columns=columns) for path in parts]
-        told = [one for table in tables for one in told_of(self.spec, table)]
+        tables = [pq.read_table(path, partitioning=None, columns=[*columns, "batch"]) for path in parts]
+        its = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
+        told = [one for table in its if table.num_rows for one in told_of(self.spec, table)]
         return results_available(self.spec, told, batch, now)
 
     # -- what is to be done
@@ -514,8 +525,32 @@ class Refresher:
         self.state.set_mark(self.stream.name, self.spec.name, new.text(), events)
         failpoint("results.after_state")
         self._clean_up(new)
+        if parts:
+            self.compact()
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
         return Refreshed(self.spec.name, results, withdrawn)
+
+    def compact(self) -> int:
+        """Merge small parts of the results of about one size; how many went."""
+        crowded = crowded_results(self.table.snapshot().parts)
+        if not crowded:
+            return 0
+        number = self.table.version + 1
+        unit = MergeUnit(
+            self.spec,
+            self.stream,
+            self.fingerprint,
+            [str(self.root / part.path) for part in crowded],
+            str(self.table.staging(f"{number}-merged")),
+            f"{number:08d}-merged.parquet",
+        )
+        size = sum(part.size for part in crowded)
+        merged_parts = self.engine.run(merge_results, [unit], f"merge results of {self.spec.name}", size)
+        published = self.table.publish(merged_parts)
+        self.table.commit(published, crowded, info={"compacted": str(number)}, data_change=False)
+        self._seen_up_to(self.table.version)
+        self.table.clean_staging()
+        return len(crowded)
 
     def _carrying(self, units: Sequence[FoldUnit]) -> list[FoldUnit]:
         """With a file for the rows of open windows each, under a name that never was: others read what was

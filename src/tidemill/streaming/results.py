@@ -116,7 +116,7 @@ def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: Scop
         with open_part(path, hint=_MAKE_AGAIN) as file:
             for group in range(file.num_row_groups):
                 if scope.may_hold(*_starts(file, group)):
-                    table = _shaped(file.read_row_group(group, use_threads=False), schema)
+                    table = shaped(file.read_row_group(group, use_threads=False), schema)
                     inside = _inside(spec, table, scope)
                     found.append(table if inside.all() else table.filter(pa.array(inside)))
     return newest(pa.concat_tables(found).combine_chunks(), group_columns(spec))
@@ -140,7 +140,8 @@ def _inside(spec: WindowSpec, table: pa.Table, scope: Scope) -> Mask:
     return inside
 
 
-def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of a part in the types of the table."""
     return pa.Table.from_arrays([table.column(kept.name).cast(kept.type) for kept in schema], schema=schema)
 
 
@@ -157,10 +158,10 @@ def current(table: pa.Table) -> pa.Table:
     names = table.column_names
     group = names[names.index("tenant") + 1 : names.index("revision")]
     found = newest(table, group)
-    return _in_order(found.filter(pc.invert(found.column("withdrawn"))), group)
+    return in_order(found.filter(pc.invert(found.column("withdrawn"))), group)
 
 
-def _in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
+def in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
     """By (start, tenant, window_id, group), nulls first."""
     keys: list[Ints | Mask] = []
     for name in ("start", "tenant", "window_id", *group):
@@ -214,7 +215,7 @@ def changes(
     same: Ints = np.zeros(table.num_rows, np.int64)
     for name, value in said.items():
         table = table.set_column(schema.get_field_index(name), schema.field(name), value.take(pa.array(same)))
-    table = _in_order(table.combine_chunks(), group_columns(spec))
+    table = in_order(table.combine_chunks(), group_columns(spec))
     return Changes(table, results.num_rows, withdrawn.num_rows)
 
 
