@@ -524,7 +524,7 @@ def test_rooms_may_import_what_the_table_says() -> None:
 
 
 def test_tile_spans_are_those_of_the_levels() -> None:
-    table = rows(text_of(DOCS / "decisions" / "0006-tiles-and-their-parts.md"))
+    table = rows(text_of(DOCS / "decisions" / "0037-many-tiles-in-a-part.md"))
     assert table[0][1:] == [format_duration(level.tile) for level in LEVELS]
     assert table[1][1:] == [str(level.tile // level.width) for level in LEVELS]
 
