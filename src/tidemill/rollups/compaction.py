@@ -16,7 +16,7 @@ from tidemill.rollups.tile_parts import PART_ROWS
 FAN_IN: Final = 8  # parts of about one size that are merged
 LARGE: Final = PART_ROWS // 2  # rows of a part that stays as it is
 MOST_PARTS: Final = 512  # of a level that are merged at once,
-MOST_ROWS: Final = 4 * PART_ROWS  # with so many rows
+MOST_ROWS: Final = 8 * PART_ROWS  # with so many rows
 
 
 def crowded_parts(parts: Sequence[Part]) -> list[list[Part]]:

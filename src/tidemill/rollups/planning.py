@@ -34,7 +34,7 @@ from tidemill.rollups.tile_parts import PART_ROWS, Tile
 from tidemill.state.protocol import State
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
-UNIT_ROWS: Final = 2 * PART_ROWS  # expected of the 5s tiles that are built in one pass
+UNIT_ROWS: Final = 4 * PART_ROWS  # expected of the 5s tiles that are built in one pass
 FEW_ROWS: Final = PART_ROWS // 4  # parts that keep fewer are carried together
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -73,6 +73,14 @@ class Expiring:
     parts: Sequence[Part] = ()  # that hold them; what else those hold stays
     rows: int = 0
     bytes: int = 0  # about
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the state is to be told of a commit."""
+
+    new: list[TileBuild] = field(default_factory=list)
+    moved: list[TileBuild] = field(default_factory=list)  # the same tiles in other parts
 
 
 class Roller:
@@ -263,10 +271,10 @@ class Roller:
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
         built = self._build(plan, folder)
         failpoint("rollups.after_build")
-        known = self._replace(built, plan.replaced, {"batch": name})
+        done = self._replace(built, plan.replaced, {"batch": name})
         failpoint("rollups.after_commit")
-        known += [TileBuild(key, tile.hash, 0, None, 0, tile.slices) for key, tile in plan.unkept]
-        self._record(known)
+        unkept = [TileBuild(key, tile.hash, 0, None, 0, tile.slices) for key, tile in plan.unkept]
+        self._record(done, unkept)
         failpoint("rollups.after_state")
         slices = {_start(tile): len(tile.desired) for tile in stale}
         return [
@@ -302,24 +310,31 @@ class Roller:
         now: int | None = None,
         *,
         data_change: bool = True,
-    ) -> list[TileBuild]:
-        """New parts instead of others, in one commit; what the state is to be told of it."""
+    ) -> Committed:
+        """New parts instead of others, in one commit."""
         parts = self.table.publish([each.part for each in built])
         failpoint("rollups.before_commit")
         self.table.refresh()
         current = self.table.snapshot().by_path
         removed = [current[path] for path in sorted(replaced)]
         self.table.commit(parts, removed, info=info, now=now, data_change=data_change)
-        return [
-            TileBuild(
-                TileKey(each.level, tile.start), tile.hash, tile.revision, part.path, tile.rows, tile.slices
+        done = Committed()
+        for each, part in zip(built, parts, strict=True):
+            (done.moved if each.carried else done.new).extend(
+                TileBuild(
+                    TileKey(each.level, tile.start),
+                    tile.hash,
+                    tile.revision,
+                    part.path,
+                    tile.rows,
+                    tile.slices,
+                )
+                for tile in each.tiles
             )
-            for each, part in zip(built, parts, strict=True)
-            for tile in each.tiles
-        ]
+        return done
 
-    def _record(self, builds: Sequence[TileBuild]) -> None:
-        self.state.apply_tiles(self.stream.name, self.table.version, builds)
+    def _record(self, done: Committed, gone: Sequence[TileBuild] = ()) -> None:
+        self.state.apply_tiles(self.stream.name, self.table.version, [*done.new, *gone], done.moved)
         self.table.clean_staging()
 
     # -- few parts
@@ -372,9 +387,9 @@ class Roller:
                 leaving.setdefault(str(tile.part), []).append(tile.key.start)
             folder = self.table.staging(f"expire-{level}-{found.before}")
             kept = self._carry(carry_units(self.spec, self.table.snapshot(), leaving, folder))
-            known = self._replace(kept, leaving, info, now)
+            done = self._replace(kept, leaving, info, now)
             failpoint("expire.after_tiles")
-            self._record([*known, *self._gone_with(info["expired"])])
+            self._record(done, self._gone_with(info["expired"]))
         return found
 
     def _kept_before(self, level: str, before: int) -> list[TileState]:

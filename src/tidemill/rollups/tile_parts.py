@@ -25,7 +25,7 @@ from tidemill.rollups.cells import Cells
 from tidemill.rollups.rows import to_rows
 from tidemill.rollups.spec import STATS, RollupSpec
 
-PART_ROWS: Final = 65_536  # about as many rows has a part; a tile that has more is a part of its own
+PART_ROWS: Final = 32_768  # about as many rows has a part; a tile that has more is a part of its own
 BINS_PER_ROW: Final = 16  # so many bins of a histogram take as much space as a row
 _REPEATED: Final = ("bucket", "count")  # how columns end that have few values: faster by dictionary
 

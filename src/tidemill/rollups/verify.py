@@ -255,7 +255,7 @@ def _spans(
         day = HOUR_LEVEL.tile_of(build.key.start)
         rows[day] = rows.get(day, 0) + build.rows
     days = sorted(rows)
-    groups = spread([rows[day] for day in days], -(-sum(rows.values()) // (4 * UNIT_ROWS)) or 1)
+    groups = spread([rows[day] for day in days], -(-sum(rows.values()) // (2 * UNIT_ROWS)) or 1)
     first = known.sealed if known.sealed is not None else _EVER.start
     cuts = [first, *(days[group[0]] for group in groups[1:]), _EVER.end]
     snapshot, passed = raw.snapshot(), known.passed(spec)

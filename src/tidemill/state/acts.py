@@ -235,6 +235,13 @@ def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]
     )
 
 
+def move_tiles(db: sqlite3.Connection, stream: str, moved: Iterable[TileBuild]) -> None:
+    db.executemany(
+        "UPDATE tiles SET part = ?, rows = ? WHERE stream = ? AND level = ? AND start = ?",
+        [(build.part, build.rows, stream, build.key.level, build.key.start) for build in moved],
+    )
+
+
 def _observe(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
     """Make these names the observed sets of 5s tiles."""
     members = _members(db, stream, tiles)

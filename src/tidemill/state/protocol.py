@@ -224,9 +224,12 @@ class State(Protocol):
         slice that the ledger does not know."""
         ...
 
-    def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
+    def apply_tiles(
+        self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
+    ) -> None:
         """Record tiles as committed at `version` of the rollups table, atomically. For a 5s tile the
-        observed set becomes `slices`, whose `set_hash` its hash must be."""
+        observed set becomes `slices`, whose `set_hash` its hash must be. Tiles that only `moved` are known,
+        and the same as before but for the part they stand in."""
         ...
 
     def table_versions(self, stream: str) -> Mapping[str, int]:

@@ -260,9 +260,12 @@ class SqliteState:
         with self._write() as db:
             acts.want(db, stream, tiles)
 
-    def apply_tiles(self, stream: str, version: int, builds: Iterable[TileBuild]) -> None:
+    def apply_tiles(
+        self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
+    ) -> None:
         with self._write() as db:
             acts.apply_tiles(db, stream, builds)
+            acts.move_tiles(db, stream, moved)
             acts.saw_version(db, stream, "rollups", version)
 
     # -- retractions

@@ -22,7 +22,7 @@ from tidemill.records.runs import crowded_tier
 from tidemill.streaming.results import Changes, group_columns, in_order, results_schema, shaped, write_results
 
 FAN_IN: Final = 8  # parts of about one size that are merged
-LARGE: Final = 32_768  # rows of a part that stays as it is
+LARGE: Final = 16_384  # rows of a part that stays as it is
 MOST_ROWS: Final = 262_144  # that are merged at once
 
 
