@@ -30,9 +30,10 @@ from tidemill.ingest.manifests import (
     metadata_of,
     read_manifest,
 )
+from tidemill.ingest.responses import trouble_with_response
 from tidemill.ingest.sources import expand
 from tidemill.model.errors import InputError, Retry
-from tidemill.model.slices import slice_id
+from tidemill.model.slices import Format, SliceStatus, slice_id
 from tidemill.model.time import Interval
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ UNREADABLE: Final = "unreadable"  # how manifests are counted that can not be re
 AT_ONCE: Final = 4096  # slices that a round lands of one manifest; then what has landed is accepted
 _PAGE: Final = 1000  # entries of the ledger that are read at once
 _TOLD: Final = 20  # mistakes of one manifest that are logged, each once
-_STAYS: Final = "a sealed slice stays as it is: ask for it again under another hash, or retract it"
+_STAYS: Final = "a sealed slice stays as it is: retract it, which reopens its hash, or use another hash"
 
 Mark = tuple[int, int, int]  # of a file: changed when, bytes, inode
 _NEVER: Final[Mark] = (0, 0, 0)  # the mark of no file, so that it is looked at again
@@ -67,6 +68,7 @@ class _Sealed:
     declared: Interval | None
     size: int
     arrival: int
+    retracted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ class _Seen:
     told: frozenset[str]  # what was logged about it
 
 
+class ResponseError(InputError):
+    """A response that is not whole: nothing of it is taken."""
+
+    code = "bad_response"
+
+
 class Sources:
     """The manifests that a project names, and those that callers do."""
 
@@ -87,10 +95,13 @@ class Sources:
         self._read_up_to: dict[str, tuple[int, int]] = {}  # by stream: landings, and the last place
         self._seen: dict[tuple[str, Path], _Seen] = {}
         self._unchanged: dict[Path, Mark] = {}  # responses whose bytes are those that were sealed
+        self._retractions = 0  # that the ledger had when it was read
         self._counted: dict[Path, tuple[Mark, Mapping[str, int]]] = {}
 
     def watch(self, stream: Stream, now: int) -> None:
         """Land what has become complete. What is wrong with a manifest is logged once; it stops nothing."""
+        if self._mill.state.retractions() != self._retractions:
+            self._seen.clear()  # a hash may have been reopened
         for path in self._found(stream):
             seen = self._seen.get((stream.name, path))
             if seen is not None and seen.mark == _mark(path) and not _has_changed(seen.left):
@@ -202,21 +213,29 @@ class Sources:
         left: dict[Path, Mark | None] = {}
         waiting = Counter[str]()
         sealed = 0
+        quiet: list[RawSlice] = []
         for one in manifest.slices:
             before = known.get(one.hash)
+            if before is not None and self._is_reopened(stream.name, one, before, folder):
+                before = None
             try:
                 if before is not None:
                     sealed += 1
+                    if before.retracted:
+                        left[folder / one.response] = _mark(folder / one.response)
                     if one.status is RawStatus.OK:
                         self._check_unchanged(stream.name, one, before, folder)
                 elif one.status is RawStatus.OK:
                     offered.append(_offer(stream, manifest, one, folder))
+                elif one.status is RawStatus.EMPTY and one.declared and stream.aggregation_span is not None:
+                    check_bounds(stream, one.declared)
+                    quiet.append(one)
                 else:
                     waiting[one.status] += 1
             except InputError as error:
                 refused.append(Refused(one.hash, error))
                 if before is None:
-                    waiting[RawStatus.OK] += 1
+                    waiting[RawStatus.FAILED if isinstance(error, ResponseError) else RawStatus.OK] += 1
                     left[folder / one.response] = _mark(folder / one.response)
         oldest_first = sorted(offered, key=lambda one: (one.declared.start, one.name))
         if most is not None and len(offered) > most:
@@ -232,12 +251,45 @@ class Sources:
         for failed in done.refused:
             waiting[RawStatus.OK] += 1
             left[Path(failed.name)] = _mark(Path(failed.name))
-        both = LandedMany(done.landed, (*refused, *done.refused))
+        nothing = [self._land_nothing(stream, manifest, one, now) for one in quiet]
+        both = LandedMany((*done.landed, *nothing), (*refused, *done.refused))
         return Sourced(both, sealed, dict(waiting)), mark, left
 
+    def _land_nothing(self, stream: Stream, manifest: RawManifest, one: RawSlice, now: int) -> Landed:
+        """A slice without rows that covers what the feed says is empty."""
+        return self._mill.landing.land_bytes(
+            stream.name,
+            b"",
+            arrival=now,
+            format=Format.NDJSON,
+            declared=one.declared,
+            source=manifest.dataset.name,
+            name=one.hash,
+            metadata=metadata_of(manifest.dataset, one.hash),
+        )
+
+    def _is_reopened(self, stream: str, one: RawSlice, before: _Sealed, folder: Path) -> bool:
+        """Whether a hash may be sealed once more: what it was sealed as was empty and is not any more, or was
+        retracted and is something else now."""
+        if one.status is not RawStatus.OK:
+            return False
+        if not before.retracted:
+            return before.size == 0
+        try:
+            now = slice_id(stream, one.declared, content_digest(_inside(one, folder)))
+        except (OSError, InputError):
+            return False
+        return now != before.id
+
     def _known(self, stream: str) -> Mapping[str, _Sealed]:
-        """The hashes that the ledger has, also by other processes; only what is new in it is read."""
-        state, known = self._mill.state, self._sealed.setdefault(stream, {})
+        """The hashes that the ledger has, also by other processes; only what is new in it is read, and all of
+        it after a retraction."""
+        state = self._mill.state
+        if self._retractions != (retractions := state.retractions()):
+            self._sealed.clear()
+            self._read_up_to.clear()
+            self._retractions = retractions
+        known = self._sealed.setdefault(stream, {})
         landings, (count, last) = state.landings(), self._read_up_to.get(stream, (-1, 0))
         if landings == count:
             return known
@@ -253,7 +305,10 @@ class Sources:
         for entry in reversed(news):
             new = entry.slice
             if is_from_manifest(new.name, new.metadata):
-                known.setdefault(new.name, _Sealed(new.id, new.declared, new.size, new.arrival))
+                gone = entry.status is SliceStatus.RETRACTED
+                older = known.get(new.name)
+                if older is None or older.retracted or older.size == 0:
+                    known[new.name] = _Sealed(new.id, new.declared, new.size, new.arrival, gone)
         self._read_up_to[stream] = landings, news[0].seq if news else last
         return known
 
@@ -301,6 +356,13 @@ def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -
             f"the response of {one.hash} has no bytes: {one.response}",
             where=one.where,
             hint="say empty where there was nothing, and failed where it was lost",
+        )
+    trouble = trouble_with_response(path, stream)
+    if trouble is not None:
+        raise ResponseError(
+            f"the response of {one.hash} {trouble}",
+            where=one.where,
+            hint="nothing of it is taken: fetch it again; it is looked at when its bytes change",
         )
     return Offered(path, one.hash, one.declared, metadata_of(manifest.dataset, one.hash))
 

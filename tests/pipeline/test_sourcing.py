@@ -480,3 +480,61 @@ def test_names_that_lead_to_no_manifest_are_refused(klines: Plant, feed: Feed, t
         )
         assert [refused.name for refused in found.done.refused] == [str(tmp_path / "nowhere.json"), "-"]
         assert [one.entry.slice.name for one in found.done.landed] == ["h0"]
+
+
+CUT = answer(0)[:-7]
+PAGE = b"<html><body><h1>502 Bad Gateway</h1></body></html>"
+WRAPPED = b'{"code": -1121, "msg": "Invalid symbol."}'
+
+
+@pytest.mark.parametrize("bad", [CUT, PAGE, WRAPPED], ids=["cut", "page", "another answer"])
+def test_a_response_that_is_not_whole_is_not_taken_until_its_bytes_change(
+    klines: Plant, feed: Feed, bad: bytes
+) -> None:
+    feed.has(1)
+    feed.response("h0").write_bytes(bad)
+    feed.says("ok", "ok")
+    with klines.open() as mill:
+        mill.run_until_idle()
+        assert [entry.slice.name for entry in mill.state.slices()] == ["h1"]
+        told = mill.sources.land("klines", [feed.manifest])
+        assert (told.sealed, told.waiting) == (1, {"failed": 1})
+        assert [refused.error.code for refused in told.done.refused] == ["bad_response"]
+        feed.response("h0").write_bytes(answer(0))
+        mill.run_until_idle()
+        assert sorted(entry.slice.name for entry in mill.state.slices()) == ["h0", "h1"]
+        assert mill.status()[0].raw_rows == 2 * ROWS
+
+
+def test_a_retraction_reopens_a_hash_for_other_bytes(klines: Plant, feed: Feed) -> None:
+    feed.has(0)
+    feed.says("ok")
+    with klines.open() as mill:
+        mill.run_until_idle()
+        (first,) = mill.state.slices()
+        mill.retract(mill.plan_retraction(first.id, "the exchange corrected it"))
+        mill.run_until_idle()
+        assert mill.status()[0].raw_rows == 0
+        feed.response("h0").write_bytes(answer(0, rows=3))
+        mill.run_until_idle()
+        assert [entry.status for entry in mill.state.slices()] == [
+            SliceStatus.RETRACTED,
+            SliceStatus.ACCEPTED,
+        ]
+        assert mill.status()[0].raw_rows == 3
+
+
+def test_an_empty_answer_covers_its_span(new_plant: NewPlant) -> None:
+    plant = new_plant(CONFIG + "    aggregation_span: 5m\n    coverage: declared\n")
+    feed = feed_of(plant)
+    feed.has(0)
+    feed.says("ok", "empty")
+    with plant.open() as mill:
+        mill.run_until_idle()
+        assert [window.rows for window in mill.state.windows("klines")] == [ROWS, 0]
+        mill.sources.land("klines", [feed.manifest])
+        assert [entry.landings for entry in mill.state.slices()] == [1, 1]
+        feed.has(1)
+        feed.says("ok", "ok")
+        mill.run_until_idle()
+        assert mill.status()[0].raw_rows == 2 * ROWS
