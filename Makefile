@@ -37,12 +37,13 @@ $(VENV)/.ready-%: requirements-%.lock $(READY)
 demo: setup ## a seeded story on Spark: late, repeated and broken feeds in, exact rollups out, proven
 	@$(BIN)/python -m tidemill.demo $(ARGS)
 
-check: $(DEV) ## ruff, mypy --strict, the rooms (import-linter) and the house rules
+check: $(DEV) ## ruff, mypy --strict, the rooms (import-linter), the house rules, and what commands import
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/rooms.py
 	@$(BIN)/python scripts/house_rules.py
+	@$(BIN)/python scripts/startup.py
 
 test: check ## check, then every test (the long ones apart: see soak), the same every time; ROOM=query: only tests/query
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs $(ARGS) $(ROOM:%=tests/%)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemill.cli.main import app
+from tidemill.cli.main import every_command
 from tidemill.mill import Mill
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
@@ -43,7 +43,9 @@ def cli() -> Cli:
 
     def run(*arguments: object, stdin: str | bytes = "") -> Ran:
         env = {"TIDEMILL_PROJECT": None, "TIDEMILL_OUTPUT": None, "COLUMNS": None}
-        done = CliRunner(env=env).invoke(app, [str(a) for a in arguments], input=stdin, prog_name="tidemill")
+        done = CliRunner(env=env).invoke(
+            every_command(), [str(a) for a in arguments], input=stdin, prog_name="tidemill"
+        )
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return Ran(done.exit_code, done.stdout, done.stderr)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tidemill.cli.app import EXIT_CODES, Panel
-from tidemill.cli.main import app
+from tidemill.cli.main import every_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
-COMMANDS = [command.name for command in app.registered_commands]
-GROUPS = {group.name: group.typer_instance.registered_commands for group in app.registered_groups}
+COMMANDS = [command.name for command in every_command().registered_commands]
+GROUPS = {group.name: group.typer_instance.registered_commands for group in every_command().registered_groups}
 BEHIND = [f"{name} {command.name}" for name, commands in GROUPS.items() for command in commands]
 
 

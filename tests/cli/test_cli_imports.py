@@ -1,4 +1,4 @@
-"""Commands that only look import neither Spark nor Numba, and are quick."""
+"""What is asked for most imports little. `scripts/startup.py` looks at all commands that only read."""
 
 from __future__ import annotations
 
@@ -9,46 +9,7 @@ import sys
 
 import pytest
 
-LOOKING = [
-    ["--help"],
-    ["ingest", "--help"],
-    ["types"],
-    ["version"],
-    ["status"],
-    ["ledger"],
-    ["slice", "{slice}"],
-    ["quarantine", "requests"],
-    ["metrics"],
-    ["manifest", "requests"],
-    ["pack", "--explain"],
-    ["tail", "requests", "--ordered", "--no-follow"],
-    ["tail", "requests", "--no-follow"],
-    ["late", "requests"],
-    ["explain", "requests"],
-    ["results", "requests"],
-    ["windows"],
-    ["datasets"],
-    ["events"],
-    ["query", "SELECT count FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region"],
-    ["query", "EXPLAIN SELECT count FROM requests"],
-    ["catalog"],
-]
-SCRIPT = """
-import io, json, sys
-from contextlib import redirect_stdout
-from tidemill.cli.main import main
-
-found = {}
-for command in json.loads(sys.argv[1]):
-    with redirect_stdout(io.StringIO()):
-        try:
-            main(command)
-        except SystemExit as left:
-            code = left.code
-    heavy = [name for name in ("pyspark", "py4j", "numba") if name in sys.modules]
-    found[" ".join(command)] = [code, heavy]
-print(json.dumps(found))
-"""
+from tidemill.cli.main import MODULES, every_command
 
 
 def run(*arguments, cwd):
@@ -58,11 +19,29 @@ def run(*arguments, cwd):
     )  # fmt: skip
 
 
-def test_looking_imports_neither_spark_nor_numba(cli, landed):
-    id_ = cli("ledger", "--output", "json").json["slices"][0]["id"]
-    commands = [[word.replace("{slice}", id_) for word in command] for command in LOOKING]
-    found = json.loads(run("-c", SCRIPT, json.dumps(commands), cwd=landed).stdout)
-    assert found == {" ".join(command): [0, []] for command in commands}
+def test_every_module_declares_the_commands_that_it_is_loaded_for():
+    """Else a command would be there in the help and not when it is called."""
+    declared = {name: set(commands) for name, commands in MODULES.items()}
+    app = every_command()
+    found = {command.name: command.callback for command in app.registered_commands}
+    assert set(found) | {group.name for group in app.registered_groups} == set().union(*declared.values())
+    for module, commands in declared.items():
+        script = f"import tidemill.cli.{module}\nfrom tidemill.cli.app import app\n" + NAMES
+        assert set(json.loads(run("-c", script, cwd=".").stdout)) == commands
+
+
+NAMES = """
+import json
+print(json.dumps([each.name for each in (*app.registered_commands, *app.registered_groups)]))
+"""
+
+
+@pytest.mark.parametrize("words", [["-p", "status", "types"], ["types", "--output", "json"], ["typos"], []])
+def test_a_command_is_found_whatever_words_stand_around_it(cli, words):
+    """A folder can have the name of a command; a word that is none loads them all."""
+    script = "import sys\nfrom tidemill.cli.main import main\nmain(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (cli(*words).code, cli(*words).out)
 
 
 ONLY: dict[str, tuple[str, ...]] = {

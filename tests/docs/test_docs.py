@@ -30,7 +30,7 @@ import yaml
 
 from tidemill import eventtime
 from tidemill.cli.app import EXIT_CODES
-from tidemill.cli.main import app, main
+from tidemill.cli.main import every_command, main
 from tidemill.config import TEMPLATE, gateway, parse_project
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
@@ -301,7 +301,7 @@ def test_page_runs_with_the_examples(shell: Shell, page: Path) -> None:
 
 
 def cli_commands() -> dict[str, typer.core.TyperCommand]:
-    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    return dict(typer.main.get_command(every_command()).commands)  # type: ignore[attr-defined]
 
 
 def cli_sections() -> dict[str, str]:

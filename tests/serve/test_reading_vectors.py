@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemill.cli.main import app
+from tidemill.cli.main import every_command
 from tidemill.client import Client
 
 PROJECT = """
@@ -61,7 +61,7 @@ def full(serving):
 
 def said_by_cli(served, *arguments: object) -> dict:
     root = served.mill.project.root
-    done = CliRunner().invoke(app, [*map(str, arguments), "-p", str(root), "--output", "json"])
+    done = CliRunner().invoke(every_command(), [*map(str, arguments), "-p", str(root), "--output", "json"])
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
 

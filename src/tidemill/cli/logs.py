@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.shown import shown
 from tidemill.model.time import format_instant
-from tidemill.plain.shapes import dumps
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +57,8 @@ def facts_of(record: logging.LogRecord) -> dict[str, str]:
 
 def as_line(record: logging.LogRecord) -> str:
     """One record as JSON."""
+    from tidemill.plain.shapes import dumps  # most commands log nothing
+
     line: dict[str, object] = {
         "time": format_instant(round(record.created * 1_000) * 1_000),
         "level": record.levelname.lower(),

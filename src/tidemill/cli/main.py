@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Final
 
 import typer
 
-from tidemill.cli import (  # noqa: F401 - they declare the commands
-    ask,
-    datasets,
-    event_time,
-    feed,
-    keep,
-    look,
-    pack,
-    prove,
-    results,
-    serve,
-    start,
-    tokens,
-    vectors,
-    windows,
-)
 from tidemill.cli.app import Panel, app
 from tidemill.cli.session import Session
 from tidemill.cli.settings import OutputKind, Settings, asks_for_json
 from tidemill.model.errors import InputError
 
-app.registered_commands.sort(key=lambda command: list(Panel).index(Panel(command.rich_help_panel or "")))
+# The commands that each module declares. A call loads only the modules of its own words: imports are most of
+# what a short command takes.
+MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "start": ("init", "types", "version"),
+    "feed": ("ingest", "ingest-command", "run", "retract"),
+    "keep": ("expire",),
+    "look": ("status", "ledger", "slice", "quarantine", "metrics"),
+    "pack": ("pack", "manifest"),
+    "ask": ("query", "search", "catalog"),
+    "event_time": ("tail", "late", "explain"),
+    "results": ("results", "flush"),
+    "windows": ("windows", "window", "rebuild", "retry", "build"),
+    "datasets": ("datasets", "export", "events"),
+    "vectors": ("vector", "chain", "deltas", "compact"),
+    "prove": ("verify", "recover", "bench"),
+    "serve": ("serve", "up"),
+    "tokens": ("token",),
+}
+
+
+def every_command() -> typer.Typer:
+    """The application with all of its commands."""
+    return _with(MODULES)
+
+
+def _with(modules: Iterable[str]) -> typer.Typer:
+    for name in modules:
+        import_module(f"tidemill.cli.{name}")
+    app.registered_commands.sort(key=lambda one: list(Panel).index(Panel(one.rich_help_panel or "")))
+    return app
+
+
+def _needed_for(given: Sequence[str]) -> Iterable[str]:
+    """The modules of all words that could be the command; all modules when there is none."""
+    return [name for name, commands in MODULES.items() if not set(commands).isdisjoint(given)] or MODULES
 
 
 class UsageError(InputError):
@@ -43,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):  # a terminal that is not UTF-8 gets escapes, not a stack trace
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(given, prog_name="tidemill", standalone_mode=False)
+        code = _with(_needed_for(given))(given, prog_name="tidemill", standalone_mode=False)
     except typer.TyperException as error:
         output = OutputKind.JSON if asks_for_json(given) else OutputKind.TEXT
         message = error.format_message().replace("Value error, ", "").removesuffix(".")

@@ -7,38 +7,35 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.cli.output_access import AccessOutput, JsonAccess, TextAccess
-from tidemill.cli.output_ask import AskOutput, JsonAsk, TextAsk
-from tidemill.cli.output_packing import JsonPacking, PackingOutput, TextPacking
-from tidemill.cli.output_results import JsonResults, ResultsOutput, TextResults
-from tidemill.cli.output_serving import JsonServing, ServingOutput, TextServing
-from tidemill.cli.output_time import JsonTime, TextTime, TimeOutput
-from tidemill.cli.output_vectors import JsonVectors, TextVectors, VectorsOutput
-from tidemill.cli.output_windows import JsonWindows, TextWindows, WindowsOutput
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
 from tidemill.model.errors import TidemillError
-from tidemill.model.gateway import GatewayStatus
-from tidemill.model.slices import SliceEntry
-from tidemill.model.windows import Member, Window
-from tidemill.plain import gateway as plain_gateway
-from tidemill.plain import shapes as plain
-from tidemill.plain import ticks as plain_ticks
-from tidemill.plain import windows as plain_windows
-from tidemill.plain.shapes import dumps
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console, RenderableType
 
     from tidemill.audit import Audit
+    from tidemill.cli.output_access import AccessOutput
+    from tidemill.cli.output_ask import AskOutput
+    from tidemill.cli.output_packing import PackingOutput
+    from tidemill.cli.output_results import ResultsOutput
+    from tidemill.cli.output_serving import ServingOutput
+    from tidemill.cli.output_time import TimeOutput
+    from tidemill.cli.output_vectors import VectorsOutput
+    from tidemill.cli.output_windows import WindowsOutput
     from tidemill.cli.sample import SampleFile
     from tidemill.config.gateway import Gateway
     from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
+    from tidemill.model.gateway import GatewayStatus
+    from tidemill.model.slices import SliceEntry
+    from tidemill.model.windows import Member, Window
+    from tidemill.plain import shapes as plain
     from tidemill.plain.ticks import Remaking
     from tidemill.query import Answer, Explanation
     from tidemill.recovery import Recovered
@@ -128,95 +125,6 @@ class Output(Protocol):
     def bench(self, results: object) -> None: ...
 
 
-class JsonOutput:
-    """One document a command; those that go on and on print one a line for each thing that happened."""
-
-    def __init__(self, *, verbose: int = 0) -> None:
-        self._details = verbose > 0
-        self.windows: WindowsOutput = JsonWindows(self._print)
-        self.time: TimeOutput = JsonTime(self._print)
-        self.results: ResultsOutput = JsonResults(self._print)
-        self.asked: AskOutput = JsonAsk(self._print)
-        self.access: AccessOutput = JsonAccess(self._print)
-        self.serving: ServingOutput = JsonServing(self._print)
-        self.packing: PackingOutput = JsonPacking(self._print)
-        self.vectors: VectorsOutput = JsonVectors(self._print)
-
-    def _print(self, document: object) -> None:
-        sys.stdout.write(dumps(document) + "\n")
-        sys.stdout.flush()
-
-    def error(self, problem: TidemillError) -> None:
-        sys.stderr.write(dumps({"error": plain.error(problem)}) + "\n")
-
-    def note(self, text: str) -> None:
-        pass
-
-    def made(self, folder: Path, files: Sequence[SampleFile], steps: Sequence[tuple[str, str]]) -> None:
-        self._print(
-            {
-                "project": str(folder),
-                "files": ["tidemill.yaml", *(f"data/{file.name}" for file in files)],
-                "next": [command for command, _ in steps],
-            }
-        )
-
-    def versions(self, versions: Mapping[str, str]) -> None:
-        self._print(versions)
-
-    def landed(self, stream: str | None, done: LandedMany) -> None:
-        self._print(plain.landed_many(stream, done))
-
-    def replayed(self, stream: str, landed: Sequence[Landed]) -> None:
-        self._print({"stream": stream, "replayed": [plain.landed(one) for one in landed]})
-
-    def retraction(self, plan: RetractionPlan, done: SliceEntry | None) -> None:
-        self._print(plain_ticks.retraction(plan, done))
-
-    def expiry(self, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
-        self._print(plain_ticks.expiry(plan, done))
-
-    def remade(self, stream: str, remade: Remaking, *, done: bool) -> None:
-        self._print(plain_ticks.remade(stream, remade, done=done))
-
-    def tick(self, report: TickReport) -> None:
-        self._print(plain_ticks.tick(report, details=self._details))
-
-    def status(
-        self, now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
-    ) -> None:
-        gateways = [plain_gateway.status(one) for one in running]
-        settings = plain_gateway.settings(gateway)
-        self._print({**plain.status(now, streams), "gateway": settings, "gateways": gateways})
-
-    def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None:
-        self._print({"slices": [plain.entry(entry) for entry in entries], "more": more})
-
-    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None:
-        self._print({**plain.entry(entry), "windows": plain_windows.touched(windows)})
-
-    def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None:
-        self._print({"stream": stream, "records": plain.quarantined(rows), "more": more})
-
-    def answer(self, answer: Answer) -> None:
-        self._print(plain.answer(answer))
-
-    def explanation(self, explanation: Explanation) -> None:
-        self._print(plain.explanation(explanation))
-
-    def audit(self, audit: Audit) -> None:
-        self._print(plain.audit(audit))
-
-    def recovered(self, recovered: Recovered) -> None:
-        self._print(plain.recovered(recovered))
-
-    def metrics(self, text: str, samples: Sequence[plain.Plain]) -> None:
-        self._print({"metrics": samples})
-
-    def bench(self, results: object) -> None:
-        self._print({"results": results})
-
-
 class TextOutput:
     """Tables and lines through Rich; colours only on a terminal."""
 
@@ -225,15 +133,55 @@ class TextOutput:
         self._err = err
         self._verbose = verbose
         self._quiet = quiet
-        voice = Voice(self._print, self._line, self.note)
-        self.windows: WindowsOutput = TextWindows(voice)
-        self.time: TimeOutput = TextTime(voice)
-        self.results: ResultsOutput = TextResults(voice)
-        self.asked: AskOutput = TextAsk(voice)
-        self.access: AccessOutput = TextAccess(voice)
-        self.serving: ServingOutput = TextServing(voice)
-        self.packing: PackingOutput = TextPacking(voice)
-        self.vectors: VectorsOutput = TextVectors(voice)
+        self._voice = Voice(self._print, self._line, self.note)
+
+    @cached_property
+    def windows(self) -> WindowsOutput:
+        from tidemill.cli.output_windows import TextWindows
+
+        return TextWindows(self._voice)
+
+    @cached_property
+    def time(self) -> TimeOutput:
+        from tidemill.cli.output_time import TextTime
+
+        return TextTime(self._voice)
+
+    @cached_property
+    def results(self) -> ResultsOutput:
+        from tidemill.cli.output_results import TextResults
+
+        return TextResults(self._voice)
+
+    @cached_property
+    def asked(self) -> AskOutput:
+        from tidemill.cli.output_ask import TextAsk
+
+        return TextAsk(self._voice)
+
+    @cached_property
+    def access(self) -> AccessOutput:
+        from tidemill.cli.output_access import TextAccess
+
+        return TextAccess(self._voice)
+
+    @cached_property
+    def serving(self) -> ServingOutput:
+        from tidemill.cli.output_serving import TextServing
+
+        return TextServing(self._voice)
+
+    @cached_property
+    def packing(self) -> PackingOutput:
+        from tidemill.cli.output_packing import TextPacking
+
+        return TextPacking(self._voice)
+
+    @cached_property
+    def vectors(self) -> VectorsOutput:
+        from tidemill.cli.output_vectors import TextVectors
+
+        return TextVectors(self._voice)
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console

@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.logs import start_logging
-from tidemill.cli.output import JsonOutput, Output, TextOutput
 from tidemill.cli.settings import OutputKind, Settings
 from tidemill.model.errors import as_tidemill_error
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tidemill.cli.output import Output
     from tidemill.metrics import Meter
     from tidemill.mill import Mill, Progress
 
@@ -43,7 +43,11 @@ class Session:
     @cached_property
     def out(self) -> Output:
         if self.settings.output is OutputKind.JSON:
+            from tidemill.cli.output_json import JsonOutput
+
             return JsonOutput(verbose=self.settings.verbose)
+        from tidemill.cli.output import TextOutput
+
         quiet, verbose = self.settings.quiet, self.settings.verbose
         return TextOutput(_console(stderr=False), self.errors, verbose=verbose, quiet=quiet)
 
@@ -61,6 +65,7 @@ class Session:
     @contextmanager
     def mill(self, progress: Progress | None = None) -> Iterator[Mill]:
         """The project, open."""
+        _hide_pandas()
         from tidemill.mill import Mill
 
         with Mill.open(self.settings.project, progress=progress) as mill:
@@ -104,6 +109,34 @@ class Session:
             log.debug("where it came from", exc_info=error)
             return told.exit_code
         return code
+
+
+class _NoPandas:
+    """A finder of modules. pyarrow and DuckDB import pandas before they make their first value, only to know
+    a data frame when they see one, and that takes longer than most commands: to them there is no pandas.
+    Others find it, and once Spark is imported, all do."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
+        if name == "pyspark":
+            sys.meta_path.remove(cls)
+        elif name == "pandas" and _importer().partition(".")[0] in ("tidemill", "pyarrow", "duckdb"):
+            raise ModuleNotFoundError(name=name)
+
+
+def _importer() -> str:
+    """The module whose import is being made; for one that was compiled, the one that called it."""
+    frame = sys._getframe(1)
+    while frame.f_back and (
+        frame.f_globals is globals() or frame.f_globals["__name__"].startswith("importlib")
+    ):
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"])
+
+
+def _hide_pandas() -> None:
+    if "pandas" not in sys.modules and _NoPandas not in sys.meta_path:
+        sys.meta_path.insert(0, _NoPandas)
 
 
 def _console(*, stderr: bool) -> Console:

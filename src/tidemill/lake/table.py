@@ -167,7 +167,7 @@ class Table:
         """The parts of the version last looked at."""
         if self._snapshot is None or self._snapshot.version != self.version:
             with _delta_errors("list the parts", self.root):
-                actions = pa.table(self._delta.get_add_actions(flatten=True))
+                actions = self._add_actions()
             self._snapshot = snapshot_of(self.root, self.version, actions)
         return self._snapshot
 
@@ -178,9 +178,12 @@ class Table:
     def _live_paths(self) -> frozenset[str]:
         if self._live is None or self._live[0] != self.version:
             with _delta_errors("list the parts", self.root):
-                column = pa.table(self._delta.get_add_actions(flatten=True)).column("path")
+                column = self._add_actions().column("path")
             self._live = (self.version, frozenset(map(plain_path, column.to_pylist())))
         return self._live[1]
+
+    def _add_actions(self) -> pa.Table:
+        return pa.RecordBatchReader.from_stream(self._delta.get_add_actions(flatten=True)).read_all()
 
     # -- staging and publishing
 
