@@ -86,4 +86,6 @@ def _searched(mill: Mill, stream: str) -> Searched:
         bound=accepted[0].seq if accepted else 0,
         seqs=place,
         raw_from=mill.expiries.seal(stream),
+        types={path: field.type for path, field in declared.fields.items()},
+        timezone=declared.query.timezone,
     )

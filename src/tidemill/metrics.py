@@ -236,7 +236,7 @@ def _event_time(streams: Mapping[str, Stream], state: State, now: int) -> list[G
             "buffer_bytes": progress.buffered_bytes,
             "released_early_count": progress.released_early,
             "late_dropped_count": totals["late"],
-            "skew_rejected_count": totals.get("reject_skew", 0),
+            "skew_rejected_count": totals.get("reject_skew", 0) + totals.get("reject_too_old", 0),
         }
         watermark = watermark_of(stream, state, now)
         if watermark is not None:

@@ -38,6 +38,7 @@ from tidemill.config.messages import Messages
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Term, Transition
 from tidemill.config.packing import Pack
 from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
+from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import Field
 from tidemill.config.stream import Csv, EventTime, EventType, Json, Link, Retention, Skew, Stream, Tenant
 from tidemill.config.vectors import Compaction, Vector
@@ -410,6 +411,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.retention": (Retention, {}),
     "streams.NAME.gateway": (gateway.StreamGateway, {}),
     "streams.NAME.gateway.memory": (gateway.StreamMemory, {}),
+    "streams.NAME.query": (QueryDefaults, {}),
     "streams.NAME.pack": (Pack, {}),
     "streams.NAME.late_slices": (LateSlices, {}),
     "streams.NAME.windows.NAME": (WindowDeclaration, {"kind": "tumbling", "size": "1m"}),

@@ -15,6 +15,7 @@ import typer
 from tidemill.cli import settings as given
 from tidemill.cli.session import Session
 from tidemill.cli.settings import Settings
+from tidemill.model.errors import InputError
 
 P = ParamSpec("P")
 Command = Callable[Concatenate[Session, P], int]
@@ -116,18 +117,29 @@ def group(name: str, panel: Panel, help: str) -> typer.Typer:
     return made
 
 
-def command(name: str, place: Panel | typer.Typer, *examples: str) -> Callable[[Command[P]], Command[P]]:
+def command(
+    name: str, place: Panel | typer.Typer, *examples: str, gives_tables: bool = False
+) -> Callable[[Command[P]], Command[P]]:
     """Declare a command: a function of the session and its own parameters that returns an exit code.
 
-    Its place is a panel, or behind the word of a group.
+    Its place is a panel, or behind the word of a group. One that gives tables takes every --output.
     """
     home, panel = (app, place.value) if isinstance(place, Panel) else (place, None)
 
     def declare(function: Command[P]) -> Command[P]:
+        def run(session: Session, values: dict[str, object]) -> int:
+            kind = session.settings.output
+            if kind.is_table and not gives_tables:
+                raise InputError(
+                    f"{name} can not be given as {kind.value}",
+                    hint="use --output text or json; csv, parquet and arrow are for query and search",
+                )
+            return function(session, **values)  # type: ignore[arg-type, call-arg]
+
         def call(ctx: typer.Context, **values: object) -> None:
             common = {key: values.pop(key) for key in _COMMON}
             chosen: Settings = ctx.obj.then(**common)
-            code = Session(chosen).call(lambda session: function(session, **values))  # type: ignore[arg-type, call-arg]
+            code = Session(chosen).call(lambda session: run(session, values))
             raise typer.Exit(code)
 
         hints = get_type_hints(function, include_extras=True)

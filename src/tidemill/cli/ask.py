@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
+from tidemill.cli.tabular import checked_target, give
 from tidemill.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +28,12 @@ AllTenants = Annotated[
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", metavar="", help="Fail when something is missing or pending.")
+]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--file", metavar="FILE", help="Write the rows to this file: .csv, .parquet, .arrow or .json."
+    ),
 ]
 MOST_BYTES: Final = 4_000_000  # of a text on standard input; what is longer is refused below
 
@@ -46,7 +54,9 @@ class SearchEngine(StrEnum):
     "tidemill query 'SELECT count, avg(latency_ms) FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region'",
     "tidemill query 'EXPLAIN SELECT count FROM requests INTERVAL 30s' --tenant acme",
     """tidemill query '{"select": ["count"], "from": "requests", "since": "1h"}' --all-tenants""",
+    "tidemill query 'SELECT count FROM requests SINCE 7d INTERVAL 1d' -o week.csv",
     "tidemill query - --engine spark < query.txt",
+    gives_tables=True,
 )
 def query(
     session: Session,
@@ -57,21 +67,26 @@ def query(
     all_tenants: AllTenants = False,
     strict: Strict = False,
     engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
+    file: File = None,
 ) -> int:
     """Ask the rollups, in process; the answer says its level, how far it is complete and what it lacks.
 
     A query runs for one tenant: the one that is named, or the only one there is. docs/query.md has the
     language on one page.
     """
+    kind = checked_target(session, file)
     asked = _typed(text)
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
         found = mill.ask(asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value)
+    from tidemill.plain import shapes as plain
     from tidemill.query import Explanation
 
     if isinstance(found, Explanation):
         session.out.explanation(found)
-    else:
+    elif kind is None:
         session.out.answer(found)
+    else:
+        give(session, found.table, plain.answer(found), found.completeness, kind, file)
     return OK
 
 
@@ -80,7 +95,9 @@ def query(
     Panel.ASK,
     """tidemill search requests 'WHERE region = "eu" AND status >= 500 SINCE 2h LIMIT 20'""",
     """tidemill search requests 'WHERE status = 404 FILTER api LIKE "/cart%"' --tenant acme --total""",
+    "tidemill search requests 'WHERE status >= 500 SINCE 1h' --output parquet -o errors.parquet",
     "tidemill search requests 'EXPLAIN WHERE status != 200' --all-tenants",
+    gives_tables=True,
 )
 def search(
     session: Session,
@@ -102,6 +119,7 @@ def search(
     ] = None,
     strict: Strict = False,
     engine: Annotated[SearchEngine, typer.Option(help="Where the parts are searched.")] = SearchEngine.LOCAL,
+    file: File = None,
 ) -> int:
     """Find accepted events by what their payload holds, a page at a time, the newest first.
 
@@ -109,18 +127,24 @@ def search(
     A search runs for one tenant: the one that is named, or the only one there is. docs/search.md has it all
     on one page.
     """
+    kind = checked_target(session, file)
     asked = _typed(text)
     with _open(session, on_spark=engine is SearchEngine.SPARK) as mill:
         found = mill.search(
             stream, asked, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
             strict=strict, engine=engine.value,
         )  # fmt: skip
+    from tidemill.plain import asked as asked_plain
     from tidemill.search.searching import SearchPlan
 
     if isinstance(found, SearchPlan):
         session.out.asked.plan(stream, found)
-    else:
+    elif kind is None:
         session.out.asked.found(stream, found)
+    else:
+        give(session, found.rows, asked_plain.found(stream, found), found.completeness, kind, file)
+        if found.cursor is not None:
+            session.out.note(f"next page: --cursor {found.cursor}")
     return OK
 
 

@@ -26,6 +26,14 @@ _PANEL: Final = "Options of every command"
 class OutputKind(StrEnum):
     TEXT = "text"
     JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is one table and nothing else: what only some commands can give."""
+        return self not in (OutputKind.TEXT, OutputKind.JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,8 @@ ProjectFirst = Annotated[
 OutputFirst = Annotated[
     OutputKind | None,
     typer.Option("--output", envvar=OUTPUT_VARIABLE, case_sensitive=False, rich_help_panel=_PANEL,
-                 help="For people, or JSON (run, build, events: a document a line). By default text."),
+                 help="For people, or JSON (run, build, events: a document a line). By default text. "
+                 "query and search also give csv, parquet and arrow."),
 ]  # fmt: skip
 Project = Annotated[
     Path | None,
@@ -64,7 +73,8 @@ Project = Annotated[
 Output = Annotated[
     OutputKind | None,
     typer.Option("--output", case_sensitive=False, rich_help_panel=_PANEL,
-                 help=f"For people, or for programs (env {OUTPUT_VARIABLE})."),
+                 help=f"For people, or for programs (env {OUTPUT_VARIABLE}); csv, parquet and arrow: "
+                 "query and search."),
 ]  # fmt: skip
 Verbose = Annotated[
     int,

@@ -82,7 +82,7 @@ def unused_retention(stream: Stream) -> Iterator[Finding]:
             f"events that are not late may be of a time that raw is gone for after {format_duration(raw)}"
         )
         yield Finding((*at, "raw"), message, "make it as long as late_tolerance of event_time, or longer")
-    past = stream.skew.past
+    past = stream.skew.past if "past" in stream.skew.model_fields_set else None
     if past is not None and raw < past and "sealed" not in declared.model_fields_set:
         message = (
             f"events may be as old as {format_duration(past)} (skew), and of a time that raw is gone for"

@@ -18,6 +18,7 @@ from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.names import SafeName
 from tidemill.config.packing import Pack
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
+from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.vectors import Compaction, Vector, with_implied
 from tidemill.config.windowing import WindowDeclaration, spec_of
@@ -172,12 +173,13 @@ class Tenant(pydantic.BaseModel):
 class Skew(pydantic.BaseModel):
     """How far event time may lie from the arrival; beyond it a record is rejected. None: no limit.
 
-    The future is limited by default, since one far-future time would make all that follows late.
+    The future is limited by default, since one far-future time would make all that follows late. The past is,
+    since the zero time of a program (0001-01-01, 1900-01-01) is not when something happened.
     """
 
     model_config = SECTION
 
-    past: Duration | None = None
+    past: Duration | None = 36_525 * DAY  # a hundred years
     future: Duration | None = DAY
 
 
@@ -222,6 +224,7 @@ class Stream(pydantic.BaseModel):
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
     retention: Retention = Retention()
     gateway: StreamGateway = StreamGateway()  # how its events are gathered, where that is not as of all
+    query: QueryDefaults = QueryDefaults()  # what queries do unless they say otherwise
     pack: Pack = Pack()  # of small parts of raw into large ones
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices

@@ -26,7 +26,8 @@ class Reject(StrEnum):
     MALFORMED = "malformed"
     MISSING_ID = "missing_id"
     BAD_TIME = "bad_time"
-    SKEW = "skew"
+    SKEW = "skew"  # too far ahead of its arrival
+    TOO_OLD = "too_old"  # too far before its arrival
     SEALED = "sealed"
     UNKNOWN_TYPE = "unknown_type"
     MISSING_FIELD = "missing_field"

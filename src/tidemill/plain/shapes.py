@@ -200,7 +200,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "buffer": {"rows": of.progress.buffered_rows, "bytes": of.progress.buffered_bytes},
         "late_dropped": of.totals["late"],
         "watermarks_emitted": of.progress.emitted,
-        "skew_rejected": of.totals.get("reject_skew", 0),
+        "skew_rejected": of.totals.get("reject_skew", 0) + of.totals.get("reject_too_old", 0),
         "released_early": of.progress.released_early,
         "sources": [source(one, now) for one in of.sources],
         "retry_at": instant(of.retry_at),

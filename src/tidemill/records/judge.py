@@ -441,7 +441,7 @@ def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
     if plan.skew_past is not None and instant < arrival - plan.skew_past:
         limit = format_duration(plan.skew_past)
         raise RuleError(
-            Reject.SKEW, f"{format_instant(instant)} is more than {limit} before {format_instant(arrival)}"
+            Reject.TOO_OLD, f"{format_instant(instant)} is more than {limit} before {format_instant(arrival)}"
         )
 
 

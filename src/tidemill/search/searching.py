@@ -6,9 +6,9 @@ covers is scanned, and said. Reads, never writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -21,6 +21,8 @@ from tidemill.lake.parts import open_part
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.language.ast import Search, Since
 from tidemill.language.moments import span_of
+from tidemill.language.types import check_types
+from tidemill.model.choices import closest
 from tidemill.model.errors import QueryError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.query.coverage import Arrivals, Completeness, Missing, completeness
@@ -125,6 +127,8 @@ class Searched:
     bound: int
     seqs: Callable[[str], int | None]
     raw_from: int | None = None
+    types: Mapping[str, str] = field(default_factory=dict)  # of declared paths
+    timezone: str | None = None  # of instants that are written without an offset
 
 
 def search(
@@ -141,11 +145,11 @@ def search(
 ) -> Found:
     """One page; `tenant` None is for all of them. `limit` goes before that of the text. With an engine the
     parts are searched on Spark, otherwise here."""
-    check(said, over.indexed, tenant)
+    check(said, over, tenant)
     size = _limit(said.limit if limit is None else limit)
     identity = identity_of(said, over.stream, tenant)
     at = read_cursor(cursor, identity) if cursor is not None else None
-    span = at.span if at is not None else _span(said, now)
+    span = at.span if at is not None else _span(said, now, over.timezone)
     bound = min(at.bound, over.bound) if at is not None else over.bound
     order, descending = _order(said)
     wanted = Wanted(
@@ -176,8 +180,8 @@ def explain(
     over: Searched, said: Search, *, tenant: str | None, now: int, arrivals: Arrivals = NO_ARRIVALS
 ) -> SearchPlan:
     """What `search` would read for the first page with a total; nothing but the index' statistics is read."""
-    check(said, over.indexed, tenant)
-    span = _span(said, now)
+    check(said, over, tenant)
+    span = _span(said, now, over.timezone)
     order, descending = _order(said)
     parts = _parts(over, span, tenant)
     groups = entries = scanned = scanned_rows = 0
@@ -222,20 +226,25 @@ def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> 
 # -- what is asked
 
 
-def check(said: Search, indexed: Sequence[str], tenant: str | None) -> None:
-    """WHERE names only what is indexed (and `tenant`, in a search for all of them)."""
-    known = {*indexed, *((TENANT,) if tenant is None else ())}
+def check(said: Search, over: Searched, tenant: str | None) -> None:
+    """WHERE names only what is indexed (and `tenant`, in a search for all of them), and what is declared is
+    compared with values of its type."""
+    known = {*over.indexed, *((TENANT,) if tenant is None else ())}
     for path in paths_in(said.where):
         dotted = any("." in step for step in path.segments)
         if dotted or name_of(path) not in known:
             listed = (
                 f"indexed: {', '.join(sorted(known))}" if known else "the stream declares no indexed paths"
             )
+            near = closest(name_of(path), sorted(known))
+            guess = f"did you mean {near}? " if near else ""
             raise QueryError(
                 f"{path.text} is not indexed",
-                hint=f"{listed}; conditions on other paths go after FILTER",
+                hint=f"{guess}{listed}; conditions on other paths go after FILTER",
                 position=path.position,
             )
+    for condition in (said.where, said.filter):
+        check_types(condition, over.types)
 
 
 def _limit(size: int | None) -> int:
@@ -259,10 +268,10 @@ def _order(said: Search) -> tuple[Order, bool]:
     raise QueryError(f"events can not be ordered by {name}", hint="ORDER BY ts or ORDER BY arrival")
 
 
-def _span(said: Search, now: int) -> Interval | None:
+def _span(said: Search, now: int, zone: str | None) -> Interval | None:
     if isinstance(said.time, Since):  # however long: what there is starts in the year 1
         return Interval(max(MIN_INSTANT, now - said.time.duration), now)
-    return span_of(said.time, now)
+    return span_of(said.time, now, zone)
 
 
 # -- parts

@@ -397,10 +397,10 @@ _CHECKS: Final[dict[str, Callable[[Json, OracleField], bool]]] = {
 
 
 def _check_skew(stream: OracleStream, ts: int, arrival: int) -> None:
-    too_new = stream.skew_future is not None and ts > arrival + stream.skew_future
-    too_old = stream.skew_past is not None and ts < arrival - stream.skew_past
-    if too_new or too_old:
+    if stream.skew_future is not None and ts > arrival + stream.skew_future:
         raise RejectedError(Reject.SKEW)
+    if stream.skew_past is not None and ts < arrival - stream.skew_past:
+        raise RejectedError(Reject.TOO_OLD)
 
 
 # --- small pure rules ---------------------------------------------------------------------------

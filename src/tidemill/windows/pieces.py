@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.lake.sync import storage_errors
+from tidemill.lake.writers import arrow_file, parquet_file
 from tidemill.windows.dataset import METADATA_KEY, read_batches, read_schema, said_of_itself
-from tidemill.windows.export import arrow_file, parquet_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

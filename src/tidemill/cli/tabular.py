@@ -1,0 +1,69 @@
+"""Answers as one table and nothing else: CSV, Parquet or Arrow on standard output, or a file of any format.
+What is said of the answer goes to standard error, so that a pipe gets rows only.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.cli.settings import OutputKind
+from tidemill.model.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.cli.session import Session
+    from tidemill.query import Completeness
+
+SUFFIXES: Final = {
+    ".csv": OutputKind.CSV,
+    ".parquet": OutputKind.PARQUET,
+    ".arrow": OutputKind.ARROW,
+    ".json": OutputKind.JSON,
+}
+
+
+def checked_target(session: Session, file: Path | None) -> OutputKind | None:
+    """The format of the table asked for; None: the answer is printed as ever. What could not be written
+    is refused before anything is read."""
+    kind = session.settings.output
+    if file is None:
+        if kind in (OutputKind.PARQUET, OutputKind.ARROW) and sys.stdout.isatty():
+            raise InputError(f"{kind.value} is not for a terminal", hint="write it to a file: -o FILE")
+        return kind if kind.is_table else None
+    if kind is OutputKind.TEXT:
+        kind = SUFFIXES.get(file.suffix.lower(), kind)
+    if kind is OutputKind.TEXT:
+        raise InputError(
+            f"the name {file.name!r} does not say which format the file has",
+            hint=f"end it with {', '.join(SUFFIXES)}, or add --output csv, parquet, arrow or json",
+        )
+    if file.is_dir():
+        raise InputError("the file is a folder", where=str(file), hint="name a file in it")
+    return kind
+
+
+def give(
+    session: Session,
+    table: pa.Table,
+    document: object,
+    completeness: Completeness,
+    kind: OutputKind,
+    file: Path | None,
+) -> None:
+    """Write the rows (as JSON: the whole document), and say beside them how far they can be trusted."""
+    from tidemill.lake.writers import whole_file, write_table
+    from tidemill.plain.shapes import dumps
+
+    if kind is OutputKind.JSON:
+        assert file is not None
+        with whole_file(file) as path:
+            path.write_text(dumps(document) + "\n", encoding="utf-8")
+    else:
+        write_table(table, file, kind.value)
+    if file is not None:
+        session.out.note(f"{table.num_rows} rows in {file}")
+    for line in completeness.lines():
+        session.out.note(line)
