@@ -12,13 +12,16 @@ from tidemill.language.ast import (
     All,
     Among,
     AnyOf,
+    Binary,
     Compare,
     Condition,
     Edges,
     Every,
+    Expression,
     Fill,
     Format,
     IsNull,
+    Item,
     Like,
     Literally,
     Not,
@@ -26,8 +29,10 @@ from tidemill.language.ast import (
     Path,
     Query,
     Since,
+    Unary,
     Value,
     Within,
+    values_in,
 )
 from tidemill.language.moments import span_of
 from tidemill.model.errors import QueryError
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
 
 MAX_INTERVAL: Final = 36_500 * DAY
 BUCKET: Final = "bucket"
+HEATMAP: Final = ("lower", "upper", "count")  # the columns of bins
 T = TypeVar("T")
 
 
@@ -65,6 +71,14 @@ class Sort:
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """A column of the answer after bucket and groups; an expression is over values that have their own."""
+
+    name: str
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     stream: str
     metric: str  # that FROM names; without one, those that the ratios are of
@@ -72,7 +86,10 @@ class Plan:
     interval: int | None  # None: one total for each group, no buckets
     span: Interval | None  # as asked; None: all data
     grid: Grid | None  # None: no buckets, or cells that only the data can tell
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # one for each value that is named anywhere
+    leaves: Mapping[Value, str]  # the column of each of these values
+    outputs: tuple[Output, ...]  # what the answer shows of them
+    having: Expression | None
     groups: tuple[Dimension, ...]
     where: Condition | None
     filter: Condition | None  # on the payload: answered from raw
@@ -81,6 +98,7 @@ class Plan:
     fill: Fill
     order: tuple[Sort, ...]
     limit: int | None
+    offset: int
     format: Format
     tenant: str | None
     parts: tuple[Part, ...]  # what is folded for the columns, each once
@@ -103,8 +121,13 @@ class Plan:
 
     @property
     def percentile(self) -> Column | None:
-        """One of the percentiles that are asked: all are of the same bins."""
-        return next((column for column in self.columns if column.function == "percentile"), None)
+        """One of the values that bins are read for: all are of the same ones."""
+        return next((column for column in self.columns if column.bins is not None), None)
+
+    @property
+    def heatmap(self) -> Column | None:
+        """Set when the answer has a row for each bin."""
+        return next((column for column in self.columns if column.function == "bins"), None)
 
     @property
     def states_alone(self) -> bool:
@@ -135,7 +158,11 @@ class Plan:
 def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None, now: int) -> Plan:
     _refuse_unplanned(query)
     stream, metric = _source(query, streams)
-    columns = tuple(column_of(item, stream, metric or "") for item in query.items)
+    outputs = tuple(_output(item) for item in query.items)
+    having = None if query.having is None else _with_aliases(query.having, outputs)
+    leaves = _leaves(outputs, having)
+    columns = tuple(column_of(value, name, stream, metric or "") for value, name in leaves.items())
+    _check_heatmap(query, columns)
     rows = tuple(dict.fromkeys(rows for column in columns for rows in (*column.rows, *column.under)))
     metrics = list(dict.fromkeys(each.metric for each in rows))
     metric = metric or ", ".join(metrics)
@@ -143,14 +170,18 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     if tenant is None:
         dimensions[TENANT.name] = TENANT
     groups = tuple(_dimension(path, dimensions, metric) for path in query.groups)
-    _check_names(query, columns, groups)
+    _check_names(query, outputs, groups)
     if query.where is not None:
         _check_condition(query.where, dimensions, metric)
     layout = cast(Format, query.format.word if query.format else "rows")
     edges = cast(Edges, query.edges.word if query.edges else "include")
     # What stood goes on standing: without changes there is still a number of objects in a state.
     standing = any(column.function == "states" for column in columns)
-    fill = cast(Fill, query.fill.word if query.fill else "null" if layout == "series" or standing else "drop")
+    gapless = layout == "series" or standing
+    heatmap = any(column.function == "bins" for column in columns)
+    fill = cast(
+        Fill, query.fill.word if query.fill else ("zero" if heatmap else "null") if gapless else "drop"
+    )
     span = _span(query, now)
     level: Level | None = None
     interval: int | None = None
@@ -168,14 +199,18 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         span=span,
         grid=grid,
         columns=columns,
+        leaves=leaves,
+        outputs=outputs,
+        having=having,
         groups=groups,
         where=query.where,
         filter=_filter(query, rows),
         dimensions=dimensions,
         edges=edges,
         fill=fill,
-        order=tuple(_sort(key, query, columns, groups) for key in query.order),
+        order=tuple(_sort(key, query, outputs, groups) for key in query.order),
         limit=query.limit,
+        offset=query.offset,
         format=layout,
         tenant=tenant,
         parts=tuple(dict.fromkeys(part for column in columns for part in column.parts)),
@@ -194,16 +229,11 @@ def _refuse_unplanned(query: Query) -> None:
     """What can be written and not yet be answered."""
     every = query.bucket if isinstance(query.bucket, Every) else None
     clauses: dict[str, int | None] = {
-        "HAVING": query.having.position if query.having is not None else None,
-        "OFFSET": 0 if query.offset else None,
         "TIMEZONE": query.timezone.position if query.timezone else None,
         "WEEK START": query.week_start.position if query.week_start else None,
         "ORIGIN": query.origin.position if query.origin else None,
         "a calendar unit": every.position if every and every.unit != "us" else None,
     }
-    asked = [*(item.value for item in query.items), *(key.value for key in query.order)]
-    sums = (each.position for each in asked if not isinstance(each, Value))
-    clauses["arithmetic"] = next(sums, None)
     for word, position in clauses.items():
         if position is not None:
             raise QueryError(f"{word} can not be answered", hint="leave it out", position=position)
@@ -219,7 +249,7 @@ def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | 
             place = Path(metric, path.position)
             raise unknown(f"metric of stream {name!r} called", place, stream.metrics, "metrics")
         return stream, metric
-    if not any(needs_metric(item) for item in query.items):
+    if not any(needs_metric(value) for item in query.items for value in values_in(item.value)):
         return stream, None
     if name in stream.metrics:
         return stream, name
@@ -263,11 +293,61 @@ def _dimension(path: Path, dimensions: Mapping[str, Dimension], metric: str) -> 
     raise unknown(f"dimension of metric {metric!r} called", path, dimensions, "dimensions")
 
 
-def _check_names(query: Query, columns: tuple[Column, ...], groups: tuple[Dimension, ...]) -> None:
+def _output(item: Item) -> Output:
+    if not values_in(item.value):
+        raise QueryError(
+            "a column of the answer must name a value", hint="write count, say", position=item.value.position
+        )
+    return Output(item.alias.text if item.alias else label(item.value), item.value)
+
+
+def _with_aliases(expression: Expression, outputs: tuple[Output, ...]) -> Expression:
+    """The same, with the names of columns of the answer replaced by what they stand for."""
+    match expression:
+        case Value(path, ()):
+            named = next((each for each in outputs if each.name == path.text), None)
+            return named.expression if named is not None and not expression.star else expression
+        case Binary(operator, left, right):
+            return Binary(operator, _with_aliases(left, outputs), _with_aliases(right, outputs))
+        case Unary(operator, term, position):
+            return Unary(operator, _with_aliases(term, outputs), position)
+        case _:
+            return expression
+
+
+def _leaves(outputs: tuple[Output, ...], having: Expression | None) -> dict[Value, str]:
+    """A column for each value: under the name that the answer shows it by, or one that nobody can write."""
+    names = {each.expression: each.name for each in outputs if isinstance(each.expression, Value)}
+    asked = [*(each.expression for each in outputs), *([having] if having is not None else [])]
+    found = dict.fromkeys(value for expression in asked for value in values_in(expression))
+    return {value: names.get(value, f"\0{index}") for index, value in enumerate(found)}
+
+
+def _check_heatmap(query: Query, columns: tuple[Column, ...]) -> None:
+    """Bins make rows of their own, so nothing else can stand beside them."""
+    if not any(column.function == "bins" for column in columns):
+        return
+    alone = len(query.items) == 1 and isinstance(query.items[0].value, Value) and len(columns) == 1
+    filled = query.fill if query.fill and query.fill.word == "carry" else None
+    if not alone or query.items[0].alias is not None or query.having is not None:
+        raise QueryError(
+            "bins stand alone: each of them is a row with lower, upper and count",
+            hint="write SELECT bins, without AS and HAVING, and ask for other values in a query of their own",
+            position=query.items[0].value.position,
+        )
+    if filled is not None:
+        raise QueryError(
+            "the counts of bins are not carried over gaps",
+            hint="use FILL zero, null or drop",
+            position=filled.position,
+        )
+
+
+def _check_names(query: Query, outputs: tuple[Output, ...], groups: tuple[Dimension, ...]) -> None:
     """Every column of the answer has its own name."""
     places = [(group.name, path.position) for group, path in zip(groups, query.groups, strict=True)]
-    for column, item in zip(columns, query.items, strict=True):
-        places.append((column.name, (item.alias or item.value).position))
+    for output, item in zip(outputs, query.items, strict=True):
+        places.append((output.name, (item.alias or item.value).position))
     seen = {BUCKET} if query.bucket else set[str]()
     for name, position in places:
         if name in seen:
@@ -385,7 +465,8 @@ def _level(query: Query) -> tuple[Level, int]:
 
 def _check_rate(query: Query, span: Interval | None) -> None:
     """Of a total: there must be a time to divide by."""
-    values = (item.value for item in query.items if isinstance(item.value, Value))
+    asked = [*(item.value for item in query.items), *([query.having] if query.having is not None else [])]
+    values = (value for expression in asked for value in values_in(expression))
     rate = next((value for value in values if value.function.text.lower() == "rate"), None)
     if rate and span is None:
         raise QueryError(
@@ -413,19 +494,20 @@ def _span(query: Query, now: int) -> Interval | None:
             return span_of(time, now)
 
 
-def _sort(key: OrderKey, query: Query, columns: tuple[Column, ...], groups: tuple[Dimension, ...]) -> Sort:
+def _sort(key: OrderKey, query: Query, outputs: tuple[Output, ...], groups: tuple[Dimension, ...]) -> Sort:
     names = {group.name: group.name for group in groups}
+    if outputs[0].name == "bins":
+        names |= dict(zip(HEATMAP, HEATMAP, strict=True))
     if not (query.format and query.format.word == "series"):
         names |= {BUCKET: BUCKET} if query.bucket else {}
-        names |= {column.name: column.name for column in columns}
-        for item, column in zip(query.items, columns, strict=True):
-            assert isinstance(item.value, Value)
-            names.setdefault(label(item.value), column.name)
-    assert isinstance(key.value, Value)
-    wanted = key.value.text if key.value.text in names else label(key.value)
+        names |= {output.name: output.name for output in outputs}
+        for output in outputs:
+            names.setdefault(label(output.expression), output.name)
+    plain = key.value.text if isinstance(key.value, Value) else label(key.value)
+    wanted = plain if plain in names else label(key.value)
     if wanted not in names:
         what = "column to order series by called" if query.format else "column of the answer called"
-        raise unknown(what, Path(key.value.text, key.value.position), names, "columns")
+        raise unknown(what, Path(plain, key.value.position), names, "columns")
     return Sort(names[wanted], key.descending)
 
 

@@ -10,10 +10,13 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from tidemill.language.ast import Value
 from tidemill.model.time import MIN_INSTANT, SECOND, Interval
+from tidemill.query.arithmetic import computed, holds, scale_of
 from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
+from tidemill.query.heatmap import BIN, bounds_of, counted
 from tidemill.query.percentiles import Place, estimates, places
-from tidemill.query.plan import BUCKET, Plan
+from tidemill.query.plan import BUCKET, HEATMAP, Plan
 from tidemill.query.ratio import DIGITS, ratios
 from tidemill.query.sql import group_columns, key_columns
 from tidemill.query.values import COUNTED, Column, Part
@@ -46,6 +49,8 @@ class Found:
 
 def shaped(found: Found, plan: Plan) -> pa.Table:
     """The answer: bucket, groups, values under their names, in the order asked for."""
+    if plan.heatmap is not None:
+        return _heatmap(found, plan, plan.heatmap)
     table = _named(found, plan)
     if found.gaps is not None:
         table = _with_gaps(table, found.gaps, plan)
@@ -59,10 +64,70 @@ def shaped(found: Found, plan: Plan) -> pa.Table:
         table = _hidden(table, found, plan)
     if plan.fill == "carry" and found.gaps is not None:
         table = _carried(table, found, plan)
-    table = _ordered(table if shown is None else table.filter(shown), plan)
+    table = _computed(table if shown is None else table.filter(shown), plan)
+    return _arranged(table, plan, [group.name for group in plan.groups])
+
+
+def _arranged(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
+    table = _ordered(table, plan, groups)
     if plan.format == "series":
-        return _series(table, plan)
-    return table if plan.limit is None else table.slice(0, plan.limit)
+        return _series(table, plan, groups)
+    return table.slice(plan.offset, plan.limit)
+
+
+def _heatmap(found: Found, plan: Plan, column: Column) -> pa.Table:
+    """A row for each cell, group and bin: its bounds, and how many samples it holds. Of series, each bin is
+    one. Cells without a number, and cells that are filled, have the bins that their group has elsewhere."""
+    import numpy as np
+    import pyarrow as pa
+
+    assert found.bins is not None
+    assert column.bins is not None
+    assert column.measure is not None
+    tables = [found.hits] if found.gaps is None else [found.hits, found.gaps]
+    cells = pa.concat_tables([table.select(key_columns(plan)) for table in tables])
+    unnumbered = _meeting(found, plan, found.lost)
+    if plan.grid and plan.grid.hidden:
+        unnumbered = unnumbered | np.isin(found.cells, np.array(plan.grid.hidden))
+    filled = unnumbered if plan.fill == "drop" else np.ones(cells.num_rows, np.bool_)
+    at, bins, counts = counted(found.bins, cells, key_columns(plan), group_columns(plan), filled)
+    numbers = counts.astype(object)
+    numbers[counts < 0] = 0 if plan.fill == "zero" else None
+    numbers[unnumbered[at]] = None
+    columns, names = _keys(cells.take(pa.array(at)), plan)
+    lower, upper = bounds_of(column.bins, bins, column.measure.scale)
+    made = pa.Table.from_arrays(
+        [*columns, pa.array(bins), lower, upper, pa.array(numbers, pa.int64())], names=[*names, BIN, *HEATMAP]
+    )
+    shown = _arranged(made, plan, [*(group.name for group in plan.groups), BIN])
+    if plan.format == "series":  # the bounds are the same all along a series
+        import pyarrow.compute as pc
+
+        for name in HEATMAP[:2]:
+            index = shown.column_names.index(name)
+            shown = shown.set_column(index, name, pc.list_element(shown.column(name), 0))
+    return shown.drop_columns([BIN])
+
+
+def _computed(table: pa.Table, plan: Plan) -> pa.Table:
+    """The columns that the answer shows: values as they are, and what is computed of them; of the rows, those
+    that HAVING keeps."""
+    import pyarrow as pa
+
+    values = {value: table.column(name) for value, name in plan.leaves.items()}
+    scales = {
+        value: column.type.scale if hasattr(column.type, "scale") else 0 for value, column in values.items()
+    }
+    keys = table.column_names[: table.num_columns - len(plan.columns)]
+    columns = {name: table.column(name) for name in keys}
+    for output in plan.outputs:
+        if isinstance(output.expression, Value):
+            columns[output.name] = values[output.expression]
+        else:
+            scale = scale_of(output.expression, scales)
+            columns[output.name] = computed(output.expression, values, table.num_rows, scale)
+    made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    return made if plan.having is None else made.filter(pa.array(holds(plan.having, values, table.num_rows)))
 
 
 def _named(found: Found, plan: Plan) -> pa.Table:
@@ -275,13 +340,16 @@ def _nulled(table: pa.Table, names: Sequence[str], rows: NDArray[np.bool_]) -> p
     return table
 
 
-def _ordered(table: pa.Table, plan: Plan) -> pa.Table:
+def _ordered(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
     """As asked, then by bucket and groups, so that the order is the same every time; nulls come last."""
     import pyarrow.compute as pc
 
     bucket = [BUCKET] if plan.is_bucketed else []
-    groups = [group.name for group in plan.groups]
-    keys = {sort.name: "descending" if sort.descending else "ascending" for sort in reversed(plan.order)}
+    bounds = dict.fromkeys(HEATMAP[:2], BIN) if BIN in groups else {}  # the first and the last have one only
+    keys = {
+        bounds.get(sort.name, sort.name): "descending" if sort.descending else "ascending"
+        for sort in reversed(plan.order)
+    }
     keys = dict(reversed(keys.items()))  # of a column named twice the first mention counts
     for name in groups + bucket if plan.format == "series" else bucket + groups:
         keys.setdefault(name, "ascending")
@@ -293,14 +361,13 @@ def _ordered(table: pa.Table, plan: Plan) -> pa.Table:
     return table.take(pc.sort_indices(plain, sort_keys=order))  # nulls at the end by default
 
 
-def _series(table: pa.Table, plan: Plan) -> pa.Table:
+def _series(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
     """One row for each group; its buckets and values are lists of equal length."""
     import pyarrow as pa
 
-    groups = {group.name for group in plan.groups}
-    starts = _starts(table, [group.name for group in plan.groups])
-    if plan.limit is not None:
-        starts = starts[: plan.limit + 1]
+    starts = _starts(table, groups)
+    last = len(starts) - 1 if plan.limit is None else min(plan.offset + plan.limit, len(starts) - 1)
+    starts = starts[min(plan.offset, last) : last + 1]
     offsets = pa.array(starts, type=pa.int32())
     firsts = pa.array(starts[:-1], type=pa.int64())
     columns = [

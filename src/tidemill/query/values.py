@@ -11,7 +11,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from tidemill.language.ast import Item, Literally, Path, Value
+from tidemill.language.ast import Expression, Literally, Path, Value
+from tidemill.language.written import expression_text
+from tidemill.model.choices import choices as hint_of
+from tidemill.model.choices import closest
 from tidemill.model.errors import QueryError
 from tidemill.model.metrics import CHANGE, Bins
 from tidemill.query.declared import Measure, Rows, measures_of
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 Fold = Literal["count", "sum", "num", "min", "max", "first", "last"]
 Function = Literal[
     "count",
+    "count_all",
     "rate",
     "sum",
     "avg",
@@ -31,22 +35,31 @@ Function = Literal[
     "first",
     "last",
     "percentile",
+    "bins",
     "states",
     "transitions",
     "ratio",
 ]
 RATIO_OF: Final = "ratio(a, b)"  # goes with every metric
 VALUES: Final[Mapping[str, tuple[str, ...]]] = {  # of each kind, as people write them
-    "counter": ("count", "rate", "sum(measure)", "min(measure)", "max(measure)", "avg(measure)", RATIO_OF),
-    "gauge": ("value", "avg", "min", "max", "first", "last", "sum", "count", "rate", RATIO_OF),
+    "counter": (
+        *("count", "count(*)", "count_all", "rate"),
+        *("sum(measure)", "min(measure)", "max(measure)", "avg(measure)", RATIO_OF),
+    ),
+    "gauge": (
+        *("value", "avg", "min", "max", "first", "last", "sum"),
+        *("count", "count(*)", "count_all", "rate", RATIO_OF),
+    ),
     "histogram": (
-        *("count", "rate", "sum", "avg", "min", "max"),
-        *("p50 (any p above 0 up to p100)", "percentile(0.5)", RATIO_OF),
+        *("count", "count(*)", "count_all", "rate", "sum", "avg", "min", "max"),
+        *("p50 (any p above 0 up to p100)", "percentile(0.5)", "bins", RATIO_OF),
     ),
     "state": ("states", "transitions", "transitions(rule)", RATIO_OF),
     "ratio": ("ratio", RATIO_OF),
 }
-COUNTED: Final = frozenset({"count", "rate", "sum", "transitions"})  # 0 where there is nothing
+COUNTED: Final = frozenset(
+    {"count", "count_all", "rate", "sum", "transitions", "bins"}
+)  # 0 where there is nothing
 _PERCENTILE: Final = re.compile(r"p([0-9]{1,3}(?:\.[0-9]+)?)")
 _MAX_DIGITS: Final = 18  # of a quantile
 
@@ -70,14 +83,18 @@ class Column:
     under: tuple[Rows, ...] = ()  # and of the denominator
     measure: Measure | None = None
     quantile: Fraction | None = None
-    bins: Bins | None = None  # of a percentile
+    bins: Bins | None = None  # of a percentile, or of all of them
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """What has to be folded to make it."""
         match self.function:
-            case "count" | "rate" | "states" | "transitions":
+            case "count" | "rate" if self.measure is not None:
+                return (Part("num", self.rows, self.measure),)
+            case "count" | "count_all" | "rate" | "states" | "transitions":
                 return (Part("count", self.rows),)
+            case "bins":
+                return (Part("num", self.rows, self.measure),)
             case "ratio":
                 return Part("count", self.rows), Part("count", self.under)
             case "avg":
@@ -88,9 +105,13 @@ class Column:
                 return (Part(fold, self.rows, self.measure),)
 
 
-def label(value: Value) -> str:
-    """The name of a value that was given no other: `count`, `sum(latency_ms)`, `p99.9`."""
+def label(value: Expression) -> str:
+    """The name of a value that was given no other: `count`, `sum(latency_ms)`, `p99.9`, `sum(bytes) / 8`."""
+    if not isinstance(value, Value):
+        return expression_text(value)
     function = value.function.text.lower()
+    if value.star:
+        return f"{function}(*)"
     quantile = _quantile(value)
     if quantile is not None:
         function = f"p{_plain(quantile * 100)}"
@@ -100,30 +121,26 @@ def label(value: Value) -> str:
     return f"{function}({', '.join(inside)})" if inside else function
 
 
-def needs_metric(item: Item) -> bool:
+def needs_metric(value: Value) -> bool:
     """Whether it is of the metric that FROM names; a ratio of two names them itself."""
-    value = item.value
-    return not (isinstance(value, Value) and value.function.text.lower() == "ratio" and value.arguments)
+    return not (value.function.text.lower() == "ratio" and value.arguments)
 
 
 def unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> QueryError:
-    """That a name does not exist, with those that do."""
-    listed = ", ".join(sorted(choices))
+    """That a name does not exist, with the one that was probably meant, and those that do."""
     return QueryError(
         f"there is no {what} {path.text!r}",
-        hint=f"{plural}: {listed}" if listed else f"there are no {plural}",
+        hint=hint_of(path.text, sorted(choices), plural),
         position=path.position,
     )
 
 
-def column_of(item: Item, stream: Stream, metric: str) -> Column:
+def column_of(value: Value, name: str, stream: Stream, metric: str) -> Column:
     """A value of the metric (that FROM names), or a ratio of two metrics of the stream."""
-    assert isinstance(item.value, Value)
-    name = item.alias.text if item.alias else label(item.value)
-    if not needs_metric(item):
-        return _ratio_of(item.value, stream, name)
+    if not needs_metric(value):
+        return _ratio_of(value, stream, name)
     declared = stream.metrics[metric]
-    value, function = item.value, item.value.function.text.lower()
+    function = value.function.text.lower()
     match declared.kind:
         case "ratio":
             if function != "ratio":
@@ -142,16 +159,24 @@ def column_of(item: Item, stream: Stream, metric: str) -> Column:
 
 
 def _no_value(value: Value, metric: str, kind: str) -> QueryError:
+    function, listed = value.function.text.lower(), f"values: {', '.join(VALUES[kind])}"
+    if _PERCENTILE.fullmatch(function) or function in ("percentile", "bins"):
+        what = "bins" if function == "bins" else "percentiles"
+        guess = f"for {what}, declare a histogram of the column; "
+    else:
+        names = [re.split(r"[ (]", each)[0] for each in VALUES[kind]]
+        near = closest(function, names)
+        guess = f"did you mean {near}? " if near else ""
     return QueryError(
         f"there is no value {value.text!r} of {kind} {metric!r}",
-        hint=f"values: {', '.join(VALUES[kind])}",
+        hint=guess + listed,
         position=value.position,
     )
 
 
 def _of_counter(value: Value, measures: Mapping[str, Measure], metric: str, name: str) -> Column:
     function, rows = value.function.text.lower(), (Rows(metric),)
-    if function in ("count", "rate"):
+    if function in ("count", "count_all", "rate"):
         _refuse_arguments(value)
         return Column(name, cast(Function, function), rows)
     if function not in ("sum", "min", "max", "avg"):
@@ -171,9 +196,12 @@ def _of_value(value: Value, stream: Stream, declared: Gauge | Histogram, metric:
     """Of a metric that keeps one value: naming it is optional."""
     function, rows = value.function.text.lower(), (Rows(metric),)
     (measure,) = measures_of(stream, declared).values()
+    if function == "count_all" or value.star:
+        _refuse_arguments(value)
+        return Column(name, "count_all", rows)
     if function in ("count", "rate"):
         _refuse_arguments(value)
-        return Column(name, cast(Function, function), rows)
+        return Column(name, cast(Function, function), rows, measure=measure)
     named = [each for each in value.arguments if isinstance(each, Path)]
     others = [each for each in named if each.text != measure.name]
     if others:
@@ -183,6 +211,9 @@ def _of_value(value: Value, stream: Stream, declared: Gauge | Histogram, metric:
         if quantile is not None:
             bins = declared.bins(measure.scale)
             return Column(name, "percentile", rows, measure=measure, quantile=quantile, bins=bins)
+        if function == "bins":
+            _refuse_arguments(value)
+            return Column(name, "bins", rows, measure=measure, bins=declared.bins(measure.scale))
         known: tuple[str, ...] = ("sum", "avg", "min", "max")
     else:
         known = ("sum", "avg", "min", "max", "first", "last", "value")
