@@ -29,7 +29,7 @@ def refused(desk, event):
         (
             "SELECT median FROM requests",
             7,
-            "values: count, rate, sum(measure), min(measure), max(measure), avg(measure), ratio(a, b)",
+            "values: count, count(*), count_all, rate, sum(measure), min(measure), max(measure), avg(measure)",
         ),
         ("SELECT sum FROM requests", 7, "write sum(m) with m one of: latency_ms, price"),
         ("SELECT sum(api) FROM requests", 11, "measures: latency_ms, price"),

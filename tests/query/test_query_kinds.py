@@ -34,7 +34,7 @@ class TestGauge:
         ) == [
             (
                 *("10:00:00", D("19.25"), D("21.58333333"), D("19.25"), D("25.00"), D("20.50"), D("19.25")),
-                *(D("64.75"), 4, D("0.066667")),
+                *(D("64.75"), 3, D("0.050000")),
             ),
             (
                 *("10:02:00", D("18.00"), D("17.50000000"), D("17.00"), D("18.00"), D("17.00"), D("18.00")),
@@ -54,7 +54,7 @@ class TestGauge:
 
     def test_a_gauge_without_a_value_has_none(self, desk, sight):
         text = "SELECT value, first, last, min, avg, sum, count FROM plant.heat"
-        assert desk([sight("10:00:00")]).rows(text) == [(None, None, None, None, None, D(0), 1)]
+        assert desk([sight("10:00:00")]).rows(text) == [(None, None, None, None, None, D(0), 0)]
 
     def test_names_of_values(self, heat):
         table = heat.ask("SELECT value, max(temp), last FROM plant.heat").table
@@ -74,7 +74,15 @@ class TestHistogram:
         events = [sight("10:00:00", latency=value) for value in (10, 20, 30, None)]
         text = "SELECT count, sum, avg, min, max, p100, p1, p50(latency) FROM plant.delay USING ROLLUP 5s"
         assert desk(events).rows(text) == [
-            ("10:00:00", 4, D(60), D(20), 10, 30, D(30), D(10), D(20)),
+            ("10:00:00", 3, D(60), D(20), 10, 30, D(30), D(10), D(20)),
+        ]
+
+    def test_count_is_of_samples_and_count_all_of_events(self, desk, sight):
+        """So that sum / count is avg, whatever came without a value."""
+        events = [sight("10:00:00", latency=value) for value in (10, 20, 31, None)]
+        text = "SELECT count, count_all, count(*), rate, sum / count, avg FROM plant.delay USING ROLLUP 5s"
+        assert desk(events).rows(text) == [
+            ("10:00:00", 3, 4, 4, D("0.6"), D("20.333333"), D("20.333333")),
         ]
 
     def test_cells_are_merged_before_a_percentile_is_taken(self, desk, sight):
@@ -95,7 +103,7 @@ class TestHistogram:
 
     def test_without_a_sample_there_is_no_percentile(self, desk, sight):
         text = "SELECT p50, count FROM plant.delay USING ROLLUP 5s"
-        assert desk([sight("10:00:00")]).rows(text) == [("10:00:00", None, 1)]
+        assert desk([sight("10:00:00")]).rows(text) == [("10:00:00", None, 0)]
         assert desk([sight("10:00:00")]).rows("SELECT p50 FROM plant.warmth WHERE region = 'x'") == [(None,)]
 
     def test_order_by_a_percentile_in_either_writing(self, desk, sight):
@@ -302,7 +310,7 @@ def test_fill_carry_takes_the_last_value_of_the_group(desk, sight):
     )
     minutes = [f"10:0{i}:00" for i in range(5)]
     assert desk(events).rows(text) == [
-        (minutes, "a", [None, D(5), D(5), None, D(5)], [None, 1, 1, 1, 1]),
+        (minutes, "a", [None, D(5), D(5), None, D(5)], [None, 1, 1, 0, 0]),
         (minutes, "b", [None, None, D(7), D(7), D(7)], [None, None, 1, 1, 1]),
     ]
 
@@ -323,12 +331,16 @@ def test_carry_does_not_take_what_edges_hide(desk, sight):
 @pytest.mark.parametrize(
     ("text", "position", "hint"),
     [
-        ("SELECT median FROM plant.heat", 7, "values: value, avg, min, max, first, last, sum, count, rate"),
+        (
+            "SELECT median FROM plant.heat",
+            7,
+            "values: value, avg, min, max, first, last, sum, count, count(*), ",
+        ),
         ("SELECT p50 FROM plant.heat", 7, "values: value, avg"),
         ("SELECT first FROM plant.delay", 7, "percentile(0.5)"),
         ("SELECT count FROM plant.orders", 7, "values: states, transitions, transitions(rule), ratio(a, b)"),
         ("SELECT count FROM plant.direct", 7, "values: ratio, ratio(a, b)"),
-        ("SELECT ratio FROM plant.made", 7, "values: count, rate"),
+        ("SELECT ratio FROM plant.made", 7, "values: count, count(*), count_all, rate"),
         ("SELECT p0 FROM plant.delay", 7, "above p0 up to p100"),
         ("SELECT p101 FROM plant.delay", 7, "above p0 up to p100"),
         ("SELECT percentile(1.5) FROM plant.delay", 18, "with q above 0 up to 1"),

@@ -159,7 +159,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     _refuse_unplanned(query)
     stream, metric = _source(query, streams)
     outputs = tuple(_output(item) for item in query.items)
-    having = None if query.having is None else _with_aliases(query.having, outputs)
+    having = None if query.having is None else _with_aliases(query.having, outputs, query.groups)
     leaves = _leaves(outputs, having)
     columns = tuple(column_of(value, name, stream, metric or "") for value, name in leaves.items())
     _check_heatmap(query, columns)
@@ -301,16 +301,25 @@ def _output(item: Item) -> Output:
     return Output(item.alias.text if item.alias else label(item.value), item.value)
 
 
-def _with_aliases(expression: Expression, outputs: tuple[Output, ...]) -> Expression:
+def _with_aliases(
+    expression: Expression, outputs: tuple[Output, ...], groups: tuple[Path, ...]
+) -> Expression:
     """The same, with the names of columns of the answer replaced by what they stand for."""
     match expression:
         case Value(path, ()):
+            if path.text in {group.text for group in groups}:
+                raise QueryError(
+                    f"{path.text!r} is a dimension: HAVING is about values",
+                    hint="conditions on dimensions go after WHERE",
+                    position=path.position,
+                )
             named = next((each for each in outputs if each.name == path.text), None)
             return named.expression if named is not None and not expression.star else expression
         case Binary(operator, left, right):
-            return Binary(operator, _with_aliases(left, outputs), _with_aliases(right, outputs))
+            sides = (_with_aliases(side, outputs, groups) for side in (left, right))
+            return Binary(operator, *sides)
         case Unary(operator, term, position):
-            return Unary(operator, _with_aliases(term, outputs), position)
+            return Unary(operator, _with_aliases(term, outputs, groups), position)
         case _:
             return expression
 

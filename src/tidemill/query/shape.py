@@ -85,7 +85,7 @@ def _heatmap(found: Found, plan: Plan, column: Column) -> pa.Table:
     assert column.bins is not None
     assert column.measure is not None
     tables = [found.hits] if found.gaps is None else [found.hits, found.gaps]
-    cells = pa.concat_tables([table.select(key_columns(plan)) for table in tables])
+    cells = pa.concat_tables([table.select(key_columns(plan) or ["n"]) for table in tables])
     unnumbered = _meeting(found, plan, found.lost)
     if plan.grid and plan.grid.hidden:
         unnumbered = unnumbered | np.isin(found.cells, np.array(plan.grid.hidden))

@@ -61,6 +61,7 @@ COUNTED: Final = frozenset(
     {"count", "count_all", "rate", "sum", "transitions", "bins"}
 )  # 0 where there is nothing
 _PERCENTILE: Final = re.compile(r"p([0-9]{1,3}(?:\.[0-9]+)?)")
+_MEANT: Final = {"median": "p50", "mean": "avg", "average": "avg", "total": "sum"}
 _MAX_DIGITS: Final = 18  # of a quantile
 
 
@@ -165,7 +166,7 @@ def _no_value(value: Value, metric: str, kind: str) -> QueryError:
         guess = f"for {what}, declare a histogram of the column; "
     else:
         names = [re.split(r"[ (]", each)[0] for each in VALUES[kind]]
-        near = closest(function, names)
+        near = _MEANT[function] if _MEANT.get(function) in names else closest(function, names)
         guess = f"did you mean {near}? " if near else ""
     return QueryError(
         f"there is no value {value.text!r} of {kind} {metric!r}",
