@@ -30,7 +30,7 @@ def test_smallest_stream_has_documented_defaults() -> None:
     assert small.name == "s"
     assert (small.format, small.gate, small.tenant.value) == ("auto", "event_id", "default")
     assert (small.event_time.mode, small.time_column) == ("processing", None)
-    assert (small.skew.past, small.skew.future) == (None, DAY)
+    assert (small.skew.past, small.skew.future) == (36_525 * DAY, DAY)
     assert (small.retention.raw, small.retention.quarantine, small.retention.rollups) == (None, None, {})
     assert (small.metrics, small.event_type, small.keywords) == ({}, None, ())
 

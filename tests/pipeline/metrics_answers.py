@@ -62,9 +62,9 @@ class Asking:
                 ]
                 self._additive(values)
             case OracleGauge():
-                self._additive(["count", "sum", "min", "max", "first", "last"])
+                self._additive(["count", "count_all", "sum", "min", "max", "first", "last"])
             case OracleHistogram():
-                self._additive(["count", "sum", "min", "max"])
+                self._additive(["count", "count_all", "sum", "min", "max"])
                 self._percentiles()
             case OracleState():
                 self._states()
@@ -85,7 +85,7 @@ class Asking:
     def _additive(self, values: Sequence[str]) -> None:
         """What a row of the level says as it is."""
         found = self.ask(values, self.metric.dimensions)
-        columns = ["count" if value == "count" else self._column(value) for value in values]
+        columns = [self._column(value) for value in values]
         wanted = {}
         for row in self.oracle.rows(self.level.name):
             bucket = row["bucket"]
@@ -97,6 +97,8 @@ class Asking:
 
     def _column(self, value: str) -> str:
         function, _, measure = value.rstrip(")").partition("(")
+        if function == "count_all" or (function == "count" and isinstance(self.metric, OracleCounter)):
+            return "count"
         if not measure:
             assert isinstance(self.metric, OracleGauge | OracleHistogram)
             measure = self.metric.value

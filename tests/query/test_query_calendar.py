@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from tidemill.model.errors import InputError, QueryError
@@ -327,3 +329,106 @@ def test_the_first_instant_of_what_a_clock_shows():
     assert first_instant(paris, at("2024-03-31T02:30")) == at("2024-03-31T01:00Z")  # skipped
     assert first_instant(paris, at("2024-10-27T02:30")) == at("2024-10-27T00:30Z")  # twice
     assert first_instant(paris, at("2024-06-01T00:00")) == at("2024-05-31T22:00Z")
+
+
+class TestAnswers:
+    """Events at known instants, counted by the days, weeks and months of a clock."""
+
+    @pytest.fixture
+    def asked(self, desk, event):
+        return desk(
+            [
+                event("2024-03-30T22:59:59Z"),  # Saturday 23:59:59 in Paris
+                event("2024-03-30T23:00:00Z"),  # Sunday 00:00, a day of 23 hours
+                event("2024-03-31T21:59:59Z"),
+                event("2024-03-31T22:00:00Z"),  # Monday 00:00, the first of April
+                event("2024-10-26T22:00:00Z"),  # Sunday 00:00, a day of 25 hours
+                event("2024-10-27T22:59:59Z"),
+                event("2024-10-27T23:00:00Z"),
+            ]
+        )
+
+    def counted(self, desk, clauses: str) -> list[tuple[str, int]]:
+        table = desk.ask(f"SELECT count FROM requests {clauses}").table
+        return [(row["bucket"].isoformat(), row["count"]) for row in table.to_pylist()]
+
+    def test_days_of_23_and_25_hours(self, asked):
+        spring = "BETWEEN 2024-03-30 AND 2024-04-02 INTERVAL 1d TIMEZONE 'Europe/Paris'"
+        assert self.counted(asked, spring) == [
+            ("2024-03-30T00:00:00+01:00", 1),
+            ("2024-03-31T00:00:00+01:00", 2),
+            ("2024-04-01T00:00:00+02:00", 1),
+        ]
+        autumn = "BETWEEN 2024-10-27 AND 2024-10-29 INTERVAL 1d TIMEZONE 'Europe/Paris'"
+        assert self.counted(asked, autumn) == [
+            ("2024-10-27T00:00:00+02:00", 2),
+            ("2024-10-28T00:00:00+01:00", 1),
+        ]
+
+    def test_rates_are_by_the_hours_that_a_day_has(self, asked):
+        span = "BETWEEN 2024-03-31 AND 2024-04-01 INTERVAL 1d TIMEZONE 'Europe/Paris'"
+        (row,) = asked.ask(f"SELECT rate FROM requests {span}").table.to_pylist()
+        assert row["rate"] == Decimal("0.000024")  # 2 in 82800 seconds
+
+    def test_weeks_start_on_monday_unless_told(self, asked):
+        span = "BETWEEN 2024-03-24T00:00:00Z AND 2024-04-07T00:00:00Z"
+        assert self.counted(asked, f"{span} INTERVAL 1w") == [("2024-03-25T00:00:00+00:00", 4)]
+        assert self.counted(asked, f"{span} INTERVAL 1w TIMEZONE 'Europe/Paris'") == [
+            ("2024-03-25T00:00:00+01:00", 3),
+            ("2024-04-01T00:00:00+02:00", 1),
+        ]
+        assert self.counted(asked, f"{span} INTERVAL 1w WEEK START sunday") == [
+            ("2024-03-24T00:00:00+00:00", 2),
+            ("2024-03-31T00:00:00+00:00", 2),
+        ]
+        assert self.counted(asked, f"{span} INTERVAL 7d") == [("2024-03-28T00:00:00+00:00", 4)]
+
+    def test_months_quarters_and_years(self, asked):
+        assert self.counted(asked, "INTERVAL 1mo TIMEZONE 'Europe/Paris'") == [
+            ("2024-03-01T00:00:00+01:00", 3),
+            ("2024-04-01T00:00:00+02:00", 1),
+            ("2024-10-01T00:00:00+02:00", 3),
+        ]
+        assert self.counted(asked, "INTERVAL 1q") == [
+            ("2024-01-01T00:00:00+00:00", 4),
+            ("2024-10-01T00:00:00+00:00", 3),
+        ]
+        assert self.counted(asked, "INTERVAL 1y ORIGIN '2020-04-01'") == [
+            ("2023-04-01T00:00:00+00:00", 4),
+            ("2024-04-01T00:00:00+00:00", 3),
+        ]
+
+    def test_gaps_between_months_are_filled(self, asked):
+        found = self.counted(asked, "BETWEEN 2024-03-01 AND 2024-07-01 INTERVAL 1mo FILL zero")
+        assert [count for _, count in found] == [4, 0, 0, 0]
+
+    def test_an_origin_shifts_fixed_intervals(self, asked):
+        span = "BETWEEN 2024-03-30T20:00:00Z AND 2024-03-31T02:00:00Z"
+        assert self.counted(asked, f"{span} INTERVAL 2h ORIGIN 2024-01-01T01:00:00Z") == [
+            ("2024-03-30T21:00:00+00:00", 1),
+            ("2024-03-30T23:00:00+00:00", 1),
+        ]
+
+    def test_a_total_over_local_days(self, asked):
+        text = "SELECT count FROM requests BETWEEN 2024-03-31 AND 2024-04-01 TIMEZONE 'Europe/Paris'"
+        assert asked.rows(text) == [(2,)]
+
+    def test_edges_of_calendar_cells(self, asked):
+        span = "BETWEEN 2024-03-30T23:00:00Z AND 2024-04-15T00:00:00Z INTERVAL 1mo"
+        assert self.counted(asked, f"{span} EDGES exclude") == []
+        assert [count for _, count in self.counted(asked, f"{span} EDGES null")] == [None, None]
+        assert [count for _, count in self.counted(asked, f"{span} EDGES include")] == [3]
+
+    @pytest.mark.parametrize(
+        ("clauses", "position", "hint"),
+        [
+            ("SINCE 1d INTERVAL 1d TIMEZONE 'Europe/Pari'", 27 + 30, "did you mean Europe/Paris?"),
+            ("SINCE 1d USING ROLLUP 1d TIMEZONE 'Europe/Paris'", 27 + 34, "use INTERVAL"),
+            ("SINCE 1d INTERVAL 1d WEEK START sunday", 27 + 32, "use INTERVAL 1w"),
+        ],
+    )
+    def test_what_is_refused(self, asked, clauses, position, hint):
+        with pytest.raises(QueryError) as caught:
+            asked.ask(f"SELECT count FROM requests {clauses}")
+        assert hint in caught.value.hint
+        assert caught.value.position == position

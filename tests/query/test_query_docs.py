@@ -11,7 +11,7 @@ import pytest
 from tidemill import eventtime
 from tidemill.config import parse_project
 from tidemill.model.time import parse_instant
-from tidemill.query import Answer, NoRollups, Querier
+from tidemill.query import Answer, Explanation, NoRollups, Querier
 
 PAGE = (Path(__file__).parents[2] / "docs" / "query.md").read_text("utf-8")
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -29,9 +29,8 @@ def querier():
 @pytest.mark.parametrize("text", QUERIES)
 def test_documented_query_runs(querier, text):
     answer = querier.ask(text, tenant=None, now=NOW)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Answer | Explanation)
     assert answer.stream == "requests"
-    assert answer.table.column_names[0] == "bucket"
 
 
 def test_documented_document_runs(querier):
@@ -41,7 +40,7 @@ def test_documented_document_runs(querier):
 
 
 def test_there_are_documented_queries():
-    assert len(QUERIES) == 9
+    assert len(QUERIES) >= 20
 
 
 def test_7d_buckets_start_on_thursdays(desk, event):

@@ -29,7 +29,7 @@ def refused(desk, event):
         (
             "SELECT median FROM requests",
             7,
-            "values: count, count(*), count_all, rate, sum(measure), min(measure), max(measure), avg(measure)",
+            "values: count, count(*), count_all, rate, sum(measure), min(measure), max(measure)",
         ),
         ("SELECT sum FROM requests", 7, "write sum(m) with m one of: latency_ms, price"),
         ("SELECT sum(api) FROM requests", 11, "measures: latency_ms, price"),

@@ -88,7 +88,7 @@ def test_gauges_and_percentiles(tmp_path_factory, kit, events, interval, tenant)
         temps = [e.temp for e in ordered]
         mean = exact(Fraction(sum(temps)) / len(temps), 8) if temps else None
         ends = (temps[0], temps[-1]) if temps else (None, None)
-        wanted.append((*key, *ends, min(temps, default=None), max(temps, default=None), mean, len(members)))
+        wanted.append((*key, *ends, min(temps, default=None), max(temps, default=None), mean, len(temps)))
     text = f"SELECT first, value, min, max, avg, count FROM plant.heat INTERVAL {every} GROUP BY region"
     assert rows_of(desk, text, tenant) == in_order(wanted, 2)
 

@@ -139,8 +139,8 @@ streams:
     # Whose event it is: a column, or {value: acme} for all of them.
     tenant: {column: tenant}
 
-    # How far event time may lie from the arrival. By default the past has no limit and the future
-    # has 1d, since a time far ahead would make all that follows late.
+    # How far event time may lie from the arrival. By default a hundred years back, so that the zero time
+    # of a program is no event, and 1d ahead, since a time far ahead would make all that follows late.
     skew: {past: 400d, future: 5m}
 
     # Kept at 5s, 1m, 1h, 1d and 7d. Dimensions are strings, integers or booleans; measures and values
@@ -207,6 +207,12 @@ streams:
     #   datasets: 400d
     #   rollups: {5s: 7d, 1m: 90d}
     #   sealed: merge        # events of a time that raw is gone for; or refuse
+
+    # What queries do unless they say otherwise: whose days, weeks and months intervals are.
+    # query:
+    #   timezone: Europe/Paris
+    #   week_start: monday
+    #   edges: include
 
     # The rows of many small slices become one large part, the oldest slices first; no row is changed.
     # pack:

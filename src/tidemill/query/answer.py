@@ -25,13 +25,14 @@ class Answer:
     stream: str
     metric: str
     level: str
-    interval: int | None  # None: totals, no buckets
+    interval: int | None  # None: totals, no buckets, or buckets that are not all of one length
     span: Interval | None  # as asked; None: all data
     rows_read: int  # rows in the files that were read
     files_read: int
     completeness: Completeness
     version: int  # of the rollups table
     engine: Engine = "duckdb"
+    step: str | None = None  # INTERVAL as it was asked, with its time zone
     pieces: tuple[Piece, ...] = ()  # what it is made of, by time
 
 
@@ -58,9 +59,10 @@ class Explanation:
     completeness: Completeness
     opening: tuple[Piece, ...] = ()  # that tell the states at the start
     engine: Engine = "duckdb"
+    step: str | None = None
 
     def __str__(self) -> str:
-        every = format_duration(self.interval) if self.interval else "none: one total"
+        every = self.step or (format_duration(self.interval) if self.interval else "none: one total")
         cells = "by the data" if self.cells is None else str(self.cells)
         lines = {
             "metric": f"{self.stream}.{self.metric}",

@@ -5,10 +5,11 @@ Every name that does not exist is refused with those that do. Never touches a fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tidemill.language.ast import (
+    WEEKDAYS,
     All,
     Among,
     AnyOf,
@@ -34,12 +35,15 @@ from tidemill.language.ast import (
     Within,
     values_in,
 )
-from tidemill.language.moments import span_of
-from tidemill.model.errors import QueryError
+from tidemill.language.moments import instant_of, span_of
+from tidemill.model.errors import InputError, QueryError
 from tidemill.model.levels import LEVELS, Level, level_for, level_named
 from tidemill.model.metrics import dimension_id, measure_id
 from tidemill.model.names import PSEUDO_DIMENSIONS
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
+from tidemill.model.zones import zone_named
+from tidemill.query.calendar import Step
+from tidemill.query.calendar import edges as edges_of
 from tidemill.query.declared import (
     FROM_STATE,
     IN_STATE,
@@ -50,7 +54,7 @@ from tidemill.query.declared import (
     dimensions_of,
     state_dimensions,
 )
-from tidemill.query.grid import Grid, lay
+from tidemill.query.grid import Grid, lay, lay_cells
 from tidemill.query.values import Column, Part, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -85,6 +89,7 @@ class Plan:
     level: Level | None  # the largest that divides the interval; None: no interval of one width
     interval: int | None  # None: one total for each group, no buckets
     span: Interval | None  # as asked; None: all data
+    step: Step | None  # of INTERVAL
     grid: Grid | None  # None: no buckets, or cells that only the data can tell
     columns: tuple[Column, ...]  # one for each value that is named anywhere
     leaves: Mapping[Value, str]  # the column of each of these values
@@ -156,7 +161,6 @@ class Plan:
 
 
 def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None, now: int) -> Plan:
-    _refuse_unplanned(query)
     stream, metric = _source(query, streams)
     outputs = tuple(_output(item) for item in query.items)
     having = None if query.having is None else _with_aliases(query.having, outputs, query.groups)
@@ -174,7 +178,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     if query.where is not None:
         _check_condition(query.where, dimensions, metric)
     layout = cast(Format, query.format.word if query.format else "rows")
-    edges = cast(Edges, query.edges.word if query.edges else "include")
+    edges = cast(Edges, query.edges.word if query.edges else stream.query.edges)
     # What stood goes on standing: without changes there is still a number of objects in a state.
     standing = any(column.function == "states" for column in columns)
     gapless = layout == "series" or standing
@@ -182,21 +186,27 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     fill = cast(
         Fill, query.fill.word if query.fill else ("zero" if heatmap else "null") if gapless else "drop"
     )
-    span = _span(query, now)
+    zone = _zone(query, stream)
+    span = _span(query, now, zone)
     level: Level | None = None
     interval: int | None = None
+    step: Step | None = None
     if query.bucket is None:
         _refuse_bucket_words(query)
         _check_rate(query, span)
     else:
-        level, interval = _level(query)
+        step = _step(query, stream, zone)
+        level, interval = _level(query, step)
     grid = lay(span, interval, edges) if span and interval else None
+    if step is not None and interval is None and span is not None:
+        grid = _calendar_grid(query, step, span, edges)
     return Plan(
         stream=stream.name,
         metric=metric,
         level=level,
         interval=interval,
         span=span,
+        step=step,
         grid=grid,
         columns=columns,
         leaves=leaves,
@@ -223,20 +233,6 @@ def declared_stream(query: Query, streams: Mapping[str, Stream]) -> Stream:
     if name not in streams:
         raise unknown("stream", Path(name, query.source.position), streams, "streams")
     return streams[name]
-
-
-def _refuse_unplanned(query: Query) -> None:
-    """What can be written and not yet be answered."""
-    every = query.bucket if isinstance(query.bucket, Every) else None
-    clauses: dict[str, int | None] = {
-        "TIMEZONE": query.timezone.position if query.timezone else None,
-        "WEEK START": query.week_start.position if query.week_start else None,
-        "ORIGIN": query.origin.position if query.origin else None,
-        "a calendar unit": every.position if every and every.unit != "us" else None,
-    }
-    for word, position in clauses.items():
-        if position is not None:
-            raise QueryError(f"{word} can not be answered", hint="leave it out", position=position)
 
 
 def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | None]:
@@ -457,7 +453,60 @@ def _refuse_bucket_words(query: Query) -> None:
             )
 
 
-def _level(query: Query) -> tuple[Level, int]:
+def _zone(query: Query, stream: Stream) -> str | None:
+    """The time zone that a query means; None: UTC, and intervals aligned to the epoch."""
+    if query.timezone is None:
+        return stream.query.timezone
+    _at(query, lambda: zone_named(query.timezone.word if query.timezone else ""), query.timezone.position)
+    return query.timezone.word
+
+
+def _step(query: Query, stream: Stream, zone: str | None) -> Step | None:
+    """How long the cells are and where they start; None: those of a level."""
+    clauses = (("TIMEZONE", query.timezone), ("WEEK START", query.week_start), ("ORIGIN", query.origin))
+    if not isinstance(query.bucket, Every):
+        for word, clause in clauses:
+            if clause is not None:
+                raise QueryError(
+                    f"{word} goes with INTERVAL: the buckets of a level are aligned to 1970 in UTC",
+                    hint="use INTERVAL 1h, 1d, 1w, 1mo, 1q, 1y …",
+                    position=clause.position,
+                )
+        return None
+    if query.week_start is not None and (query.bucket.unit != "week" or query.origin is not None):
+        raise QueryError(
+            "WEEK START goes with intervals of weeks without an ORIGIN",
+            hint="use INTERVAL 1w, or leave it out",
+            position=query.week_start.position,
+        )
+    day = query.week_start.word if query.week_start else stream.query.week_start
+    origin = query.origin.moment if query.origin else None
+    return Step(
+        query.bucket.count,
+        query.bucket.unit,
+        zone,
+        None if origin is None else instant_of(origin, 0, zone),
+        WEEKDAYS.index(day),
+    )
+
+
+def laid_over(plan: Plan, data: Interval | None) -> Plan:
+    """The plan of a calendar step without a span, once it is known from when to when there are data."""
+    assert plan.step is not None
+    found = edges_of(plan.step, data) if data is not None else ()
+    if not found:
+        return replace(plan, grid=Grid((), MIN_INSTANT, Interval(MIN_INSTANT, MIN_INSTANT)))
+    whole = Interval(found[0], found[-1])
+    return replace(plan, grid=lay_cells(whole, found[:-1], found[-1], plan.edges))
+
+
+def _calendar_grid(query: Query, step: Step, span: Interval, edges: Edges) -> Grid:
+    """The cells of a step that has no width, or does not start at the epoch."""
+    found = _at(query, lambda: edges_of(step, span))
+    return lay_cells(span, found[:-1], found[-1] if found else span.end, edges)
+
+
+def _level(query: Query, step: Step | None) -> tuple[Level | None, int | None]:
     bucket = query.bucket
     assert bucket is not None
     if not isinstance(bucket, Every):
@@ -469,7 +518,11 @@ def _level(query: Query) -> tuple[Level, int]:
             hint=f"{format_duration(MAX_INTERVAL)} at most",
             position=bucket.position,
         )
-    return _at(query, lambda: level_for(bucket.count), bucket.position), bucket.count
+    assert step is not None
+    if bucket.count > 0 and (step.width is None or step.phase != 0):
+        return None, None
+    width = step.width or 0
+    return _at(query, lambda: level_for(width), bucket.position), width
 
 
 def _check_rate(query: Query, span: Interval | None) -> None:
@@ -489,7 +542,7 @@ def _check_rate(query: Query, span: Interval | None) -> None:
         )
 
 
-def _span(query: Query, now: int) -> Interval | None:
+def _span(query: Query, now: int, zone: str | None) -> Interval | None:
     match query.time:
         case Since(duration, position):
             if now - duration < MIN_INSTANT or now > MAX_INSTANT:
@@ -500,7 +553,7 @@ def _span(query: Query, now: int) -> Interval | None:
                 )
             return Interval(now - duration, now)
         case time:
-            return span_of(time, now)
+            return span_of(time, now, zone)
 
 
 def _sort(key: OrderKey, query: Query, outputs: tuple[Output, ...], groups: tuple[Dimension, ...]) -> Sort:
@@ -524,6 +577,6 @@ def _at(query: Query, call: Callable[[], T], position: int | None = None) -> T:
     """`call()`, its QueryError placed where the text caused it."""
     try:
         return call()
-    except QueryError as error:
+    except (QueryError, InputError) as error:
         place = position if position is not None else query.time.position if query.time else None
         raise QueryError(error.message, hint=error.hint, position=place) from None

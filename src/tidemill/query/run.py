@@ -16,7 +16,7 @@ from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.cover import RAW, outward
 from tidemill.query.coverage import Arrivals, completeness
-from tidemill.query.plan import Plan
+from tidemill.query.plan import Plan, laid_over
 from tidemill.query.reading import Reading, reading_of, without_raw
 from tidemill.query.shape import Found, shaped
 from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
@@ -73,13 +73,14 @@ class Runner:
         reader: Reader | None = None,
     ) -> Answer:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
-        reading = reading_of(plan, source.available)
         with self._cursor() as cursor:
+            reads = reader or DuckReader(cursor)
+            plan = _laid(plan, source, reads)
+            reading = reading_of(plan, source.available)
             raw = _made_of_raw(plan, reading, source, cursor)
             if not raw.told:
                 reading = without_raw(reading)
             body, earlier = _scanned(reading, source, raw)
-            reads = reader or DuckReader(cursor)
             hits = reads.hits(plan, body)
             opening = reads.opening(plan, earlier) if reading.opening.pieces else None
             data = _data(reads, plan, hits, body)
@@ -92,6 +93,7 @@ class Runner:
             metric=plan.metric,
             level=_level(plan, reading),
             interval=plan.interval,
+            step=str(plan.step) if plan.step is not None else None,
             span=plan.span,
             rows_read=body.rows + earlier.rows + raw.events,
             files_read=body.files + earlier.files + raw.files,
@@ -121,6 +123,7 @@ class Runner:
             tenant=plan.tenant,
             level=_level(plan, reading),
             interval=plan.interval,
+            step=str(plan.step) if plan.step is not None else None,
             span=plan.span,
             pieces=reading.cover.pieces,
             cells=len(plan.grid.cells) if plan.grid else None,
@@ -230,6 +233,15 @@ def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Sca
 
     opens = pc.less(raw.rows.column("bucket").cast(pa.int64()), reading.opening.raw[-1].end)
     return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
+
+
+def _laid(plan: Plan, source: Source, reads: Reader) -> Plan:
+    """With the cells of a calendar step that has no span: they are those that the data lie in."""
+    if plan.step is None or plan.is_bucketed:
+        return plan
+    whole = Scans(scans_of(reading_of(plan, source.available).cover, source))
+    first, last = reads.extent(plan, whole)
+    return laid_over(plan, Interval(first, last) if first is not None and last is not None else None)
 
 
 def _level(plan: Plan, reading: Reading) -> str:

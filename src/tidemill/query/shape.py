@@ -151,7 +151,8 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
     if plan.is_bucketed:
         # A bucket of the first days that there are may start before them.
         starts = pc.max_element_wise(table.column("cell"), MIN_INSTANT)
-        columns.append(starts.cast(pa.timestamp("us", tz="UTC")))
+        zone = plan.step.zone if plan.step is not None else None
+        columns.append(starts.cast(pa.timestamp("us", tz=zone or "UTC")))
         names.append(BUCKET)
     for key, group in zip(group_columns(plan), plan.groups, strict=True):
         columns.append(table.column(key))
