@@ -46,7 +46,7 @@ _MANIFEST: Final = {
     "dataset": {"name": "requests"},
     "parts": [
         {
-            "part": "day=2024-01-15/packed-3f9c0d2b7a11.parquet",
+            "part": "packed-3f9c0d2b7a11-0000-000.parquet",
             "slice_hashes": [SLICE],
             "row_count": 1,
             "min_time": 1_705_312_800_000,
