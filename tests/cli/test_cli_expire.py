@@ -55,7 +55,7 @@ def test_the_plan_says_what_goes_and_changes_nothing(cli, shop, monkeypatch):
             next(
                 line
                 for line in said.out.splitlines()
-                if line.startswith("visits raw, kept 2d: 3 rows in 3 files")
+                if line.startswith("visits raw, kept 2d: 3 rows in 1 file")
             ),
         ]
     plan = cli("expire", "visits", "--explain", "--output", "json").json
@@ -64,14 +64,14 @@ def test_the_plan_says_what_goes_and_changes_nothing(cli, shop, monkeypatch):
     assert raw.pop("bytes") > 0
     assert raw == {
         "stream": "visits", "what": "raw", "keep": "2d", "before": "2024-01-13T00:00:00Z",
-        "files": 3, "rows": 3, "windows": 0, "held_by": None,
+        "files": 1, "rows": 3, "windows": 0, "held_by": None,
     }  # fmt: skip
     assert (quarantine["files"], quarantine["held_by"]) == (0, None)
 
 
 def test_what_went_is_told_once_and_the_seal_is_shown(cli, shop, monkeypatch):
     accept(cli, monkeypatch)
-    assert cli("expire").out.startswith("expired visits raw: 3 rows in 3 files, ")
+    assert cli("expire").out.startswith("expired visits raw: 3 rows in 1 file, ")
     assert cli("expire").out == "nothing is old enough to go, or all of it is still needed\n"
     assert cli("expire", "kept").out == "no retention is declared: everything is kept\n"
     (status, _) = cli("status", "--output", "json").json["streams"]
@@ -90,7 +90,7 @@ def test_what_went_is_told_once_and_the_seal_is_shown(cli, shop, monkeypatch):
 
 def test_a_round_tells_what_expired(cli, shop):
     said = cli("run", "--once")
-    assert "2024-01-15T12:00:00Z expired visits raw: 3 rows in 3 files" in said.out
+    assert "2024-01-15T12:00:00Z expired visits raw: 3 rows in 1 file" in said.out
     shop.advance("1d")
     rounds = [json.loads(line) for line in cli("run", "--once", "--output", "json").out.splitlines()]
     assert [(step["what"], step["rows"]) for one in rounds for step in one["expired"]] == [("raw", 1)]

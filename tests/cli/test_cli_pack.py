@@ -100,7 +100,8 @@ def test_a_round_says_what_it_packed(cli, shop):
 def test_a_round_tells_it_as_json(cli, shop):
     rounds = [json.loads(line) for line in cli("run", "--once", "--output", "json").out.splitlines()]
     told = [one["streams"][0]["packed"] for one in rounds if one["streams"]]
-    assert told[0] == {"groups": 2, "slices": 6, "rows": 30, "parts": 2, "waiting": 1}
+    packed = [one for one in told if one is not None and one["groups"]]
+    assert packed[0] == {"groups": 2, "slices": 6, "rows": 30, "parts": 2, "waiting": 1}
 
 
 def test_status_says_what_is_packed_and_what_waits(cli, shop):

@@ -215,7 +215,7 @@ def _until_idle(
     while not stop.is_set():
         report = mill.tick()
         told(report)
-        if report.idle:
+        if report.idle and not mill.packer.wait():
             return report.errors
     return ()
 
