@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from tidemill.config import Stream
 from tidemill.faults import fault_of
+from tidemill.following.late import LateTotals, dropped_rows
 from tidemill.model.errors import MachineError
 from tidemill.model.gateway import GatewayStatus, Pressure
 from tidemill.model.time import SECOND
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tidemill.reports import TickReport
     from tidemill.windows.builder import Outcome
 
+LateOf = Callable[[str, int], LateTotals]  # of a stream with so many late rows
+
 LOOPBACK: Final = "127.0.0.1"
 _SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -35,7 +38,12 @@ class Meter:
     """Everything that is measured, in a registry of its own."""
 
     def __init__(
-        self, streams: Mapping[str, Stream], state: State, clock: Callable[[], int], tries: int
+        self,
+        streams: Mapping[str, Stream],
+        state: State,
+        clock: Callable[[], int],
+        tries: int,
+        late: LateOf,
     ) -> None:
         self.registry = CollectorRegistry()
         self._tries = tries
@@ -63,6 +71,9 @@ class Meter:
         self._taken_back = counter(
             "window_results_withdrawn", "Results of streaming windows taken back", "window"
         )
+        self._chained = counter("chain_deltas", "Deltas put into chains")
+        self._compacted = counter("chains_compacted", "Chains compacted, by reason", "reason")
+        self._merged = counter("chain_deltas_merged", "Deltas merged into checkpoints")
         self._seconds = Histogram(
             "tidemill_build_seconds",
             "Time to build a window",
@@ -82,7 +93,7 @@ class Meter:
             ("stream",),
             registry=self.registry,
         )
-        self.registry.register(_Standing(streams, state, clock))
+        self.registry.register(_Standing(streams, state, clock, late))
         self._gateway = _Gateway()
         self.registry.register(self._gateway)
 
@@ -103,6 +114,12 @@ class Meter:
                 self._packs.labels(done.stream).inc(len(done.packed.packed))
                 self._packed.labels(done.stream).inc(sum(len(one.slices) for one in done.packed.packed))
                 self._unpacked.labels(done.stream).set(done.packed.waiting)
+            if done.chains is not None:
+                self._chained.labels(done.stream).inc(done.chains.folded.deltas)
+                if done.chains.compacted is not None:
+                    self._merged.labels(done.stream).inc(done.chains.compacted.deltas)
+                    for reason, count in done.chains.compacted.reasons.items():
+                        self._compacted.labels(done.stream, reason).inc(count)
             if done.windows is not None:
                 self._damaged.labels(done.stream).set(done.damaged)
                 for reason, count in done.windows.waiting.items():
@@ -164,12 +181,15 @@ class Meter:
 class _Standing(Collector):
     """Where streams stand, read from the state when asked."""
 
-    def __init__(self, streams: Mapping[str, Stream], state: State, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, streams: Mapping[str, Stream], state: State, clock: Callable[[], int], late: LateOf
+    ) -> None:
         self._streams = streams
         self._state = state
         self._clock = clock
+        self._late = late
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         windows = GaugeMetricFamily("tidemill_windows", "Windows by phase", labels=["stream", "phase"])
         queue = GaugeMetricFamily(
             "tidemill_queue_length", "Windows that wait for a builder", labels=["stream"]
@@ -201,18 +221,22 @@ class _Standing(Collector):
             newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
             if newest:
                 fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
-        return [faults, pending, failed, windows, queue, fresh, *_event_time(self._streams, self._state, now)]
+        standing = [faults, pending, failed, windows, queue, fresh]
+        in_time = _event_time(self._streams, self._state, now)
+        return [*standing, *in_time, *_totals(self._streams, self._state, self._late)]
 
 
 _OF_STREAMS: Final = {
     "watermark": "Event time up to which the stream is believed complete, in seconds since 1970",
     "watermark_lag_seconds": "How far the watermark is behind now",
-    "watermark_emitted_count": "How often the watermark moved",
     "buffer_size": "Accepted rows after the watermark, not released yet",
     "buffer_bytes": "Bytes of their payloads",
-    "released_early_count": "Rows that the bound of the buffer let go before their time",
-    "late_dropped_count": "Rows at or before the watermark they met, left out of ordered output",
-    "skew_rejected_count": "Records rejected since their time is too far from their arrival",
+}
+_TOTALS: Final = {
+    "watermarks_emitted": "How often the watermark moved",
+    "released_early": "Rows that the bound of the buffer let go before their time",
+    "late_dropped": "Late rows that a window left out, or of a stream without windows ordered output",
+    "skew_rejected": "Records rejected since their time is too far from their arrival",
 }
 _OF_SOURCES: Final = {
     "source_watermark": "The same of one source",
@@ -221,7 +245,37 @@ _OF_SOURCES: Final = {
 }
 
 
-def _event_time(streams: Mapping[str, Stream], state: State, now: int) -> list[GaugeMetricFamily]:
+def _totals(
+    streams: Mapping[str, Stream], state: State, late: LateOf
+) -> list[GaugeMetricFamily | CounterMetricFamily]:
+    """What was counted since a stream began; of late rows also what each window did with them."""
+    families = {
+        name: CounterMetricFamily(f"tidemill_{name}", text, labels=["stream"])
+        for name, text in _TOTALS.items()
+    }
+    rows = CounterMetricFamily(
+        "tidemill_late_rows", "Late rows, by what a window did with them", labels=["stream", "window", "fate"]
+    )
+    for name in streams:
+        totals, progress = state.totals(name), state.progress(name)
+        found = late(name, totals["late"])
+        families["watermarks_emitted"].add_metric([name], progress.emitted)
+        families["released_early"].add_metric([name], progress.released_early)
+        families["late_dropped"].add_metric([name], dropped_rows(found))
+        skewed = totals.get("reject_skew", 0) + totals.get("reject_too_old", 0)
+        families["skew_rejected"].add_metric([name], skewed)
+        for window, fates in found.windows.items():
+            told = dict.fromkeys(("dropped", "next_window", "reemitted"), 0)
+            for fate, count in fates.items():
+                told[fate.value if fate.used else "dropped"] += count
+            for word, count in told.items():
+                rows.add_metric([name, window, word], count)
+    return [*families.values(), rows]
+
+
+def _event_time(
+    streams: Mapping[str, Stream], state: State, now: int
+) -> list[GaugeMetricFamily | CounterMetricFamily]:
     """How far streams and their sources have come in event time."""
     families = {
         name: GaugeMetricFamily(f"tidemill_{name}", text, labels=labels)
@@ -229,14 +283,10 @@ def _event_time(streams: Mapping[str, Stream], state: State, now: int) -> list[G
         for name, text in told.items()
     }
     for name, stream in streams.items():
-        totals, progress, clocks = state.totals(name), state.progress(name), state.clocks(name)
+        progress, clocks = state.progress(name), state.clocks(name)
         found: dict[str, float] = {
-            "watermark_emitted_count": progress.emitted,
             "buffer_size": progress.buffered_rows,
             "buffer_bytes": progress.buffered_bytes,
-            "released_early_count": progress.released_early,
-            "late_dropped_count": totals["late"],
-            "skew_rejected_count": totals.get("reject_skew", 0) + totals.get("reject_too_old", 0),
         }
         watermark = watermark_of(stream, state, now)
         if watermark is not None:

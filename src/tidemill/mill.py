@@ -368,9 +368,11 @@ class Mill:
     @cached_property
     def meter(self) -> Meter:
         """Prometheus metrics; who runs the mill tells it of each round."""
+        from tidemill.following.late import LateCounts
         from tidemill.metrics import Meter
 
-        return Meter(self.project.streams, self.state, self.clock, self.project.builder.attempts)
+        tries, late = self.project.builder.attempts, LateCounts(self.feed)
+        return Meter(self.project.streams, self.state, self.clock, tries, late.of)
 
     def plan_retraction(self, slice_id: str, reason: str) -> RetractionPlan:
         """What taking a slice back does: the steps, and which slices are judged again."""

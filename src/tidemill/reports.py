@@ -139,6 +139,7 @@ class StreamStatus:
     fresh_parts: int = 0  # of raw, with rows that are not packed
     unpacked_slices: int = 0  # that wait for a full group
     chains: ChainStanding | None = None  # None: it has no vectors
+    late_dropped: int = 0  # late rows that a window left out, or ordered output where there is none
     fault: StreamFault | None = None  # why it cannot be worked on
     pending: tuple[Pending, ...] = ()  # what its answers do not include yet
 

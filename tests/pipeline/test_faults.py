@@ -12,7 +12,6 @@ import pytest
 from tests.pipeline.conftest import CONFIG, NOON, NewPlant, Plant, ndjson, request
 
 from tidemill import eventtime
-from tidemill.metrics import Meter
 from tidemill.mill import Mill
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import MINUTE, SECOND
@@ -118,7 +117,7 @@ def test_a_broken_stream_does_not_hide_the_work_of_the_others(broken: Plant) -> 
         assert "raw" in fault.message
         assert fault.hint
         assert report.errors[0].message in fault.message
-        meter = Meter(mill.project.streams, mill.state, mill.clock, 5)
+        meter = mill.meter
         meter.tick(report)
         assert 'tidemill_stream_fault{code="storage",stream="requests"} 1.0' in meter.text()
         assert 'tidemill_stream_faults_total{code="storage",stream="requests"} 1.0' in meter.text()

@@ -517,3 +517,23 @@ def test_the_mill_itself_can_be_followed(tmp_path: Path) -> None:
         for item in found
     ]
     assert told == [[1, 2], 2, [3], 3, [4]]
+
+
+def test_metrics_count_late_rows_by_what_each_window_did_with_them(play) -> None:
+    player = play("late_tolerance: 0s", windows=WINDOWS)
+    player.land(100)
+    player.land(99, 95, 40, 2)
+    player.tick()
+    told = player.mill.meter.text()
+    totals = late_totals(player.feed)
+    assert totals.rows == 4
+    for window, fates in totals.windows.items():
+        dropped = sum(count for fate, count in fates.items() if not fate.used)
+        found = {"dropped": dropped, "next_window": fates.get(Fate.NEXT_WINDOW, 0)}
+        found["reemitted"] = fates.get(Fate.REEMITTED, 0)
+        assert sum(found.values()) == 4
+        for fate, count in found.items():
+            labels = f'fate="{fate}",stream="s",window="{window}"'
+            assert f"tidemill_late_rows_total{{{labels}}} {count}.0" in told
+    assert 'tidemill_late_dropped_total{stream="s"} 4.0' in told
+    assert player.mill.status()[0].late_dropped == 4

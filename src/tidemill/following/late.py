@@ -6,7 +6,7 @@ nothing here is decided, it is only told. Raw and rollups hold late rows like al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemill.following.places import Feed
 from tidemill.following.raw import INSTANT, LATE, Raw, Wanted
+from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.streaming import Close, Fate, LatePolicy, WindowSpec
 
@@ -100,6 +101,39 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
             rows, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
         in_time = {spec.name: count for spec, count in zip(specs, counted, strict=True)}
     return LateTotals(rows, {spec.name: _fates(spec, rows, in_time[spec.name]) for spec in specs})
+
+
+def dropped_rows(totals: LateTotals) -> int:
+    """Late rows that a window left out; of a stream without any, all: ordered output has none of them.
+
+    What one window drops, one that waits less drops, too, so that the most of any is all that were."""
+    if not totals.windows:
+        return totals.rows
+    return max(sum(n for fate, n in of.items() if not fate.used) for of in totals.windows.values())
+
+
+class LateCounts:
+    """`late_totals` of streams, looked up again only when there are more late rows, or fewer."""
+
+    def __init__(self, feed: Callable[[str], Feed]) -> None:
+        self._feed = feed
+        self._known: dict[str, tuple[int, LateTotals]] = {}
+
+    def of(self, stream: str, rows: int) -> LateTotals:
+        """Of a stream with so many late rows."""
+        known = self._known.get(stream)
+        if known is None or known[0] != rows:
+            known = self._known[stream] = rows, self._look(stream, rows)
+        return known[1]
+
+    def _look(self, stream: str, rows: int) -> LateTotals:
+        feed = self._feed(stream)
+        if rows:
+            try:
+                return late_totals(feed)
+            except StorageError:  # raw is damaged: whoever looks at the stream is told so elsewhere
+                return LateTotals(rows)
+        return LateTotals(0, {spec.name: {} for spec in feed.stream.window_specs})
 
 
 def _is_bounded(spec: WindowSpec) -> bool:

@@ -198,7 +198,7 @@ def _status(now: int, of: StreamStatus) -> Plain:
         "time": "event" if of.event_time else "processing",
         "max_seen": instant(of.max_seen),
         "buffer": {"rows": of.progress.buffered_rows, "bytes": of.progress.buffered_bytes},
-        "late_dropped": of.totals["late"],
+        "late_dropped": of.late_dropped,
         "watermarks_emitted": of.progress.emitted,
         "skew_rejected": of.totals.get("reject_skew", 0) + of.totals.get("reject_too_old", 0),
         "released_early": of.progress.released_early,
