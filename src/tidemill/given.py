@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.config import Stream
-from tidemill.ingest.bounds import check_bounds
+from tidemill.ingest.bounds import check_bounds, parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Format
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
@@ -28,7 +28,7 @@ def bounds(stream: Stream, start: Instant | None, end: Instant | None) -> Interv
         return None
     if start is None or end is None:
         raise InputError("declared bounds need both ends", hint="give --start and --end, half-open")
-    declared = Interval(instant(start), instant(end))
+    declared = Interval(*(parse_bound(one) if isinstance(one, str) else one for one in (start, end)))
     check_bounds(stream, declared)
     return declared
 

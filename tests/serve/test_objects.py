@@ -62,6 +62,14 @@ def test_the_same_object_again_is_the_same_slice(registering):
     assert again.json()["slice"] == first.json()["slice"]
 
 
+def test_without_a_location_nothing_happened_in_the_bounds(registering):
+    answer = registering.register()
+    assert (answer.status_code, answer.json()["bytes"]) == (201, 0)
+    entry = registering.mill.slice(answer.json()["slice"])
+    assert (entry.slice.name, entry.slice.size) == ("nothing", 0)
+    assert entry.slice.declared is not None
+
+
 def test_a_location_may_be_a_file_url(registering, store):
     answer = registering.register(location=f"file://{store}/hour-10.ndjson", source="nightly")
     assert (answer.status_code, answer.json()["source"]) == (201, "nightly")
@@ -112,7 +120,7 @@ def test_it_is_for_operators(registering):
 @pytest.mark.parametrize(
     ("fields", "where"),
     [
-        ({}, "location"),
+        ({"start": "2026-01-05T10:00:00"}, "start"),
         ({"location": 7}, "location"),
         ({"location": "http://example.com/x"}, "location"),
         ({"location": "file://elsewhere/x"}, "location"),

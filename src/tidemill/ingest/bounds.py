@@ -6,13 +6,30 @@ from typing import Final
 
 from tidemill.config import Stream
 from tidemill.model.errors import InputError
-from tidemill.model.time import Interval, format_duration
+from tidemill.model.time import Interval, format_duration, has_offset, parse_instant
 
 MAX_WINDOWS: Final = 100_000  # that one slice may touch: at 1h, more than 11 years
 
 
+def parse_bound(text: str) -> int:
+    """An instant that says its offset from UTC: a bound that is an hour off covers what nobody fetched."""
+    found = parse_instant(text)
+    if not has_offset(text):
+        raise InputError(
+            f"{text!r} does not say which time zone it is in",
+            hint="end it with Z for UTC, or with an offset such as +02:00",
+        )
+    return found
+
+
 def check_bounds(stream: Stream, declared: Interval) -> None:
-    """InputError when a slice with these bounds would touch more windows than anybody means."""
+    """InputError when bounds cover no time, or touch more windows than anybody means."""
+    if declared.end <= declared.start:
+        raise InputError(
+            f"declared bounds {declared} cover no time",
+            where=stream.name,
+            hint="bounds are half-open [start, end): the end is after the start",
+        )
     span = stream.aggregation_span
     if span is None:
         return

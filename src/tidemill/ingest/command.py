@@ -14,8 +14,9 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tidemill.config import Stream
+from tidemill.ingest.bounds import parse_bound
 from tidemill.model.errors import InputError
-from tidemill.model.time import Interval, iso_duration, parse_duration, parse_instant
+from tidemill.model.time import Interval, iso_duration, parse_duration
 
 MAX_BYTES: Final = 1 << 20  # of a command: what it names may be large, it is not
 _COMMAND: Final = ("id", "metadata", "payload_location", "start_time", "end_time")
@@ -137,7 +138,7 @@ class _Fields:
                 key, "is missing", "a command says which time its data covers: start_time, end_time"
             )
         try:
-            return parse_instant(text)
+            return parse_bound(text)
         except InputError as error:
             raise self.wrong(key, f"is wrong: {error.message}", error.hint) from None
 

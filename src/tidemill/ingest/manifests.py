@@ -15,8 +15,9 @@ from enum import StrEnum
 from pathlib import PurePath, PurePosixPath
 from typing import Final
 
+from tidemill.ingest.bounds import parse_bound
 from tidemill.model.errors import InputError
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 
 FILE_NAME: Final = "manifest.json"
 MAX_BYTES: Final = 64 << 20
@@ -247,7 +248,7 @@ def _instant(entry: Mapping[str, object], key: str, where: str) -> int | None:
         if not isinstance(text, str):
             raise _wrong(f"{where}.{key}", "is not an instant such as 2024-01-15T12:00:00Z", _BOUNDS)
         try:
-            found.append(parse_instant(text))
+            found.append(parse_bound(text))
         except InputError as error:
             raise _wrong(f"{where}.{key}", f"is wrong: {error.message}", error.hint) from None
     if len(set(found)) > 1:

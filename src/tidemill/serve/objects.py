@@ -19,11 +19,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemill.access.grants import Principal, Scope
-from tidemill.ingest.bounds import check_bounds
+from tidemill.ingest.bounds import check_bounds, parse_bound
 from tidemill.ingest.landing import Landed
 from tidemill.model.errors import ForbiddenError, InputError, MediaTypeError, NotFoundError
 from tidemill.model.slices import Format
-from tidemill.model.time import Interval, format_instant, parse_instant
+from tidemill.model.time import Interval, format_instant
 from tidemill.serve import shapes
 from tidemill.serve.asked import source_name
 from tidemill.serve.callers import admitted, service_of
@@ -116,8 +116,17 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
     source = source_name(_text(fields, "source"), SOURCE)
     metadata = _metadata(fields)
     location = _text(fields, "location")
-    if location is None:
-        raise InputError("location is missing", where="location", hint=_HINT)
+    if location is None:  # nothing happened in the bounds
+        return service.mill.landing.land_bytes(
+            stream.name,
+            b"",
+            arrival=service.clock(),
+            format=format_ or Format.NDJSON,
+            declared=declared,
+            source=source,
+            name="nothing",
+            metadata=metadata,
+        )
     path = _located(service, location)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -161,7 +170,7 @@ def _instant(fields: Mapping[str, object], name: str) -> int:
         what = "is missing" if found is None else "is not a text"
         raise InputError(f"{name} {what}", where=name, hint="an instant: 2026-01-05T10:00:00Z")
     try:
-        return parse_instant(found)
+        return parse_bound(found)
     except InputError as error:
         raise InputError(f"{name} is wrong: {error.message}", where=name, hint=error.hint) from None
 

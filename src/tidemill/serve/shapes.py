@@ -99,10 +99,10 @@ SCHEMAS: Final[Mapping[str, Mapping[str, object]]] = {
         ),
     },
     "Object": {
-        "description": "An object that is in storage already, and the time that its events cover.",
+        "description": "An object that is in storage already, and the time that its events cover. Without a "
+        "location: nothing happened in that time.",
         **_object(
             {
-                "location": {"type": "string", "description": "a path, or file:///…, in gateway.objects"},
                 "start": {"type": "string", "format": "date-time", "description": "inclusive"},
                 "end": {"type": "string", "format": "date-time", "description": "exclusive"},
             },
@@ -112,6 +112,10 @@ SCHEMAS: Final[Mapping[str, Mapping[str, object]]] = {
             },
             source=_MAYBE,
             metadata={"type": ["object", "null"], "additionalProperties": True},
+            location={
+                "type": ["string", "null"],
+                "description": "a path, or file:///…, in gateway.objects",
+            },
         ),
     },
     "Registered": {

@@ -31,6 +31,7 @@ from tidemill.state.rows import from_row, interval, mark
 from tidemill.state.window_rows import MEMBER, WINDOW_COLUMNS, kept_from, kept_row, member_from, runs_text
 
 WINDOW: Final = ", ".join(WINDOW_COLUMNS)
+_WINDOW_OF: Final = ", ".join(f"w.{column}" for column in WINDOW_COLUMNS)
 UNLAID: Final = (
     f"SELECT {ENTRY} FROM slices WHERE seq IN"
     " (SELECT slice FROM unlaid WHERE stream = ? ORDER BY slice LIMIT ?) ORDER BY seq"
@@ -406,15 +407,11 @@ def windows_of(db: sqlite3.Connection, slice_id: str) -> list[tuple[Window, Memb
     if entry is None:
         return []
     rows = db.execute(
-        f"SELECT {WINDOW} FROM windows WHERE stream = ? AND start IN"
-        " (SELECT start FROM window_slices WHERE slice = ? AND member = 1) ORDER BY start",
-        (entry.slice.stream, entry.seq),
+        f"SELECT {_WINDOW_OF}, {MEMBER} FROM window_slices m"
+        " JOIN windows w ON w.stream = m.stream AND w.start = m.start"
+        " JOIN slices s ON s.seq = m.slice LEFT JOIN slices o ON o.id = s.replays"
+        " WHERE m.slice = ? AND m.member = 1 AND m.stream = ? ORDER BY m.start",
+        (entry.seq, entry.slice.stream),
     ).fetchall()
-    found = []
-    for row in rows:
-        window = kept_from(row).window
-        member = db.execute(
-            f"{_MEMBERS} AND m.slice = ?", (window.key.stream, window.key.start, entry.seq)
-        ).fetchone()
-        found.append((window, member_from(member)))
-    return found
+    width = len(WINDOW_COLUMNS)
+    return [(kept_from(row[:width]).window, member_from(row[width:])) for row in rows]
