@@ -16,6 +16,7 @@ from bench.gateway import gateway, gateway_visible
 from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.packing import pack
 from bench.running import GB, OUT, Bench, Result, best, faster, within
+from bench.spans import spans
 from bench.sparse import hourly, many_slices, year
 from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
@@ -97,6 +98,7 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "metrics_kinds": metrics_kinds,
     "query_raw": query_raw,
     "search_selective": search_selective,
+    "spans": spans,
     "many_tenants": many_tenants,
     "flat_cost": flat_cost,
     "late_after_20m": late_after_20m,

@@ -37,6 +37,7 @@ NAMES = (
     "metrics_kinds",
     "query_raw",
     "search_selective",
+    "spans",
     "many_tenants",
     "flat_cost",
     "late_after_20m",
