@@ -489,7 +489,7 @@ def test_what_was_seen_outlives_raw(tmp_path: Path) -> None:
     bench.take([Seen("o", "b", START + 3 * DAY, "3", "eu")])
     before = START + 2 * DAY
     gone = expirable(bench.acceptor.raw.snapshot(), before, counted_late=False)
-    expire_raw(bench.acceptor, gone, before, before + DAY)
+    expire_raw(bench.acceptor, gone.whole, before, before + DAY)
     bench.reopen()
     bench.take([Seen("p", "c", START + 4 * DAY, "4", "eu")])
     bench.check_contributions()
