@@ -18,6 +18,7 @@ from bench.packing import pack
 from bench.running import GB, OUT, Bench, Result, best, faster, within
 from bench.spans import spans
 from bench.sparse import hourly, many_slices, year
+from bench.startup import startup
 from bench.streaming import streaming_live, streaming_ordered, streaming_windows
 from bench.windows import windows_late, windows_memory, windows_tick, windows_whole
 
@@ -92,6 +93,7 @@ def peers_only(bench: Bench) -> list[Result]:
 
 CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "cold_start": cold_start,
+    "startup": startup,
     "whole_job": whole_job,
     "peak_memory": peak_memory,
     "late_slice": late_slice,

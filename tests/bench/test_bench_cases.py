@@ -31,6 +31,7 @@ def tiny(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Bench
 
 NAMES = (
     "cold_start",
+    "startup",
     "whole_job",
     "peak_memory",
     "late_slice",
