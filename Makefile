@@ -48,8 +48,8 @@ check: $(DEV) ## ruff, mypy --strict, the rooms (import-linter), the house rules
 test: check ## check, then every test (the long ones apart: see soak), the same every time; ROOM=query: only tests/query
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs $(ARGS) $(ROOM:%=tests/%)
 
-quick: $(DEV) ## the tests that start neither Spark nor processes, in under 90 s, without the checks; ROOM as for test
-	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process' $(ARGS) $(ROOM:%=tests/%)
+quick: $(DEV) ## the tests without Spark and processes, with a tenth of the examples, in under 90 s; ROOM as for test
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
 
 soak: $(DEV) ## the long tests, and properties with ten times as many new examples; a failure says how to repeat it
 	@$(BIN)/python -m pytest -m 'soak or property' --hypothesis-profile=soak $(ARGS)
