@@ -49,7 +49,8 @@ def reading_of(plan: Plan, available: Available) -> Reading:
 
 def _lacking(span: Interval, outdated: Outdated, plan: Plan, available: Available) -> Missing:
     if span.start < outdated.before:
-        return not_built(Interval(max(span.start, MIN_INSTANT), span.end), outdated, plan.metric)
+        valid = Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT))
+        return not_built(valid, outdated, plan.metric)
     return expired(span, available)
 
 
