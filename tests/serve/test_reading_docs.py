@@ -39,6 +39,9 @@ def test_every_address_of_reading_is_told_with_its_parameters(still):
 def test_every_metric_of_the_gateway_is_told_with_its_labels(still):
     still.send("requests", still.request("measured"))
     still.settle()
+    still.send(
+        "requests", still.request("gathered")
+    )  # a feed that nothing comes from for a while is forgotten
     shown = {}
     for family in text_string_to_metric_families(still.http.get("/metrics").text):
         if family.name.startswith("tidemill_gateway"):
