@@ -135,3 +135,45 @@ def test_an_unknown_stream_or_metric_is_pointed_at(cli, shop):
     done = cli("query", "SELECT count FROM nope", "--output", "json")
     assert (done.code, done.error["code"], done.error["position"]) == (2, "query", 18)
     assert "orders" in done.error["hint"]
+
+
+def test_answers_as_tables(cli, shop):
+    import pyarrow.parquet as pq
+    from pyarrow import ipc
+
+    query = "SELECT count, count / 3 AS third FROM orders GROUP BY region"
+    done = cli("query", query, "--tenant", "acme", "--output", "csv")
+    assert done.code == 0, done
+    assert done.out == '"region","count","third"\n"eu",1,0.333333\n"us",1,0.333333\n'
+    assert "complete" in done.err.lower()
+    for name, read in (
+        ("a.parquet", pq.read_table),
+        ("a.arrow", lambda path: ipc.open_file(path).read_all()),
+    ):
+        assert cli("query", query, "--tenant", "acme", "-o", name).code == 0
+        assert [row["region"] for row in read(shop / name).to_pylist()] == ["eu", "us"]
+    assert cli("query", query, "--tenant", "acme", "-o", "a.json").code == 0
+    assert json.loads((shop / "a.json").read_text())["columns"] == ["region", "count", "third"]
+    done = cli("search", "orders", "WHERE region = 'eu'", "--tenant", "acme", "-o", "found.csv")
+    assert done.code == 0, done
+    header, row = (shop / "found.csv").read_text().splitlines()
+    assert header.startswith('"event_time","tenant","event_id"')
+    assert '"acme","1"' in row
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("query", COUNT, "--tenant", "acme", "-o", "a.txt"), "end it with .csv, .parquet, .arrow, .json"),
+        (("query", COUNT, "--tenant", "acme", "-o", "."), "end it with"),
+        (
+            ("query", f"{COUNT} FORMAT series INTERVAL 1h", "--tenant", "acme", "--output", "csv"),
+            "ask for rows",
+        ),
+        (("status", "--output", "csv"), "use --output text or json"),
+    ],
+)
+def test_tables_that_can_not_be_given(cli, shop, arguments, hint):
+    done = cli(*arguments)
+    assert done.code == 2, done
+    assert hint in done.err

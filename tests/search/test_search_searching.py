@@ -16,6 +16,7 @@ from tests.search.search_playing import NOON, PATHS, Plant, event, ids
 from tidemill.engine import Engine
 from tidemill.language.parse import parse_search
 from tidemill.language.truth import truth, values_at
+from tidemill.language.types import check_types
 from tidemill.model.errors import QueryError
 from tidemill.model.time import HOUR, SECOND
 from tidemill.search.attributes import attributes
@@ -303,3 +304,27 @@ def test_attributes_are_counted_from_the_index(tmp_path: Path) -> None:
     assert theirs["tags"].events == 0
     bounded = attributes(over.raw, over.index, PATHS, most_entries=1)
     assert (bounded.parts, bounded.left_out) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "hint"),
+    [
+        ('WHERE status = "500"', 15, "a number without quotes"),
+        ("WHERE region = 5", 15, "a string in quotes"),
+        ('FILTER status IN (200, "500")', 23, "a number without quotes"),
+        ('FILTER status LIKE "5%"', 19, "a number without quotes"),
+        ('FILTER NOT (status BETWEEN "1" AND "2")', 27, "a number without quotes"),
+    ],
+)
+def test_a_value_of_another_type_than_declared_is_refused(text, position, hint):
+    said = parse_search(text)
+    types = {"status": "integer", "region": "string", "note": "any"}
+    with pytest.raises(QueryError) as caught:
+        check_types(said.where or said.filter, types)
+    assert hint in caught.value.hint
+    assert caught.value.position == position
+
+
+def test_what_is_not_declared_with_a_type_is_compared_with_anything():
+    said = parse_search('FILTER note = 5 AND other LIKE "x" AND status IS NULL AND status > 1.5')
+    check_types(said.filter, {"status": "integer", "note": "any"})

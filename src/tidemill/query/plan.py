@@ -36,6 +36,7 @@ from tidemill.language.ast import (
     values_in,
 )
 from tidemill.language.moments import instant_of, span_of
+from tidemill.language.types import check_types
 from tidemill.model.errors import InputError, QueryError
 from tidemill.model.levels import LEVELS, Level, level_for, level_named
 from tidemill.model.metrics import dimension_id, measure_id
@@ -214,7 +215,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         having=having,
         groups=groups,
         where=query.where,
-        filter=_filter(query, rows),
+        filter=_filter(query, rows, stream),
         dimensions=dimensions,
         edges=edges,
         fill=fill,
@@ -364,12 +365,13 @@ def _check_names(query: Query, outputs: tuple[Output, ...], groups: tuple[Dimens
         seen.add(name)
 
 
-def _filter(query: Query, rows: tuple[Rows, ...]) -> Condition | None:
+def _filter(query: Query, rows: tuple[Rows, ...], stream: Stream) -> Condition | None:
     if query.filter is not None and any(each.in_state or each.rule is not None for each in rows):
         raise QueryError(
             "FILTER chooses events, and states and transitions are of objects",
             hint="choose by dimensions with WHERE, or declare a state metric with a filter",
         )
+    check_types(query.filter, {path: field.type for path, field in stream.fields.items()})
     return query.filter
 
 
