@@ -40,7 +40,7 @@ def test_documented_document_runs(querier):
 
 
 def test_there_are_documented_queries():
-    assert len(QUERIES) >= 17
+    assert len(QUERIES) >= 16
 
 
 def test_7d_buckets_start_on_thursdays(desk, event):

@@ -9,10 +9,10 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import RawIOBase
 from pathlib import Path
-from typing import IO, Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ _GROUP_ROWS: Final = 131_072  # of a Parquet row group
 _GROUP_BYTES: Final = 32 << 20
 _INSTANT: Final = "%Y-%m-%dT%H:%M:%S"  # of microseconds: six digits after the point
 
-Target = Path | RawIOBase | IO[bytes]
+Target: TypeAlias = "Path | RawIOBase | pa.NativeFile"
 Write = Callable[[pa.RecordBatch], None]
 Writer = Callable[[Target, pa.Schema], AbstractContextManager[Write]]
 
@@ -74,10 +74,8 @@ def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
     shown = pa.schema(
         [pa.field(f.name, pa.string() if pa.types.is_timestamp(f.type) else f.type) for f in schema]
     )
-    with (
-        pa.OSFile(str(target), "wb") if isinstance(target, Path) else pa.PythonFile(target, "w") as sink,
-        pacsv.CSVWriter(sink, shown) as writer,
-    ):
+    opened = pa.OSFile(str(target), "wb") if isinstance(target, Path) else nullcontext(target)
+    with opened as sink, pacsv.CSVWriter(sink, shown) as writer:
 
         def write(batch: pa.RecordBatch) -> None:
             columns = [
@@ -112,9 +110,11 @@ def whole_file(target: Path) -> Iterator[Path]:
 def write_table(table: pa.Table, target: Path | None, to: str) -> None:
     """A whole table as `to`; None: to standard output."""
     if target is None:
-        with WRITERS[to](sys.stdout.buffer, table.schema) as write:
+        sink = pa.BufferOutputStream()
+        with WRITERS[to](sink, table.schema) as write:
             for batch in table.to_batches():
                 write(batch)
+        sys.stdout.buffer.write(sink.getvalue())
         return
     with whole_file(target) as path, WRITERS[to](path, table.schema) as write:
         for batch in table.to_batches():
