@@ -275,7 +275,7 @@ def test_explain_as_json(taxi):
     assert found["time"] == {
         "mode": "event", "plan": "EventtimeWatermark", "column": "at", "type": "iso8601",
         "origin": "built_in", "provided_by": None, "messages": None, "late_tolerance": "10s",
-        "idle_timeout": None, "max_buffer_bytes": 256 << 20, "skew": {"past": None, "future": "1h"},
+        "idle_timeout": None, "max_buffer_bytes": 256 << 20, "skew": {"past": "36525d", "future": "1h"},
     }  # fmt: skip
     assert (found["watermark"], found["sources"], found["datasets"]) == (None, [], None)
     assert found["windows"][2] == {
