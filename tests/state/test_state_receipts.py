@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,15 +85,13 @@ def test_one_id_twice_in_a_call_is_one_receipt(state: State) -> None:
     assert state.drop_receipts(NOON) == 1
 
 
-def test_many_receipts_are_kept_and_dropped_quickly(state: State) -> None:
+def test_many_receipts_are_kept_and_dropped(state: State) -> None:
     """More than go in one piece; a window may hold as many requests."""
     many = [receipt_of(lsn) for lsn in range(1, 25_001)]
-    began = time.perf_counter()
     state.keep_receipts(many, NOON)
     state.keep_receipts(many[:10], NOON + 1)
     assert state.receipt(many[-1].id) == many[-1]
     assert state.drop_receipts(NOON) == 24_990
-    assert time.perf_counter() - began < 10  # about half a second
     assert state.receipt(many[9].id) == many[9]
     assert state.receipt(many[10].id) is None
 
