@@ -190,12 +190,24 @@ def test_a_withdrawn_dataset_is_no_revision_with_no_rows():
 
 
 def test_a_dataset_is_current_or_being_rebuilt(tmp_path):
+    file = tmp_path / FILE
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"ARROW1".ljust(4090, b".") + b"ARROW1")
     stale = Window(KEY, 8, Phase.QUEUED, desired="c" * 64, observed="b" * 64, revision=2, file=FILE, rows=120)
-    assert plain_windows.newest(WINDOW)["current"] is True
-    assert plain_windows.newest(stale)["current"] is False
+    assert plain_windows.newest(WINDOW, None)["current"] is True
+    assert plain_windows.newest(stale, None)["current"] is False
     shown = text_of(tables_windows.dataset_table([WINDOW, stale], tmp_path)).splitlines()
-    assert any("current" in line and str(tmp_path / FILE) in line for line in shown)
+    assert any("  current  " in line and str(file) in line for line in shown)
     assert any("being rebuilt" in line for line in shown)
+
+
+def test_a_damaged_dataset_says_what_is_wrong_and_what_mends_it(tmp_path):
+    remedy = "tidemill rebuild weather --window 2024-01-15T13:00:00Z"
+    told = plain_windows.newest(WINDOW, "the file is not an Arrow file any more")
+    assert (told["damage"], told["remedy"]) == ("the file is not an Arrow file any more", remedy)
+    assert plain_windows.newest(WINDOW, None)["remedy"] is None
+    shown = text_of(tables_windows.dataset_table([WINDOW], tmp_path))
+    assert f"damaged: the file cannot be read: No such file or directory; {remedy}" in shown
 
 
 # -- building
@@ -261,6 +273,7 @@ def test_a_round_in_json_counts_windows_and_lists_builds_when_asked():
     (stream,) = plain_ticks.tick(report, details=False)["streams"]
     assert stream["windows"] == {
         "queued": 2, "built": 1, "failed": 1, "lost": 0, "waiting": {}, "ignored_slices": 1, "withdrawn": 1,
+        "damaged": 0,
     }  # fmt: skip
     assert "builds" not in stream
     (stream,) = plain_ticks.tick(report, details=True)["streams"]

@@ -24,9 +24,10 @@ from tidemill.config import (
     parse_project,
 )
 from tidemill.config.events import FileSink
-from tidemill.config.gateway import AdaptiveWindow, Gateway
+from tidemill.config.gateway import AdaptiveWindow, Gateway, StreamGateway
 from tidemill.config.packing import Pack
 from tidemill.config.project import Builder, Engine, Limits, Settings
+from tidemill.config.querying import QueryDefaults
 from tidemill.config.stream import Csv
 from tidemill.config.vectors import Compaction, Vector
 from tidemill.eventtime import registered
@@ -111,6 +112,11 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     said = set[str]().union(*(window.model_fields_set for window in windows))
     assert said == set(WindowDeclaration.model_fields) - {"n"}
     assert [spec.kind for spec in stream.window_specs] == ["sliding", "session", "state"]
+    assert stream.query.model_fields_set == set(QueryDefaults.model_fields)
+    own = stream.gateway
+    assert own.model_fields_set == set(StreamGateway.model_fields)
+    for section in (own.triggers, own.memory):
+        assert section.model_fields_set == set(type(section).model_fields), type(section)
     deltas = project.stream("embeddings")
     assert deltas.vector == Vector(dimension=384)
     assert deltas.vector.model_fields_set == set(Vector.model_fields)

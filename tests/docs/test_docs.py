@@ -42,7 +42,7 @@ from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import Field
 from tidemill.config.stream import Csv, EventTime, EventType, Json, Link, Retention, Skew, Stream, Tenant
 from tidemill.config.vectors import Compaction, Vector
-from tidemill.config.windowing import WindowDeclaration
+from tidemill.config.windowing import Gap, WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
@@ -415,6 +415,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.gateway.memory": (gateway.StreamMemory, {}),
     "streams.NAME.late_slices": (LateSlices, {}),
     "streams.NAME.windows.NAME": (WindowDeclaration, {"kind": "tumbling", "size": "1m"}),
+    "streams.NAME.windows.NAME.gap": (Gap, {"duration": "30m"}),
     "streams.NAME.windows.NAME.late": (LateRows, {}),
 }
 

@@ -22,10 +22,7 @@ Command = Callable[Concatenate[Session, P], int]
 
 EXIT_CODES: Final = (
     ("0", "done"),
-    (
-        "1",
-        "verify found differences, a file was refused, a window failed, or a strict answer is not complete",
-    ),
+    ("1", "differences, a refused file, a failed window, an incomplete strict answer"),
     ("2", "wrong usage, configuration, input or query"),
     ("3", "the machine or the storage is in the way"),
     ("4", "another process is working on the warehouse"),

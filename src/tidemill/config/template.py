@@ -224,6 +224,12 @@ streams:
     #   retry_delay: 5s      # until a slice that can not be read is tried again; doubles with each try
     #   max_retry_delay: 10m
 
+    # How the gateway gathers the events of this stream; what is left out is as under `gateway` above.
+    # gateway:
+    #   window: {kind: fixed, size: 1s}
+    #   triggers: {count: 1000, bytes: 1MiB, rate_change: null, memory: 0.8, custom: []}
+    #   memory: {buffer: 10MiB}  # of the memory for events; by default as much as all streams together
+
   # A stream of deltas: each record changes one vector. What its columns are follows from its kind:
   # delta_id, vector_id, op (replace, set, add, scale, offset, delete), values, and indices where only some
   # components are meant. `tidemill vector STREAM ID --at T` says what a vector was.
