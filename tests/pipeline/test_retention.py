@@ -19,6 +19,7 @@ from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.slices import Counts as Outcomes
+from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY, SECOND
 
 POINTS_HERE = [point for point in POINTS if point.startswith("expire.")]
@@ -237,8 +238,15 @@ def test_lost_ids_of_expired_events_are_told_when_they_are_needed(plant: Plant) 
         expire(mill)
     shutil.rmtree(plant.warehouse / "gate")
     shutil.rmtree(plant.warehouse / "sealed")
-    with plant.open() as mill, pytest.raises(StorageError, match="ids of expired events are gone"):
-        sent(mill, at(1, 50))
+    with plant.open() as mill:
+        landed = mill.land("requests", ndjson(at(1, 50)))
+        report = mill.tick()
+        (error,) = report.errors
+        assert isinstance(error, StorageError)
+        assert "the ids of expired events are gone" in error.message
+        (fault,) = report.faults
+        assert (fault.stream, fault.code) == ("requests", StorageError.code)
+        assert mill.slice(landed.entry.id).status is SliceStatus.PENDING  # nothing was decided without them
 
 
 def test_the_recovered_state_is_the_same_after_an_expiry(plant: Plant) -> None:

@@ -278,7 +278,7 @@ def test_windows_that_begin_before_the_seal_are_not_built_again(built: Plant, tm
         )
         story = mill.windows.window("requests", first.key.start)
         assert (story.view.standing.value, story.view.window.revision) == ("final", 1)
-        assert [(m.ignored, m.observed) for m in story.members] == [(None, True), ("late", False)]
+        assert [(m.ignored, m.observed) for m in story.members] == [(None, True), ("sealed", False)]
         story = mill.windows.window("requests", again.key.start)  # nothing was built there before
         assert (story.view.standing.value, story.view.reason) == ("waiting", "sealed")
         assert story.view.detail == "raw before 2024-01-13T00:00:00Z has expired"

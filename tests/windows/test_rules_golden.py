@@ -529,3 +529,6 @@ def test_final_means_that_nothing_which_still_arrives_counts() -> None:
     late = [replace(one, arrival=at("20:00")) for one in members("10:00-11:00")]
     assert not is_final(built, late, STRICT, FAR)
     assert is_final(replace(built, sealed=1), late, STRICT, FAR)
+    expired = replace(LOOSE, raw_from=built.key.end)  # its raw is gone: it is not built again, whatever comes
+    assert is_final(built, members("10:20-10:30"), expired, at("10:40"))
+    assert not is_final(replace(built, phase=Phase.WAITING), late, expired, FAR)

@@ -215,8 +215,12 @@ class Desk:
         if window.phase is Phase.WAITING:
             return Standing.READY if self._is_ready(window, rules, pending, now) else Standing.WAITING
         last = last_arrival(window.key.interval, rules)
-        if window.phase is not Phase.BUILT or now <= last:
+        if window.phase is not Phase.BUILT:
             return Standing(window.phase.value)
+        if rules.is_sealed(window.key.interval):
+            return Standing.FINAL
+        if now <= last:
+            return Standing.BUILT
         if rules.allow_incomplete and window.sealed is None:
             found = self._state.window(window.key)
             return Standing.FINAL if found and is_final(*found, rules, now, pending) else Standing.BUILT

@@ -350,7 +350,11 @@ def is_final(
     """Whether nothing that still arrives, and nothing that has landed and may yet be read, can change the
     window: only a retraction or a rebuild can."""
     interval = window.key.interval
-    if window.phase is not Phase.BUILT or now <= last_arrival(interval, rules):
+    if window.phase is not Phase.BUILT:
+        return False
+    if rules.is_sealed(interval):  # its raw has expired: whatever comes is ignored
+        return True
+    if now <= last_arrival(interval, rules):
         return False
     if pending.touching(interval, last_arrival(interval, rules)):
         return False
