@@ -24,17 +24,44 @@ from tidemill.eventtime import registered
 from tidemill.model.errors import ForbiddenError
 from tidemill.serve import tenancy
 
+AFTER = "2026-01-05T12:00:00Z"
 OURS, THEIRS = "acme", "globex"
 MINE, YOURS = 11, 137  # events of each
 LATE, REFUSED = 79, 73  # of those of globex
 # Numbers of theirs, alone and together with ours; none of ours is one of them.
 TOLD = {YOURS, YOURS + LATE, LATE, REFUSED, YOURS + MINE, YOURS + LATE + MINE, YOURS + REFUSED}
+VECTORS = {OURS: "v-ours", THEIRS: "v-MARKER-B"}
+MORE = """
+  vectors:
+    kind: delta
+    vector: {dimension: 1}
+    schema: {ts: {type: string, required: true}, tenant: {type: string, required: true}}
+    event_time: {column: ts, type: iso8601}
+    tenant: {column: tenant}
+  visits:
+    schema:
+      event_id: {type: string, required: true}
+      ts: {type: string, required: true}
+      tenant: {type: string, required: true}
+      api: string
+      status: integer
+    event_time: {column: ts, type: iso8601}
+    identity: [event_id]
+    tenant: {column: tenant}
+    windows:
+      hours: {kind: tumbling, size: 1h, group_by: api, aggregates: {n: count}}
+"""
 MARKS = (THEIRS, "b-secret", "MARKER-B", "theirs")
 
 
 def event(name: str, tenant: str, second: int, mark: str, **more: object) -> dict[str, object]:
     ts = f"2026-01-05T10:{second // 60:02}:{second % 60:02}Z"
     return {"event_id": name, "ts": ts, "tenant": tenant, "api": f"/{mark}", "status": 200} | more
+
+
+def delta(name: str, vector: str, tenant: str, value: int) -> dict[str, object]:
+    values = {"op": "replace", "values": [value], "ts": HOUR, "tenant": tenant}
+    return {"delta_id": f"{name}-{vector}", "vector_id": vector, **values}
 
 
 @dataclass
@@ -51,7 +78,7 @@ class Two:
 
 @pytest.fixture
 def two(serving) -> Two:
-    served = serving(text=PROJECT)
+    served = serving(text=PROJECT + MORE)
     tokens = {tenant: served.token("ingest", tenant=tenant) for tenant in (OURS, THEIRS)}
     ingestions: dict[str, list[str]] = {OURS: [], THEIRS: []}
 
@@ -69,7 +96,12 @@ def two(serving) -> Two:
     send("shared", THEIRS, [*theirs, *bad, {"event_id": "b-secret", "ts": "never", "tenant": THEIRS}])
     send("requests", OURS, [{k: v for k, v in one.items() if k != "tenant"} for one in ours])
     send("theirs", THEIRS, [{k: v for k, v in one.items() if k != "tenant"} for one in theirs])
+    for tenant, events in ((OURS, ours), (THEIRS, theirs)):
+        send("visits", tenant, events)
+        name, vectors = str(events[0]["event_id"]), (VECTORS[tenant], "v-both")
+        send("vectors", tenant, [delta(name, vector, tenant, len(events)) for vector in vectors])
     served.settle()
+    send("visits", OURS, [event("a-next", OURS, 0, "ours", ts=AFTER)])  # so that the hour before is over
     send("shared", OURS, [event("a-late", OURS, 0, "ours", ts=BEFORE)])
     late = [event(f"b-secret-late-{i}", THEIRS, 0, "MARKER-B", ts=BEFORE) for i in range(LATE)]
     send("shared", THEIRS, late)
@@ -105,7 +137,7 @@ SEARCHES = (
     'WHERE tenant = "globex"',
     "ORDER BY arrival ASC LIMIT 3",
 )
-STREAMS = ("requests", "shared", "theirs", "bare", "nothing")
+STREAMS = ("requests", "shared", "theirs", "bare", "vectors", "visits", "nothing")
 
 
 def questions(two: Two, document: dict) -> Iterator[Asked]:
@@ -124,6 +156,8 @@ def _urls(two: Two, path: str) -> list[str]:
         "slice_id": [*two.slices, two.slices[0][:10], "", "0"],
         "start": (HOUR, BEFORE),
         "ingestion": ids,
+        "vector_id": [*VECTORS.values(), "v-both", "v-none"],
+        "window": ("hours", "nothing"),
     }
     found = [path]
     for name in re.findall(r"{(\w+)}", path):
@@ -160,6 +194,13 @@ def _ways(operation: str, url: str) -> Iterator[tuple[dict[str, object], dict[st
             yield {"limit": 1}, None
             yield {}, None
             yield {"tenant": THEIRS}, None
+        case "get_vector" | "get_chain" | "get_results":
+            yield {}, None
+            yield {"tenant": OURS}, None
+            yield {"tenant": THEIRS}, None
+        case "get_deltas":
+            yield {"window": "1h"}, None
+            yield {"window": "1h", "tenant": THEIRS}, None
         case "get_late" | "get_stream":
             yield {}, None
             yield {"tenant": THEIRS}, None
@@ -242,6 +283,10 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_ingestion", "accepted")
     assert told("get_windows", '"stream":"shared"', HOUR)
     assert told("get_events", "tidemill.dataset.available", '"stream":"shared"')
+    assert told("get_vector", '"v-both"', f'"values":[{MINE}.0]')
+    assert told("get_chain", '"v-ours"')
+    assert told("get_deltas", '"deltas":2', '"vectors":2')
+    assert told("get_results", "/ours", f'"n":{MINE}')
     for operation in ("get_status", "get_metrics"):
         assert {status for _, status, _ in found[operation]} == {403}
     for operation in ("get_ledger", "get_manifest", "get_slice"):
@@ -264,7 +309,7 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
     assert telling >= {
         "get_streams", "get_stream", "get_ledger", "get_slice", "get_status", "get_metrics", "get_windows",
         "get_datasets", "get_dataset", "get_query", "post_query", "get_search", "post_search",
-        "get_quarantine", "get_late", "get_events", "get_ingestion",
+        "get_quarantine", "get_late", "get_events", "get_ingestion", "get_vector", "get_chain", "get_results",
     }  # fmt: skip
 
 
