@@ -315,6 +315,36 @@ def test_fill_carry_takes_the_last_value_of_the_group(desk, sight):
     ]
 
 
+def test_fill_carry_looks_before_the_span(desk, sight):
+    """A region that spoke last an hour or a month ago still has its value; one without any has none."""
+    events = [
+        sight("09:00:10", temp=D(5), region="a"),
+        sight("09:30:20", temp=D(6), region="a"),
+        sight("09:40:00", region="a"),  # no value
+        sight("10:02:00", temp=D(8), region="a"),
+        sight("10:01:00", temp=D(7), region="b"),
+        sight("2023-11-20T10:00:00Z", temp=D(3), region="c"),
+        sight("10:07:00", temp=D(9), region="d"),  # after the span
+    ]
+    span = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T10:03:00Z"
+    text = f"SELECT value FROM plant.heat {span} INTERVAL 1m GROUP BY region FILL carry FORMAT series"
+    minutes = ["10:00:00", "10:01:00", "10:02:00"]
+    assert desk(events).rows(text) == [
+        (minutes, "a", [D(6), D(6), D(8)]),
+        (minutes, "b", [None, D(7), D(7)]),
+        (minutes, "c", [D(3), D(3), D(3)]),
+    ]
+
+
+def test_fill_carry_takes_the_part_of_the_first_interval_before_the_span(desk, sight):
+    events = [sight("09:59:00", temp=D(4)), sight("10:10:00", temp=D(5)), sight("11:30:00", temp=D(6))]
+    span = "BETWEEN 2024-01-01T10:20:00Z AND 2024-01-01T12:00:00Z"
+    text = f"SELECT value FROM plant.heat {span} INTERVAL 1h FILL carry"
+    assert desk(events).rows(text) == [("10:00:00", D(5)), ("11:00:00", D(6))]
+    where = f"SELECT value FROM plant.heat {span} WHERE region = 'nowhere' INTERVAL 1h FILL carry"
+    assert desk(events).rows(where) == [("10:00:00", None), ("11:00:00", None)]
+
+
 def test_carry_does_not_take_what_edges_hide(desk, sight):
     events = [sight("10:00:40", temp=D(5)), sight("10:02:00", temp=D(7))]
     span = "BETWEEN 2024-01-01T10:00:30Z AND 2024-01-01T10:04:30Z"

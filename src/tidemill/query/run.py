@@ -14,11 +14,12 @@ from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import Interval
 from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
+from tidemill.query.before import Folded, values_before
 from tidemill.query.cover import RAW, outward
 from tidemill.query.coverage import Arrivals, completeness
 from tidemill.query.plan import Plan, laid_over
 from tidemill.query.reading import Reading, reading_of, without_raw
-from tidemill.query.shape import Found, shaped
+from tidemill.query.shape import Found, shaped, values_of
 from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
 
 if TYPE_CHECKING:
@@ -86,9 +87,12 @@ class Runner:
             data = _data(reads, plan, hits, body)
             cells = _cells_to_fill(plan, data)
             bins = reads.bins(plan, body) if plan.percentile else None
-            gaps = _gaps(cursor, plan, hits, opening, cells)
+            before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads, cursor))
+            stood = [each for each in (opening, before.values) if each is not None]
+            gaps = _gaps(cursor, plan, hits, stood, cells)
+        found = Found(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
         return Answer(
-            table=shaped(Found(hits, gaps, opening, bins, reading.lost, reading.unknown), plan),
+            table=shaped(found, plan),
             stream=plan.stream,
             metric=plan.metric,
             level=_level(plan, reading),
@@ -97,7 +101,7 @@ class Runner:
             span=plan.span,
             rows_read=body.rows + earlier.rows + raw.events,
             files_read=body.files + earlier.files + raw.files,
-            completeness=completeness(arrivals, plan.span, data, reading.missing),
+            completeness=completeness(arrivals, plan.span, data, (*before.missing, *reading.missing)),
             version=source.version,
             engine=reader.engine if reader else "duckdb",
             pieces=(*reading.opening.pieces, *reading.cover.pieces),
@@ -235,6 +239,19 @@ def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Sca
     return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
 
 
+def _folded(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConnection) -> Folded:
+    """What a plan without states reads, before it is shaped."""
+    reading = reading_of(plan, source.available)
+    raw = _made_of_raw(plan, reading, source, cursor)
+    if not raw.told:
+        reading = without_raw(reading)
+    scans, _ = _scanned(reading, source, raw)
+    hits = reads.hits(plan, scans)
+    bins = reads.bins(plan, scans) if plan.percentile else None
+    values = values_of(Found(hits, bins=bins), plan) if plan.is_bucketed else hits
+    return Folded(hits, values, reading.lost, reading.missing)
+
+
 def _laid(plan: Plan, source: Source, reads: Reader) -> Plan:
     """With the cells of a calendar step that has no span: they are those that the data lie in."""
     if plan.step is None or plan.is_bucketed:
@@ -280,25 +297,29 @@ def _gaps(
     cursor: duckdb.DuckDBPyConnection,
     plan: Plan,
     hits: pa.Table,
-    opening: pa.Table | None,
+    before: Sequence[pa.Table],
     cells: Sequence[int] | None,
 ) -> pa.Table | None:
-    """The cells and groups that must have a row and have none; of totals, the groups that just stood."""
+    """The cells and groups that must have a row and have none; of totals, the groups that just stood.
+    `before`: what is known of the time before the span, by group."""
+    import pyarrow as pa
+
     keys = sql.group_columns(plan)
-    if cells is None and not (not plan.is_bucketed and opening is not None and keys):
+    if cells is None and not (not plan.is_bucketed and before and keys):
         return None
     if cells is not None and not cells:
         return None
+    earlier = pa.concat_tables([table.select(keys) for table in before]) if before and keys else None
     groups = 1
     if keys:
-        known = [hits.select(keys), *([opening.select(keys)] if opening is not None else [])]
-        groups = sum(table.group_by(keys).aggregate([]).num_rows for table in known)
+        known = [hits.select(keys), *([earlier] if earlier is not None else [])]
+        groups = pa.concat_tables(known).group_by(keys).aggregate([]).num_rows
     if cells is not None and len(cells) * groups > MAX_FILLED:
         raise QueryError(
             f"filling {len(cells)} buckets for {groups} groups makes more than {MAX_FILLED} rows",
             hint="use FILL drop, a longer INTERVAL, a shorter span or fewer groups",
         )
     cursor.register(_HITS, hits)
-    if opening is not None:
-        cursor.register(_STOOD, opening)
-    return _table(cursor, sql.missing(plan, _HITS, _STOOD if opening is not None else None, cells))
+    if earlier is not None:
+        cursor.register(_STOOD, earlier)
+    return _table(cursor, sql.missing(plan, _HITS, _STOOD if earlier is not None else None, cells))

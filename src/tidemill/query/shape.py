@@ -35,6 +35,7 @@ class Found:
     gaps: pa.Table | None = None  # the cells and groups that are missing in `hits`
     opening: pa.Table | None = None  # the objects in states before the first cell
     bins: pa.Table | None = None  # of histograms, as lists; rows of the same cell and group are merged here
+    before: pa.Table | None = None  # the last values of groups before the first cell, by column
     lost: tuple[Interval, ...] = ()  # a cell that meets one of these has no number,
     unknown: tuple[Interval, ...] = ()  # and one that meets one of these no states
 
@@ -51,7 +52,7 @@ def shaped(found: Found, plan: Plan) -> pa.Table:
     """The answer: bucket, groups, values under their names, in the order asked for."""
     if plan.heatmap is not None:
         return _heatmap(found, plan, plan.heatmap)
-    table = _named(found, plan)
+    table = values_of(found, plan)
     if found.gaps is not None:
         table = _with_gaps(table, found.gaps, plan)
     shown = None
@@ -130,7 +131,8 @@ def _computed(table: pa.Table, plan: Plan) -> pa.Table:
     return made if plan.having is None else made.filter(pa.array(holds(plan.having, values, table.num_rows)))
 
 
-def _named(found: Found, plan: Plan) -> pa.Table:
+def values_of(found: Found, plan: Plan) -> pa.Table:
+    """The hits under the names of the answer: bucket, groups, and a column for each value."""
     import pyarrow as pa
 
     columns, names = _keys(found.hits, plan)
@@ -295,21 +297,42 @@ def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
 
 
 def _carried(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
-    """FILL carry: in a gap, the last value that the group had before it. A cell that the span holds only a
-    part of is no gap and has no value; nothing is carried over a cell that is lost."""
+    """FILL carry: in a gap, the last value that the group had before it, also before the span. A cell that
+    the span holds only a part of is no gap and has no value; nothing is carried over a cell that is lost."""
     import numpy as np
 
-    groups = group_numbers([table], [group.name for group in plan.groups])
-    cells = found.cells
-    lost = _meeting(found, plan, found.lost)
-    gap = (np.arange(table.num_rows) >= found.hits.num_rows) & ~lost
+    names = [group.name for group in plan.groups]
+    before = _before(found, plan, table)
+    first = before.num_rows
+    groups = group_numbers([before, table], names)
+    cells = np.concatenate([np.full(first, BEFORE), found.cells])
+    lost = np.concatenate([np.zeros(first, np.bool_), _meeting(found, plan, found.lost)])
+    gap = (np.arange(len(cells)) >= first + found.hits.num_rows) & ~lost
     if plan.grid and plan.grid.hidden:
         gap &= ~np.isin(cells, np.array(plan.grid.hidden))
     for column in plan.columns:
         if column.function != "states":
             at = table.column_names.index(column.name)
-            table = table.set_column(at, column.name, carried(table.column(at), groups, cells, gap, lost))
+            values = _chained(before.column(column.name), table.column(at))
+            whole = carried(values, groups, cells, gap, lost)
+            table = table.set_column(at, column.name, whole.slice(first))
     return table
+
+
+def _before(found: Found, plan: Plan, table: pa.Table) -> pa.Table:
+    """What was before the first cell, with the names and types that the rows of the answer have."""
+    groups = [group.name for group in plan.groups]
+    columns = [column.name for column in plan.columns if column.function != "states"]
+    if found.before is None:
+        return table.select([*groups, *columns]).slice(0, 0)
+    earlier = found.before.select([*group_columns(plan), *columns]).rename_columns([*groups, *columns])
+    return earlier.cast(table.select([*groups, *columns]).schema)
+
+
+def _chained(first: pa.ChunkedArray, then: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    return pa.chunked_array([*first.chunks, *then.chunks], type=then.type)
 
 
 def _without_lost(table: pa.Table, found: Found, plan: Plan) -> pa.Table:

@@ -54,7 +54,7 @@ class SparkReader:
         parts = [_folded(part, plan).alias(f"p{i}") for i, part in enumerate(plan.parts)]
         rows = self._keyed(plan, self._rows(plan, scans).where(_scope(plan)))
         total = f.coalesce(f.sum("count"), f.lit(0)).cast("bigint").alias("n")
-        ends = [f.min(_start()).alias("first"), f.max(_end()).alias("until")] if plan.where is None else []
+        ends = [f.min(_start()).alias("first"), f.max(_end()).alias("until")]
         return _collected(rows.groupBy(*key_columns(plan)).agg(total, *ends, *parts))
 
     def bins(self, plan: Plan, scans: Scans) -> pa.Table:

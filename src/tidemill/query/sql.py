@@ -76,11 +76,10 @@ def part_columns(plan: Plan) -> list[str]:
 
 def aggregate(plan: Plan, scans: Scans) -> Statement:
     """One row for each cell and group that there are rows for: `cell`, `g0`…, `n` (of all rows), for each
-    part of the answer `p0`…, and without WHERE also from where to where there is data: `first`, `until`."""
+    part of the answer `p0`…, and from where to where there are rows: `first`, `until`."""
     made = Statement()
     picked = [*_keys(plan, made), 'CAST(coalesce(sum("count"), 0) AS BIGINT) AS n']
-    if plan.where is None:
-        picked += [f"min({_START}) AS first", f"max({_END}) AS until"]
+    picked += [f"min({_START}) AS first", f"max({_END}) AS until"]
     picked += [f"{_folded(part, plan, made)} AS p{i}" for i, part in enumerate(plan.parts)]
     keys = key_columns(plan)
     made.text = (
@@ -142,7 +141,7 @@ def data_span(plan: Plan, scans: Scans) -> Statement:
 
 def missing(plan: Plan, hits: str, standing: str | None, cells: Sequence[int] | None) -> Statement:
     """`cell`, `g0`… of every cell in `cells` and group that the view `hits` has no row for. The groups are
-    those of `hits`, and of what stood before, if that is asked."""
+    those of `hits`, and of what was before, if that is asked."""
     made = Statement()
     keys = group_columns(plan)
     known = " UNION ".join(
