@@ -165,9 +165,28 @@ def test_an_event_at_the_first_instant_there_is(tmp_path):
             text = f"SELECT count FROM visits USING ROLLUP {level}"
             answer = mill.query(text)
             assert answer.column("bucket").cast("int64").to_pylist() == [first]
-            assert len(answer.to_pylist()) == 1
+            assert answer.column("count").to_pylist() == [1]
             assert mill.query(f"{text} {between(first, first + DAY)} EDGES null").num_rows == 1
         assert rows(mill, "SELECT count FROM visits BETWEEN 0001-01-01 AND 0001-01-02") == [(1,)]
+        assert mill.verify().ok
+
+
+@pytest.fixture(scope="module")
+def ends_of_time(tmp_path_factory):
+    endless = CONFIG.replace("    identity: id", "    skew: {past: null, future: null}\n    identity: id")
+    with opened(tmp_path_factory.mktemp("ends"), endless, START) as mill:
+        ends = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
+        visits = [visit(number, parse_instant(end)) for number, end in enumerate(ends)]
+        mill.land("visits", "\n".join(map(json.dumps, visits)).encode())
+        mill.tick()
+        yield mill
+
+
+@pytest.mark.parametrize("clauses", ["USING ROLLUP 7d", "INTERVAL 1w", "INTERVAL 1mo", "INTERVAL 1y"])
+def test_cells_that_reach_beyond_all_time_are_cut_off_there(ends_of_time, clauses):
+    found = rows(ends_of_time, f"SELECT count FROM visits {clauses}")
+    assert (str(found[0][0]), found[0][1]) == ("0001-01-01 00:00:00+00:00", 1)
+    assert (found[-1][0].year, [count for _, count in found]) == (9999, [1, 1])
 
 
 def test_filter_looks_into_payloads_and_says_so(mill):

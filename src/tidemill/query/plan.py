@@ -493,9 +493,13 @@ def _step(query: Query, stream: Stream, zone: str | None) -> Step | None:
 
 
 def laid_over(plan: Plan, data: Interval | None) -> Plan:
-    """The plan of a calendar step without a span, once it is known from when to when there are data."""
+    """The plan of a calendar step without a span, once it is known from when to when there are data.
+
+    The buckets of the first and the last week of all time reach beyond the years 1 to 9999; no cell does.
+    """
     assert plan.step is not None
-    found = edges_of(plan.step, data) if data is not None else ()
+    valid = Interval(max(data.start, MIN_INSTANT), min(data.end, MAX_INSTANT)) if data is not None else None
+    found = edges_of(plan.step, valid) if valid is not None else ()
     if not found:
         return replace(plan, grid=Grid((), MIN_INSTANT, Interval(MIN_INSTANT, MIN_INSTANT)))
     whole = Interval(found[0], found[-1])
