@@ -77,10 +77,7 @@ class Runner:
         with self._cursor() as cursor:
             reads = reader or DuckReader(cursor)
             plan = _laid(plan, source, reads)
-            reading = reading_of(plan, source.available)
-            raw = _made_of_raw(plan, reading, source, cursor)
-            if not raw.told:
-                reading = without_raw(reading)
+            reading, raw = _read(plan, source, cursor)
             body, earlier = _scanned(reading, source, raw)
             hits = reads.hits(plan, body)
             opening = reads.opening(plan, earlier) if reading.opening.pieces else None
@@ -239,12 +236,16 @@ def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Sca
     return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
 
 
-def _folded(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConnection) -> Folded:
-    """What a plan without states reads, before it is shaped."""
+def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tuple[Reading, RawRows]:
+    """What a plan reads, and the rows of its pieces of raw."""
     reading = reading_of(plan, source.available)
     raw = _made_of_raw(plan, reading, source, cursor)
-    if not raw.told:
-        reading = without_raw(reading)
+    return (reading if raw.told else without_raw(reading)), raw
+
+
+def _folded(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConnection) -> Folded:
+    """What a plan without states reads, before it is shaped."""
+    reading, raw = _read(plan, source, cursor)
     scans, _ = _scanned(reading, source, raw)
     hits = reads.hits(plan, scans)
     bins = reads.bins(plan, scans) if plan.percentile else None
