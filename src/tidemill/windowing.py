@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidemill.accept.expired import windows_expired
 from tidemill.config import Project, Stream
 from tidemill.ingest.expiries import DATASETS, ExpiryLog
 from tidemill.ingest.retractions import RetractionLog
@@ -75,7 +76,13 @@ class WindowYard:
         if rules.by_watermark and now is not None:
             rules = replace(rules, watermark=watermark_of(stream, self._state, now))
         raw = partial(self._snapshot, stream.name)
-        return Coordinator(stream, rules, self._state, raw, partial(columns_of_file, self._project.warehouse))
+        columns = partial(columns_of_file, self._project.warehouse)
+        expired = cache(partial(self._windows_expired, stream.name, rules.span))
+        return Coordinator(stream, rules, self._state, raw, columns, expired)
+
+    def _windows_expired(self, stream: str, span: int) -> Mapping[str, set[int]]:
+        raw = self._snapshot(stream)
+        return {} if raw is None else windows_expired(raw, span)
 
     def recall(self, now: int) -> int:
         """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those

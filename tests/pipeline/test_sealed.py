@@ -295,6 +295,42 @@ def test_windows_that_begin_before_the_seal_are_not_built_again(built: Plant, tm
         assert rows == before[table], table
 
 
+@pytest.mark.parametrize("incomplete", ["true", "false"])
+def test_a_recovered_state_has_the_windows_that_expired_rows_lay_in(
+    new_plant: NewPlant, incomplete: str
+) -> None:
+    """Of slices whose rows are hours apart, some of them expired: no other windows, and the same coverage."""
+    declared = DATASETS.replace("windows: true", f"windows: {incomplete}").replace(", datasets: 3d", "")
+    plant = new_plant(declared.replace("raw: 2d", "raw: 9d"))
+    with plant.open() as mill:
+        mill.land("requests", ndjson(at(5, 1), at(5, 4 * 3600), at(4, 0), at(1, 7), at(0, 5)), name="wide")
+        hour = [at(0, 3600 + second, event_id=f"h-{second}") for second in range(3600)]
+        mill.land("requests", ndjson(at(3, 9 * 3600), *hour), name="hour")
+        mill.run_until_idle()
+    plant.configure(declared)
+    with plant.open() as mill:
+        mill.run_until_idle()
+        assert starts(mill) == ["10T00", "10T04", "11T00", "12T09", "14T00", "15T00", "15T01"]
+        late = mill.land("requests", ndjson(at(5, 2), at(3, 1)), name="late").entry.id
+        mill.run_until_idle()
+        touched = [window.key.start for window, _ in mill.windows.touched(late)]
+        assert touched == [MIDNIGHT - 5 * DAY, MIDNIGHT - 3 * DAY]
+        expire(mill)
+        assert days_of_raw(plant).keys() == {"14", "15"}
+        seen = [(view.standing.value, view.reason) for view in mill.windows.windows(newest=False)]
+        built, waiting = ("final", None), ("waiting", "sealed")
+        if incomplete == "true":
+            assert seen == [*[built] * 3, waiting, built, *[("built", None)] * 2, built]
+        else:
+            assert seen == [*[waiting] * 5, *[("waiting", "coverage")] * 2, built]
+    before = without(dump(plant), "outbox")
+    forget(plant)
+    recover(plant.root, spark=plant.spark)
+    after = without(dump(plant), "outbox")
+    for table, rows in before.items():
+        assert after[table] == rows, table
+
+
 def test_death_while_datasets_go_leaves_nothing_to_repair(built: Plant, tmp_path: Path) -> None:
     plant = built.copy(tmp_path / "plant")
     corpses: list[Plant] = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from tidemill.accept.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, told_as
+from tidemill.accept.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, tiles_told, told_as
 from tidemill.accept.runs import SealUnit, is_whole, seal_keys
 from tidemill.accept.standins import WORD_BYTES, is_word, progress_now, stands_for_expired, write_expired
 from tidemill.lake.parts import StagedPart, open_part, read_footer
@@ -24,8 +24,9 @@ from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.lake.table import Table
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
+from tidemill.model.levels import BASE
 from tidemill.model.slices import set_hash
-from tidemill.model.time import MIN_INSTANT, format_instant
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 
 if TYPE_CHECKING:
     from tidemill.accept.batch import Acceptor
@@ -97,6 +98,22 @@ def slices_expired(raw: Table) -> frozenset[str]:
             footer = read_footer(raw.root / part.path)
             found.update(str(name) for told in told_as(footer, EXPIRED) for name in told["accepted"])
     return frozenset(found)
+
+
+def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
+    """By slice, the starts of the windows of a span that its rows lay in before they expired. They are known
+    as exactly as the base tiles that hold them: windows that share a tile are all named."""
+    found: dict[str, set[int]] = {}
+    for part in raw.parts:
+        if stands_for_expired(part):
+            for told in told_as(read_footer(raw.root / part.path), EXPIRED):
+                for name, tiles in tiles_told(told):
+                    first, last = told["bounds"][name]
+                    mine = found.setdefault(name, set())
+                    for tile in tiles:
+                        held = Interval(max(tile, first), min(tile + BASE.tile, last + 1))
+                        mine.update(held.windows(span))
+    return found
 
 
 def sealed_files(warehouse: Path, raw: Table) -> list[str]:

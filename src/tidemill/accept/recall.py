@@ -170,7 +170,7 @@ def _steps(numbers: Ints) -> list[int]:
     return [int(numbers[0]), *np.stack([apart[starts], counts], axis=1).ravel().tolist()]
 
 
-def _starts(told: Told) -> Iterator[tuple[str, list[int]]]:
+def tiles_told(told: Told) -> Iterator[tuple[str, list[int]]]:
     """The tiles of each slice; stand-ins of former versions name them one by one."""
     yield from told.get("tiles", {}).items()
     for name, (first, *steps) in told.get("steps", {}).items():
@@ -184,7 +184,7 @@ def _told(path: str, footer: Mapping[str, object], parts: Sequence[Told]) -> Ite
     progress = footer.get("progress")
     for number, told in enumerate(parts):
         tiles: dict[int, set[str]] = {}
-        for name, starts in _starts(told):
+        for name, starts in tiles_told(told):
             for start in starts:
                 tiles.setdefault(int(start), set()).add(name)
         yield PartFacts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,8 +24,8 @@ from tidemill.records.arrays import Ints
 from tidemill.state.protocol import State
 from tidemill.windows.announce import withdrawn
 from tidemill.windows.pending import PendingSlices
-from tidemill.windows.rules import OBSERVED, WATERMARK, WindowRules, judge, windows_of
-from tidemill.windows.runs import event_times, has_rows_of_its_own, runs_of, windows_before
+from tidemill.windows.rules import COVERAGE, GAP, OBSERVED, WATERMARK, WindowRules, judge, windows_of
+from tidemill.windows.runs import event_times, has_rows_of_its_own, runs_of
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +57,15 @@ class Coordinator:
         rules: WindowRules,
         state: State,
         raw: Callable[[], Snapshot | None],
-        columns: Callable[[str], str | None] = lambda _file: None,
+        columns: Callable[[str], str | None],
+        expired: Callable[[], Mapping[str, Iterable[int]]],
     ) -> None:
         self.stream = stream
         self.rules = rules
         self.state = state
         self._raw = raw
         self._columns = columns  # of a dataset file, by name
+        self._expired = expired  # by slice, starts of the windows that its expired rows lay in
 
     def coordinate(self, now: int, seen: int | None = None) -> Coordinated:
         """Bring the queue up to date with the ledger and with `now`. `seen`: the newest place in the ledger
@@ -74,6 +76,9 @@ class Coordinator:
         failpoint("windows.after_lay")
         if self.rules.by_watermark and self.rules.watermark is not None:
             self.state.reach(self.stream.name, WATERMARK, self.rules.watermark)
+        if self.rules.raw_from is not None:
+            for reason in (COVERAGE, GAP, WATERMARK):  # nothing that comes helps those that began before it
+                self.state.reach(self.stream.name, reason, self.rules.raw_from + self.rules.span - 1)
         while found := self.state.due(self.stream.name, now, AT_ONCE):
             pending = PendingSlices(self.state.undecided(self.stream.name), self.rules.future, seen)
             judged = [self._judge(window, members, now, pending) for window, members in found]
@@ -116,29 +121,39 @@ class Coordinator:
             return starts
         return [start for start in starts if not self.rules.is_forgotten(start)]
 
-    def _windows_by_bounds(self, entry: SliceEntry) -> Iterable[int]:
-        """Starts of the windows that a slice touches by what it declares, or, where raw has expired and
-        nothing else says it, by its first and last event."""
-        span, declared, gone = self.rules.span, entry.slice.declared, self.rules.raw_from
-        if declared is not None:
-            return windows_of(declared, span)
-        if gone is None or entry.observed is None:
-            return ()
-        return [start for start in windows_of(entry.observed, span) if start < gone]
-
     def _lay(self, entries: Sequence[SliceEntry]) -> None:
-        """Enter slices in the windows that they touch: by their bounds, by their rows, and by what they
+        """Enter slices in the windows that they touch: by declared bounds, by their rows, and by what they
         cover."""
-        windows = {entry.id: set(self._windows_by_bounds(entry)) for entry in entries}
+        span = self.rules.span
+        windows = {entry.id: self._declared_windows(entry) for entry in entries}
         runs: dict[str, dict[int, list[Interval]]] = {}
-        for entry, times in event_times(self._raw, [one for one in entries if has_rows_of_its_own(one)]):
-            windows[entry.id].update((np.unique(times // self.rules.span) * self.rules.span).tolist())
-            if entry.slice.declared is None and not windows_before(entry, self.rules.raw_from):
-                covered = self._covered(times)
-                windows[entry.id].update(covered)
-                runs[entry.id] = covered
+        unread = {entry.id: entry for entry in entries if has_rows_of_its_own(entry)}
+        for entry, times in event_times(self._raw, list(unread.values())):
+            windows[entry.id].update((np.unique(times // span) * span).tolist())
+            if entry.slice.declared is None:
+                runs[entry.id] = self._covered(times)
+                windows[entry.id].update(runs[entry.id])
+            if times.size >= entry.counts.accepted:
+                del unread[entry.id]
+        for entry, starts in self._touched_before(list(unread.values())):
+            windows[entry.id].update(starts)
+            if entry.observed is not None and runs.get(entry.id):
+                runs[entry.id].update({start: [entry.observed] for start in starts})
         kept = {slice_id: self._kept(sorted(starts)) for slice_id, starts in windows.items()}
         self.state.lay(self.stream.name, kept, runs)
+
+    def _declared_windows(self, entry: SliceEntry) -> set[int]:
+        declared = entry.slice.declared
+        return set() if declared is None else set(windows_of(declared, self.rules.span))
+
+    def _touched_before(self, entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, set[int]]]:
+        """Slices with rows that have expired, and the windows those touched. All of them are sealed, and
+        nothing tells any more how closely their rows lay."""
+        if not entries or self.rules.raw_from is None:
+            return
+        expired = self._expired()
+        for entry in entries:
+            yield entry, set(expired.get(entry.id, ()))
 
     def _covered(self, times: Ints) -> dict[int, list[Interval]]:
         """What rows at these times cover, by window."""

@@ -236,11 +236,11 @@ def judge(
 def _as_it_stands(window: Window, members: Sequence[Member], rules: WindowRules, found: Judged) -> Judged:
     """Of a sealed window: what was built of it stays, and other slices are ignored."""
     built = window.file is not None
-    if not built and not found.ready:
+    if not built and not members:
         return replace(found, withdraw=False)
     used = frozenset(member.name for member in members if member.observed) if built else frozenset()
     stands = set_hash(used) == window.observed
-    _, late = admit(window.key.interval, members, rules, window.sealed)
+    late = admit(window.key.interval, members, rules, window.sealed)[1] if built else {}
     assert rules.raw_from is not None, rules
     return replace(
         found,

@@ -29,11 +29,6 @@ def has_rows_of_its_own(entry: SliceEntry) -> bool:
     return declared is None or not (declared.start <= observed.start and observed.end <= declared.end)
 
 
-def windows_before(entry: SliceEntry, raw_from: int | None) -> bool:
-    """Whether some of its rows may be gone with the raw of their time, and cannot say what it covers."""
-    return raw_from is not None and entry.observed is not None and entry.observed.start < raw_from
-
-
 def event_times(
     raw: Callable[[], Snapshot | None], entries: Sequence[SliceEntry]
 ) -> Iterator[tuple[SliceEntry, Ints]]:
