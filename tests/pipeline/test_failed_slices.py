@@ -92,6 +92,7 @@ def test_p2_the_oldest_slices_unreadable_do_not_keep_the_good_ones_waiting(
             f"has 3 bytes; {landed[2]} had landed",
         ]
         assert {entry.retry_at for entry in told} == {NOON + 10 * SECOND}
+        mill.run_until_idle()  # packing goes on in the background
         packed = mill.packer.manifest("requests")["parts"]
         assert isinstance(packed, list)
         assert [set(part["slice_hashes"]) for part in packed if part["slice_hashes"]] == [
@@ -118,6 +119,7 @@ def test_p2_the_oldest_slices_unreadable_do_not_keep_the_good_ones_waiting(
         assert {(now_of(mill, entry).error, now_of(mill, entry).failures) for entry in bad} == {(None, 0)}
         assert ids(plant) == events(*range(9))
         assert mill.status()[0].totals["failed_slices"] == 0
+        mill.run_until_idle()
         packed = mill.packer.manifest("requests")["parts"]
         assert isinstance(packed, list)
         assert (
