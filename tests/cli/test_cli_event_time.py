@@ -259,7 +259,7 @@ def test_explain_is_one_page(driven):
         "next_window: a late row counts at the watermark it met",
         "sliding: 1m30s long, one every 1m: a row is in 1 or 2 of them",
         "reemit: up to 5m behind the watermark",
-        "session: rows less than 5m apart",
+        "session: rows at most 5m apart",
         "when it has come 5m past the last row",
         "count: 12 rows in a row",
         "state: from a row with fare = 0 to the next one with fare > 10",
@@ -281,7 +281,7 @@ def test_explain_as_json(taxi):
     assert found["windows"][2] == {
         "window": "visits",
         "kind": "session",
-        "rule": "rows less than 5m apart",
+        "rule": "rows at most 5m apart",
         "key": ["driver"],
         "group_by": [],
         "aggregates": {"count": "count"},

@@ -76,6 +76,7 @@ def test_status_of_pending_slices(cli, landed):
             "stale_tiles": 0,
             "pending": [pending(landed)],
             "windows": {"waiting": 0, "queued": 0, "building": 0, "built": 0, "failed": 0},
+            "outdated_windows": 0,
             "queue": 0,
         }
     ]  # fmt: skip

@@ -78,11 +78,17 @@ def test_sliding_windows_overlap_and_lie_on_the_grid_of_their_step() -> None:
 
 
 def test_a_session_ends_a_gap_after_its_last_row() -> None:
-    oracle = StreamingOracle(spec("session", gap=5))
+    oracle = StreamingOracle(spec("session", gap=5, inclusive=False))
     given = rows((1, 1), (5, 2), (10, 4))
     assert sums(oracle, given, 9) == []
     assert sums(oracle, given, 14) == [(1, 10, 3)]
     assert sums(oracle, given, 15) == [(1, 10, 3), (10, 15, 4)]
+
+
+def test_rows_exactly_a_gap_apart_are_one_session() -> None:
+    oracle = StreamingOracle(spec("session", gap=5))
+    given = rows((1, 1), (5, 2), (10, 4), (16, 8))
+    assert [total for _, _, total in sums(oracle, given, 30)] == [7, 8]
 
 
 def test_count_and_state_windows_close_by_rows_that_the_watermark_has_passed() -> None:

@@ -229,10 +229,13 @@ def test_a_window_that_nothing_covers_is_not_complete_however_short_it_is() -> N
     assert asked(oracle, "10:01", at("20:00")).reason == "coverage"
 
 
-def test_a_slice_without_declared_bounds_covers_from_its_first_to_its_last_event() -> None:
-    records = [reading("e1", at("10:00")), reading("e2", at("11:00") - SECOND)]
-    oracle = played(OracleRules(HOUR), landing("a", None, *records), Tick(at("11:00")))
-    assert built(oracle) == [(at("11:00"), 10, 1, {"a"})]
+def test_a_slice_without_declared_bounds_covers_the_runs_of_its_rows() -> None:
+    """Rows that are further apart than the tolerance are two runs, and what lies between is not covered."""
+    records = [reading("e1", at("10:00")), reading("e2", at("10:30")), reading("e3", at("11:00") - SECOND)]
+    apart = played(OracleRules(HOUR), landing("a", None, *records), Tick(at("11:00")))
+    assert built(apart) == []
+    near = played(OracleRules(HOUR, gap_tolerance=HOUR // 2), landing("a", None, *records), Tick(at("11:00")))
+    assert built(near) == [(at("11:00"), 10, 1, {"a"})]
     nothing = played(OracleRules(HOUR), landing("a", None, b"{"), Tick(at("11:00")))
     assert nothing.windows(at("11:00")) == {}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -50,19 +51,21 @@ def check_parameters(request: Request) -> None:
 
 
 def _known_parameters(request: Request) -> frozenset[str]:
-    state = request.app.state
-    if not hasattr(state, "parameters"):
-        state.parameters = [
-            (compile_path(path)[0], method.upper(), _query_names(operation))
-            for path, item in request.app.openapi()["paths"].items()
-            for method, operation in item.items()
-        ]
-    asked: list[frozenset[str]] = [
-        names
-        for pattern, method, names in state.parameters
-        if method == request.method and pattern.match(request.url.path)
-    ]
-    return frozenset().union(*asked)
+    """Those of the route that the address led to, or of the path in the document that fits the address."""
+    paths = request.app.openapi()["paths"]
+    format_ = getattr(request.scope.get("route"), "path_format", None)
+    found = [format_] if format_ in paths else [path for path in paths if _matches(path, request)]
+    method = request.method.lower()
+    return frozenset().union(*(_query_names(paths[path].get(method, {})) for path in found))
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return compile_path(path)[0]
+
+
+def _matches(path: str, request: Request) -> bool:
+    return _pattern(path).match(request.url.path) is not None
 
 
 def _query_names(operation: Mapping[str, Any]) -> frozenset[str]:
