@@ -402,6 +402,38 @@ class TestAnswers:
         found = self.counted(asked, "BETWEEN 2024-03-01 AND 2024-07-01 INTERVAL 1mo FILL zero")
         assert [count for _, count in found] == [4, 0, 0, 0]
 
+    def test_without_a_span_only_gaps_between_data_are_filled(self, desk, event):
+        # The weeks of the rollups start on Thursdays: that of 1 October in September, that of 31 December
+        # ends in January.
+        asked = desk([event("2024-10-01T00:00:00Z"), event("2024-12-31T00:00:00Z")])
+        assert self.counted(asked, "INTERVAL 1mo FILL zero") == [
+            ("2024-10-01T00:00:00+00:00", 1),
+            ("2024-11-01T00:00:00+00:00", 0),
+            ("2024-12-01T00:00:00+00:00", 1),
+        ]
+
+    @pytest.mark.parametrize(
+        ("every", "cells"),
+        [
+            ("1mo TIMEZONE 'Europe/Paris'", 8),
+            ("1w", 32),
+            ("1q", 4),
+            ("2h ORIGIN 2024-01-01T01:00:00Z", 217 * 12 + 1),
+        ],
+    )
+    def test_explain_without_a_span_shows_what_is_read_for_each_cell(self, asked, every, cells):
+        text = f"SELECT count FROM requests INTERVAL {every}"
+        plan = asked.querier.explain(text, tenant=None, now=0)
+        answer = asked.ask(text)
+        assert plan.pieces == answer.pieces
+        assert (plan.level, plan.rows, plan.files) == (answer.level, answer.rows_read, answer.files_read)
+        assert (plan.cells, plan.span) == (cells, None)
+        assert "GROUP BY cell" in plan.sql
+
+    def test_explain_of_no_data_shows_no_cells(self, desk):
+        plan = desk([]).querier.explain("SELECT count FROM requests INTERVAL 1mo", tenant=None, now=0)
+        assert (plan.cells, plan.pieces, plan.files) == (0, (), 0)
+
     def test_an_origin_shifts_fixed_intervals(self, asked):
         span = "BETWEEN 2024-03-30T20:00:00Z AND 2024-03-31T02:00:00Z"
         assert self.counted(asked, f"{span} INTERVAL 2h ORIGIN 2024-01-01T01:00:00Z") == [

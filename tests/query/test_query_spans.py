@@ -205,6 +205,8 @@ def test_filter_looks_into_payloads_and_says_so(mill):
     assert sum(row[2] for row in found) == pages["a"] + pages["b"]
     every = rows(mill, "SELECT count FROM visits FILTER order = 'o1' USING ROLLUP 1d")
     assert sum(row[1] for row in every) == sum(e["order"] == "o1" for e in VISITS)
+    monthly = rows(mill, "SELECT count FROM visits FILTER order = 'o1' INTERVAL 1mo")
+    assert [row[1] for row in monthly] == [sum(e["order"] == "o1" for e in VISITS)]
     assert "raw from" in str(mill.ask(f"EXPLAIN {text}"))
     with pytest.raises(QueryError, match="FILTER chooses events"):
         mill.query("SELECT states FROM visits.orders FILTER ms > 1")

@@ -4,6 +4,7 @@ Pure arithmetic on microseconds; it never looks at data.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,11 @@ def lay(span: Interval, interval: int, edges: Edges) -> Grid:
     """The grid of `span` with cells of one width, aligned to the epoch."""
     cells = span.windows(interval)
     return lay_cells(span, cells, cells[-1] + interval if cells else span.end, edges)
+
+
+def overlapped(cells: Sequence[int], data: Interval) -> Sequence[int]:
+    """From the cell in which the data start to the one in which they end."""
+    return cells[max(0, bisect_right(cells, data.start) - 1) : bisect_left(cells, data.end)]
 
 
 def lay_cells(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> Grid:

@@ -17,6 +17,7 @@ from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.before import Folded, values_before
 from tidemill.query.cover import RAW, outward
 from tidemill.query.coverage import Arrivals, completeness
+from tidemill.query.grid import overlapped
 from tidemill.query.plan import Plan, laid_over
 from tidemill.query.reading import Reading, reading_of, without_raw
 from tidemill.query.shape import Found, shaped, values_of
@@ -76,7 +77,7 @@ class Runner:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
         with self._cursor() as cursor:
             reads = reader or DuckReader(cursor)
-            plan = _laid(plan, source, reads)
+            plan = _laid(plan, source, reads, cursor)
             reading, raw = _read(plan, source, cursor)
             body, earlier = _scanned(reading, source, raw)
             hits = reads.hits(plan, body)
@@ -111,6 +112,9 @@ class Runner:
         arrivals: Arrivals,
         engine: Engine = "duckdb",
     ) -> Explanation:
+        """What `run` would do. Data are read only where they alone say which cells there are."""
+        with self._cursor() as cursor:
+            plan = _laid(plan, source, DuckReader(cursor), cursor)
         reading = reading_of(plan, source.available)
         body = Scans(scans_of(reading.cover, source))
         earlier = Scans(scans_of(reading.opening, source))
@@ -253,12 +257,13 @@ def _folded(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyCo
     return Folded(hits, values, reading.lost, reading.missing)
 
 
-def _laid(plan: Plan, source: Source, reads: Reader) -> Plan:
-    """With the cells of a calendar step that has no span: they are those that the data lie in."""
+def _laid(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConnection) -> Plan:
+    """With the cells of a calendar step that has no span: those that the data lie in, and at the ends perhaps
+    a few more, since the buckets that are read here are wide."""
     if plan.step is None or plan.is_bucketed:
         return plan
-    whole = Scans(scans_of(reading_of(plan, source.available).cover, source))
-    first, last = reads.extent(plan, whole)
+    reading, raw = _read(plan, source, cursor)
+    first, last = reads.extent(plan, Scans(scans_of(reading.cover, source), raw.rows))
     return laid_over(plan, Interval(first, last) if first is not None and last is not None else None)
 
 
@@ -288,8 +293,10 @@ def _cells_to_fill(plan: Plan, data: Interval | None) -> Sequence[int] | None:
         return None
     if plan.fill == "drop":
         return (plan.grid.hidden or None) if plan.grid else None
-    if plan.grid:
+    if plan.grid and plan.span is not None:
         return plan.grid.cells
+    if plan.grid:
+        return overlapped(plan.grid.cells, data) if data else None
     assert plan.interval is not None
     return outward(data, plan.interval).windows(plan.interval) if data else None
 
