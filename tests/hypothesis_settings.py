@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 
 QUICK: Final = "quick"
 NORMAL: Final = "normal"
@@ -19,6 +20,9 @@ USUAL: Final = 100
 
 def register_profiles() -> None:
     """Loads the profile of the normal run; `--hypothesis-profile` chooses another one."""
+    # Constants of whatever modules happen to be imported would be drawn, too: which those are depends on
+    # the tests that ran before in the same process.
+    providers.is_local_module_file = lambda _file: False  # type: ignore[assignment]
     machine = {"deadline": None, "suppress_health_check": list(HealthCheck)}  # no matter how fast it is
     settings.register_profile(NORMAL, derandomize=True, database=None, max_examples=USUAL, **machine)
     settings.register_profile(QUICK, settings.get_profile(NORMAL), max_examples=USUAL // TIMES)
