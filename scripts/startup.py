@@ -35,7 +35,7 @@ LOOKING = (
     ["windows"],
     ["datasets"],
     ["events"],
-    ["query", "SELECT count FROM requests SINCE 1h USING ROLLUP 1m GROUP BY region", "--all-tenants"],
+    ["query", "SELECT count FROM requests USING ROLLUP 1m GROUP BY region", "--all-tenants"],
     ["query", "EXPLAIN SELECT count FROM requests", "--all-tenants"],
     ["catalog"],
     ["token", "list"],
