@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -22,6 +23,7 @@ from tidemill.model.time import HOUR
 
 ORDER = ("event_time", "event_id", "tenant")
 STEP = 15 * 60 * 1_000_000
+BATCH_ROWS = 32_768  # at most
 AT_ONCE = 100  # windows
 
 
@@ -53,16 +55,18 @@ def _digests(db: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) 
 
 
 def _arrow(path: str, start: int) -> pa.Table:
-    """A dataset of ours, which also is in order, of its hour, and in batches that cross no step."""
+    """A dataset of ours, which also is in order, of its hour, and in batches that end with a step."""
     with ipc.open_file(path) as reader:
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         table = pa.Table.from_batches(batches, reader.schema)
     order = pc.sort_indices(table, [(name, "ascending") for name in ORDER])
     assert order.equals(pa.array(range(table.num_rows), pa.uint64())), f"{path} is not in order"
-    for batch in batches:
-        ends = pc.min_max(batch.column("event_time").cast(pa.int64())).as_py()
-        assert start <= ends["min"] <= ends["max"] < start + HOUR, f"{path} holds other hours"
-        assert ends["min"] // STEP == ends["max"] // STEP, f"{path}: a batch crosses a step"
+    times = [batch.column("event_time").cast(pa.int64()) for batch in batches]
+    for batch in times:
+        assert start <= batch[0].as_py() <= batch[-1].as_py() < start + HOUR, f"{path} holds other hours"
+    for before, after in pairwise(times):
+        cut = before[-1].as_py() // STEP == after[0].as_py() // STEP
+        assert len(before) == BATCH_ROWS or not cut, f"{path}: a batch ends inside a step"
     return table.replace_schema_metadata(None)
 
 

@@ -30,11 +30,13 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant, to_datetime
 from tidemill.model.windows import Build, Dataset, Member, WindowKey
 from tidemill.windows.dataset import (
+    FIRST_LAYOUT,
     clean_temporaries,
     columns_name,
     dataset_file,
     datasets_of,
     find_datasets,
+    layout_of,
     newest,
     read_dataset,
     read_schema,
@@ -282,17 +284,37 @@ def test_a_crowd_of_one_instant_is_parted_by_id(tmp_path: Path) -> None:
     assert [r[2] for r in rows_of(tmp_path / "w", dataset)] == [f"e{n:06d}" for n in range(500)]
 
 
-def test_a_record_batch_never_crosses_a_quarter_of_an_hour(tmp_path: Path) -> None:
-    rows = many_rows()
-    part = write_part(tmp_path / "raw/p.parquet", rows)
+def quarters(warehouse: Path, dataset: Dataset) -> list[list[int]]:
+    """The quarters of the hour that each record batch has rows of."""
+    reader = ipc.open_file(warehouse / dataset.file)
+    found = [
+        reader.get_batch(n).column("event_time").cast(pa.int64()) for n in range(reader.num_record_batches)
+    ]
+    return [sorted({(time - TEN) // (15 * MINUTE) for time in batch.to_pylist()}) for batch in found]
+
+
+def test_few_rows_share_a_record_batch(tmp_path: Path) -> None:
+    part = write_part(tmp_path / "raw/p.parquet", many_rows())
     dataset = built(build(tmp_path / "w", WindowUnit(a_build([A, B, C]), [part])))
-    reader = ipc.open_file(tmp_path / "w" / dataset.file)
-    steps = []
-    for number in range(reader.num_record_batches):
-        time = reader.get_batch(number).column("event_time").cast(pa.int64()).to_pylist()
-        assert len({t // (15 * MINUTE) for t in time}) == 1
-        steps.append(time[0] // (15 * MINUTE) - TEN // (15 * MINUTE))
-    assert steps == [0, 1, 2, 3]
+    assert quarters(tmp_path / "w", dataset) == [[0, 1, 2, 3]]
+
+
+def test_a_record_batch_with_enough_rows_ends_with_its_quarter_of_an_hour(tmp_path: Path) -> None:
+    rows = [row(number, TEN + number * (HOUR // 20_000)) for number in range(20_000)]  # 5,000 in a quarter
+    part = write_part(tmp_path / "raw/p.parquet", rows)
+    for sizes in (Sizes(), Sizes(memory=1, bucket=200_000, buffer=400_000)):
+        warehouse = tmp_path / f"w{sizes.memory}"
+        dataset = built(build(warehouse, WindowUnit(a_build([A]), [part]), sizes=sizes))
+        assert quarters(warehouse, dataset) == [[0, 1], [2, 3]]
+
+
+def test_datasets_of_the_first_layout_are_built_again_by_it(tmp_path: Path) -> None:
+    part = write_part(tmp_path / "raw/p.parquet", many_rows())
+    unit = BuildUnit(stream(), str(tmp_path), [WindowUnit(a_build([A, B, C]), [part])], layout=FIRST_LAYOUT)
+    (found,) = build_windows(unit)
+    assert found.dataset is not None
+    assert quarters(tmp_path, found.dataset) == [[0], [1], [2], [3]]
+    assert layout_of(tmp_path / found.dataset.file) == FIRST_LAYOUT
 
 
 def test_a_record_batch_has_a_bounded_number_of_rows(tmp_path: Path) -> None:
@@ -340,6 +362,7 @@ def test_a_file_says_of_itself_what_it_is(tmp_path: Path) -> None:
     dataset = built(build(tmp_path / "w", WindowUnit(a_build([f"{A}~1"]), [part])))
     assert said_of_itself(tmp_path / "w" / dataset.file) == {
         "kind": "dataset",
+        "layout": 2,
         "stream": "weather",
         "window": "[2024-01-15T10:00:00Z, 2024-01-15T11:00:00Z)",
         "start": TEN,

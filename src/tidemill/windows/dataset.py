@@ -30,6 +30,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, to_datetime
 from tidemill.model.windows import AGGREGATION, Build, Dataset, WindowKey
+from tidemill.windows.order import LEAST_ROWS
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,6 @@ TOP: Final = "datasets"
 STAGING: Final = "_staging"  # of a stream: files that have no name yet
 METADATA_KEY: Final = b"tidemill"
 LEADING: Final = ("event_time", "tenant", "event_id")
-COMPRESSION: Final = "lz4"
 _KIND: Final = "dataset"
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,8})\.arrow")
 _TYPES: Final = {
@@ -49,6 +49,21 @@ _TYPES: Final = {
     "array": pa.string(),
     "any": pa.string(),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the rows of a dataset become bytes. A file says by which layout it was written; `verify` builds it
+    again by the same one."""
+
+    number: int
+    compression: str
+    least_rows: int  # of a record batch that ends with its step
+
+
+FIRST_LAYOUT: Final = Layout(1, "lz4", 1)  # of files that do not say which
+LAYOUT: Final = Layout(2, "zstd", LEAST_ROWS)
+LAYOUTS: Final = {layout.number: layout for layout in (FIRST_LAYOUT, LAYOUT)}
 
 
 # -- names
@@ -116,6 +131,7 @@ class Content:
     build: Build
     rows: int
     misfits: Mapping[str, int] = field(default_factory=dict)  # column -> values its type can not hold: null
+    layout: Layout = LAYOUT
 
     def schema(self, revision: int) -> pa.Schema:
         """The columns, with everything there is to say of the file; the same content, the same text."""
@@ -137,6 +153,8 @@ class Content:
                 for name, declared in self.stream.fields.items()
             },
         }
+        if self.layout != FIRST_LAYOUT:
+            said["layout"] = self.layout.number
         text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return dataset_schema(self.stream).with_metadata({METADATA_KEY: text.encode()})
 
@@ -166,6 +184,11 @@ def _foreign(path: Path) -> StorageError:
         hint="move it out of the warehouse; `tidemill rebuild` builds the window again from raw",
         where=str(path),
     )
+
+
+def layout_of(path: Path) -> Layout:
+    """By which layout a dataset file was written."""
+    return LAYOUTS[int(str(said_of_itself(path).get("layout", FIRST_LAYOUT.number)))]
 
 
 def read_dataset(warehouse: Path, file: str) -> Dataset:
@@ -290,7 +313,7 @@ def write_dataset(
     with ExitStack() as stack:
         temporary, lock = stack.enter_context(_temporary(warehouse, key.stream))
         with storage_errors("write the dataset", temporary):
-            rows = _write(temporary, content.schema(revision), batches)
+            rows = _write(temporary, content, revision, batches)
         assert rows == content.rows, (key, rows, content.rows)
         while True:
             with storage_errors("make durable", temporary):
@@ -312,13 +335,13 @@ def write_dataset(
             source = temporary
             temporary, lock = stack.enter_context(_temporary(warehouse, key.stream))
             with storage_errors("write the dataset", temporary):
-                _write(temporary, content.schema(revision), read_batches(source))
+                _write(temporary, content, revision, read_batches(source))
 
 
-def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+def _write(path: Path, content: Content, revision: int, batches: Iterable[pa.RecordBatch]) -> int:
     # One thread: a builder is one of several, and each has its core.
-    options = ipc.IpcWriteOptions(compression=COMPRESSION, use_threads=False)
-    rows = 0
+    options = ipc.IpcWriteOptions(compression=content.layout.compression, use_threads=False)
+    schema, rows = content.schema(revision), 0
     with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)

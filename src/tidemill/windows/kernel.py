@@ -23,7 +23,9 @@ from tidemill.model.slices import set_hash
 from tidemill.model.windows import Build, Dataset, WindowKey
 from tidemill.records.arrays import Ints
 from tidemill.windows.dataset import (
+    LAYOUT,
     Content,
+    Layout,
     dataset_schema,
     make_folders,
     published,
@@ -65,6 +67,7 @@ class BuildUnit:
     step: int = STEP
     sizes: Sizes = field(default_factory=Sizes)
     recent: Recent | None = None
+    layout: Layout = LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +163,8 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
 
 def _write(unit: BuildUnit, task: _Task, rows: _Rows, number: int) -> tuple[Dataset, bool]:
     count, misfits = int(rows.reader.counts[number]), rows.reader.misfits[number]
-    found = batches(rows.runs(number), dataset_schema(unit.stream), unit.step)
-    content = Content(unit.stream, task.build, count, misfits)
+    found = batches(rows.runs(number), dataset_schema(unit.stream), unit.step, unit.layout.least_rows)
+    content = Content(unit.stream, task.build, count, misfits, unit.layout)
     return write_dataset(Path(unit.warehouse), content, task.revision, found)
 
 

@@ -18,7 +18,8 @@ from tidemill.model.time import MINUTE
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one, string_buffers
 
-STEP: Final = 15 * MINUTE  # record batches never cross one
+STEP: Final = 15 * MINUTE  # a record batch ends with one
+LEAST_ROWS: Final = 8_192  # of a batch that ends with its step: fewer go on into the next step
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 16 << 20  # of text in one batch
 
@@ -79,28 +80,33 @@ def parted(table: pa.Table, cuts: pa.Table) -> Ints:
     return found
 
 
-def batches(runs: Iterable[Run], schema: pa.Schema, step: int) -> Iterator[pa.RecordBatch]:
-    """The rows of runs that follow each other as record batches: one ends with its step, or when it has
-    BATCH_ROWS rows or BATCH_BYTES of text."""
+def batches(
+    runs: Iterable[Run], schema: pa.Schema, step: int, least: int = LEAST_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The rows of runs that follow each other as record batches: one ends with the first step after which it
+    has `least` rows, or inside of a step when it has BATCH_ROWS rows or BATCH_BYTES of text."""
     held = _Held(schema)
     at = 0
     for run in runs:
         steps = times(run.table)[run.rows] // step
-        weights = _text_bytes(run)
-        ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
+        weights = np.cumsum(_text_bytes(run))
+        ends = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size)
         start = 0
-        for end in ends:
-            if start < end and held.count and int(steps[start]) != at:
+        while start < steps.size:
+            if held.count >= least and int(steps[start]) != at:
                 yield held.batch()
+            ending = int(np.searchsorted(ends, start + max(1, least - held.count)))
+            end = int(ends[min(ending, ends.size - 1)])
             while start < end:
-                at = int(steps[start])
                 room = min(end - start, BATCH_ROWS - held.count)
-                size = np.cumsum(weights[start : start + room])
+                before = int(weights[start - 1]) if start else 0
+                size = weights[start : start + room] - before
                 fitting = int(np.searchsorted(size, BATCH_BYTES - held.size, "right"))
                 taken = min(room, max(fitting, 0 if held.count else 1))
                 if taken:
                     held.add(Run(run.table, run.rows[start : start + taken]), int(size[taken - 1]))
                     start += taken
+                    at = int(steps[start - 1])
                 if start < end:
                     yield held.batch()
     if held.count:

@@ -19,7 +19,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_
 from tidemill.model.time import align
 from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
 from tidemill.state.protocol import State
-from tidemill.windows.dataset import dataset_schema, read_dataset, read_schema
+from tidemill.windows.dataset import Layout, dataset_schema, layout_of, read_dataset, read_schema
 from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.windows.pending import PendingSlices
 from tidemill.windows.rules import WATERMARK, WindowRules, admit, has_other_rules, judge, windows_of
@@ -64,18 +64,15 @@ def verify_datasets(
             good.append((window, read_dataset(warehouse, window.file)))
         else:
             differences.append((str(window.key.interval), f"{window.file} has other columns than declared"))
-    groups = spread([1] * len(good), max(2 * engine.parallelism, -(-len(good) // _GROUP)))
-    proofs = [
-        _Proof(
-            BuildUnit(
-                stream,
-                str(scratch),
-                [WindowUnit(_again(good[i][1], known), _parts(raw, good[i][0])) for i in group],
-            ),
-            [str(warehouse / good[i][1].file) for i in group],
-        )
-        for group in groups
-    ]
+    by_layout: dict[Layout, list[tuple[Window, Dataset]]] = {}
+    for window, dataset in good:
+        by_layout.setdefault(layout_of(warehouse / dataset.file), []).append((window, dataset))
+    proofs = []
+    for layout, alike in by_layout.items():
+        for group in spread([1] * len(alike), max(2 * engine.parallelism, -(-len(alike) // _GROUP))):
+            again = [WindowUnit(_again(alike[i][1], known), _parts(raw, alike[i][0])) for i in group]
+            unit = BuildUnit(stream, str(scratch), again, layout=layout)
+            proofs.append(_Proof(unit, [str(warehouse / alike[i][1].file) for i in group]))
     read = {path for proof in proofs for window in proof.unit.windows for path in window.raw}
     size = sum(Path(path).stat().st_size for path in read)
     differences += engine.run(_prove, proofs, "verify datasets", size)
