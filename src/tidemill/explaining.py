@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from tidemill import eventtime
 from tidemill.config import Stream
-from tidemill.model.streaming import Aggregate, Close, Function, LatePolicy, WindowKind, WindowSpec
+from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import format_duration
 from tidemill.reports import SourceStanding, idle_sources, standings, watermark_of
 from tidemill.state.protocol import State
@@ -149,7 +149,11 @@ def _rule(spec: WindowSpec) -> str:
         case WindowKind.STATE:
             assert spec.open is not None, spec
             assert spec.emit is not None, spec
-            return f"from a row with {spec.open.text} to the next one with {spec.emit.text}, both included"
+            next_one = "the next one" if spec.emit_on_open else "a later one"
+            return f"from a row with {spec.open.text} to {next_one} with {spec.emit.text}, both included"
+        case WindowKind.PER_ROW:
+            ahead = f" and {format_duration(spec.lookahead)} after it" if spec.lookahead else ""
+            return f"one for each row: {format_duration(spec.size)} before it{ahead}"
 
 
 def _times(spec: WindowSpec) -> str:
@@ -167,6 +171,10 @@ def _close(spec: WindowSpec) -> str:
             return "watermark: when its last row is at or before it"
         case WindowKind.STATE:
             return "watermark: when the row that ends it is at or before it"
+        case WindowKind.PER_ROW:
+            ahead = format_duration(spec.lookahead)
+            past = f"come {ahead} past its row" if spec.lookahead else "reached its row"
+            return f"watermark: when it has {past}"
         case WindowKind.SESSION:
             gap = format_duration(spec.gap)
             return f"watermark: when it has come {gap} past the last row"
@@ -179,14 +187,18 @@ def _late(spec: WindowSpec) -> str:
         return (
             "as late_slices of the stream says: rows of the slices that the aggregation windows are built of"
         )
+    by_window = spec.late_by is LateBy.WINDOW
+    which = "a row whose window had ended by the watermark it met" if by_window else "a late row"
     match spec.late:
         case LatePolicy.NEXT_WINDOW:
-            return "next_window: a late row counts at the watermark it met"
+            return f"next_window: {which} counts at the watermark it met"
         case LatePolicy.REEMIT:
             most = format_duration(spec.max_lateness)
+            if by_window:
+                return f"reemit: {which} counts there until {most} past its end, as a new revision"
             return f"reemit: up to {most} behind the watermark it counts where it belongs, as a new revision"
         case LatePolicy.DISCARD:
-            return "discard: a late row is in no window (raw and rollups have it)"
+            return f"discard: {which} is in no window (raw and rollups have it)"
 
 
 def _formula(one: Aggregate) -> str:

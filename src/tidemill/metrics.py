@@ -16,9 +16,10 @@ from prometheus_client.registry import Collector
 
 from tidemill.config import Stream
 from tidemill.faults import fault_of
-from tidemill.following.late import LateTotals, dropped_rows
+from tidemill.following.late import LateTotals
 from tidemill.model.errors import MachineError
 from tidemill.model.gateway import GatewayStatus, Pressure
+from tidemill.model.streaming import Fate
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Phase
 from tidemill.reports import idle_sources, standings, watermark_of
@@ -261,13 +262,14 @@ def _totals(
         found = late(name, totals["late"])
         families["watermarks_emitted"].add_metric([name], progress.emitted)
         families["released_early"].add_metric([name], progress.released_early)
-        families["late_dropped"].add_metric([name], dropped_rows(found))
+        families["late_dropped"].add_metric([name], found.dropped)
         skewed = totals.get("reject_skew", 0) + totals.get("reject_too_old", 0)
         families["skew_rejected"].add_metric([name], skewed)
         for window, fates in found.windows.items():
             told = dict.fromkeys(("dropped", "next_window", "reemitted"), 0)
             for fate, count in fates.items():
-                told[fate.value if fate.used else "dropped"] += count
+                if fate is not Fate.ON_TIME:  # behind the watermark, and in time for its window
+                    told[fate.value if fate.used else "dropped"] += count
             for word, count in told.items():
                 rows.add_metric([name, window, word], count)
     return [*families.values(), rows]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.accept.standins import is_settled
 from tidemill.asking import arrivals
 from tidemill.faults import fault_of
-from tidemill.following.late import LateCounts, dropped_rows
+from tidemill.following.late import LateCounts
 from tidemill.model.slices import SliceStatus
 from tidemill.reports import StreamStatus, idle_sources
 
@@ -55,7 +55,7 @@ def status_of(mill: Mill, stream: str) -> StreamStatus:
         manifests=mill.sources.counts(declared),
         chains=mill.chains.standing(stream),
         fault=fault_of(mill.state, stream),
-        late_dropped=dropped_rows(LateCounts(mill.feed).of(stream, totals["late"])),
+        late_dropped=LateCounts(mill.feed).of(stream, totals["late"]).dropped,
         pending=arrivals(mill, stream, None, tiles=bool(declared.metrics)).pending,
     )
 

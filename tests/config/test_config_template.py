@@ -111,7 +111,7 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     windows = stream.windows.values()
     said = set[str]().union(*(window.model_fields_set for window in windows))
     assert said == set(WindowDeclaration.model_fields) - {"n"}
-    assert [spec.kind for spec in stream.window_specs] == ["sliding", "session", "state"]
+    assert [spec.kind for spec in stream.window_specs] == ["sliding", "per_row", "session", "state"]
     assert stream.query.model_fields_set == set(QueryDefaults.model_fields)
     own = stream.gateway
     assert own.model_fields_set == set(StreamGateway.model_fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tidemill.config import Project, parse_aggregate, parse_project
 from tidemill.model.errors import ConfigError, InputError
 from tidemill.model.names import RESULT_COLUMNS
 from tidemill.model.predicates import parse_predicate
-from tidemill.model.streaming import Aggregate, Close, Function, LatePolicy, WindowKind, WindowSpec
+from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 
 FILE = Path("tidemill.yaml")
@@ -167,7 +168,20 @@ def test_windows_need_no_gate_and_no_event_time() -> None:
         ("{kind: tumbling, size: 10}", "w.size: duration 10 has no unit", "5s"),
         ("{kind: count, n: 0}", "w.n: 0 should be at least 1", "larger"),
         ("{kind: count, n: 1.5}", "w.n: 1.5 should be a whole number", "digits"),
-        ("{kind: tumbling, size: 1s, every: 1s}", "w.every: unknown key", "keys: kind, size, step, gap, n"),
+        (
+            "{kind: tumbling, size: 1s, every: 1s}",
+            "w.every: unknown key",
+            "keys: kind, size, step",
+        ),
+        ("{kind: sliding, size: 1s, step: rows}", "w.step: 'rows' is not a duration", "5s"),
+        ("{kind: sliding, size: 1s, step: 1s, lookahead: 1s}", "has no lookahead", "needs size and step"),
+        ("{kind: sliding, size: 1s, step: row, gap: 1s}", "has no gap", "may have lookahead and a key"),
+        (
+            "{kind: count, n: 2, late: {by: window}}",
+            "no row is late for a count window",
+            "sliding and session",
+        ),
+        ("{kind: count, n: 2, emit_on_open: false}", "has no emit_on_open", "may have a key"),
         ("tumbling", "'tumbling' should be a section of keys and values", "{key: value}"),
     ],
 )
@@ -210,6 +224,38 @@ def test_names_that_a_window_can_not_have(name: str, message: str, hint: str) ->
 def test_late_rows(written: str, policy: LatePolicy, lateness: int) -> None:
     found = spec(f"{{kind: session, gap: 1m, late: {written}}}")
     assert (found.late, found.max_lateness) == (policy, lateness)
+    assert found.late_by is LateBy.ROW
+    by_window = spec("{kind: sliding, size: 1m, step: 1s, late: {by: window}}")
+    assert (by_window.late, by_window.late_by) == (LatePolicy.DISCARD, LateBy.WINDOW)
+
+
+def test_what_was_declared_before_there_were_more_choices_keeps_its_results() -> None:
+    """The fingerprint of a declaration that says nothing of them is the one it always had."""
+    told = spec("{kind: tumbling, size: 1m}")
+    assert told.fingerprint == "3f1787aecc7de639"
+    assert replace(told, late_by=LateBy.WINDOW).fingerprint != told.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("having", "message", "hint"),
+    [
+        ("totl > 1", "column 'totl' at character 1 is not in the results", "total"),
+        ("units > 1", "column 'units' at character 1 is not in the results", "total"),
+        ("total = 'x'", "'x' at character 9 does not go with 'total'", "a number"),
+    ],
+)
+def test_mistake_in_a_condition_on_results(having: str, message: str, hint: str) -> None:
+    error = refused(f'{{kind: count, n: 2, key: id, aggregates: {{total: sum(units)}}, having: "{having}"}}')
+    assert error.message.startswith("streams.orders.windows.w.having")
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_a_condition_on_results_names_aggregates_and_groups() -> None:
+    window = "{kind: count, n: 2, key: id, aggregates: {n2: count, m: avg(units)}, having: %s}"
+    found = spec(window % "n2 > 1 and m < 2.5")
+    assert found.having is not None
+    assert found.having.columns == ("n2", "m")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +264,7 @@ def test_late_rows(written: str, policy: LatePolicy, lateness: int) -> None:
         ("reemit", "reemit needs max_lateness", "{policy: reemit, max_lateness: 1h}"),
         ("{policy: discard, max_lateness: 1h}", "discard has no max_lateness", "use policy: reemit"),
         ("{policy: next_window, max_lateness: 1h}", "next_window has no max_lateness", "use policy: reemit"),
+        ("{by: time}", "'time' is not a valid by", "choices: row, window"),
         ("drop", "'drop' is not a valid policy", "choices: discard, next_window, reemit"),
     ],
 )

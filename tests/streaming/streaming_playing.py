@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -17,13 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 from tests.pipeline.test_engine_oracle import rows_of
+from tests.streaming.standing import agree, by_id, of_table
 
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.table import Table
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed
-from tidemill.model.slices import SliceStatus, set_hash
-from tidemill.model.streaming import Close, Value, WindowResult, WindowSpec, window_id
+from tidemill.model.slices import SliceStatus
+from tidemill.model.streaming import Close, Value, WindowSpec
 from tidemill.model.time import SECOND, Interval
 from tidemill.streaming.announce import AVAILABLE
 from tidemill.testing import FakeClock
@@ -38,7 +37,7 @@ from tidemill.testing.strategies_streaming import (
     streaming_cases,
     window_specs,
 )
-from tidemill.testing.streaming import StreamingOracle, StreamingRow, StreamingSlice, same_results
+from tidemill.testing.streaming import StreamingOracle, StreamingRow, StreamingSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +48,6 @@ FEW_BUCKETS = 3  # cores: also how many buckets there are when everything is wor
 FLUSH, REOPEN, RETRACT, REDECLARE, FORGET, DIE = "flush", "reopen", "retract", "redeclare", "forget", "die"
 CALM = frozenset({FLUSH, REOPEN})
 ALL = frozenset({FLUSH, REOPEN, RETRACT, REDECLARE, FORGET, DIE})
-
-Which = tuple[str, tuple[Value, ...]]  # window id, group
 
 
 class Script(NamedTuple):
@@ -309,17 +306,17 @@ class Playing:
 
     def agree_on(self, mill: Mill, spec: WindowSpec, rows: Sequence[StreamingRow], *, flush: bool) -> None:
         oracle = StreamingOracle(spec, SCALES)
-        expected = self.by_id(spec, oracle.numbered(rows, self.watermark, flush=flush))
-        opened = {which[0] for which in self.by_id(spec, oracle.numbered(rows, None, flush=True))}
+        expected = by_id(spec, oracle.numbered(rows, self.watermark, flush=flush))
+        opened = {which[0] for which in by_id(spec, oracle.numbered(rows, None, flush=True))}
         opened -= {which[0] for which in expected}
-        found = self.standing(mill, spec)
+        found = of_table(spec, mill.results(STREAM, spec.name))
         beside = {which: told for which, told in found.items() if which not in expected}
         for which, (result, trigger) in beside.items():  # a stop let it out, and it is not looked at yet
-            ahead = self.watermark is None or result.start > self.watermark
+            ahead = self.watermark is None or result.start + spec.opens_after > self.watermark
             assert trigger == "stop", (which, result, trigger)
             assert not flush
             assert which[0] in opened or ahead, (which, result)
-        self.agree_on_results(spec, expected, {k: told[0] for k, told in found.items() if k not in beside})
+        agree(spec, expected, {k: told[0] for k, told in found.items() if k not in beside})
 
     def agree_on_complete(self, mill: Mill, spec: WindowSpec, rows: Sequence[StreamingRow]) -> None:
         built: dict[Interval, frozenset[str]] = {}
@@ -328,55 +325,16 @@ class Playing:
             if window.file is not None and kept is not None:
                 built[window.key.interval] = frozenset(m.name for m in kept[1] if m.observed)
         results = StreamingOracle(spec, SCALES).complete(rows, built)
-        found = {which: told[0] for which, told in self.standing(mill, spec).items()}
-        self.agree_on_results(spec, self.by_id(spec, [(0, result) for result in results]), found)
-
-    def agree_on_results(
-        self, spec: WindowSpec, expected: Mapping[Which, WindowResult], found: Mapping[Which, WindowResult]
-    ) -> None:
-        assert found.keys() == expected.keys(), spec
-        for which, result in expected.items():
-            assert same_results(spec, [found[which]], [result]), (spec, found[which], result)
-
-    def by_id(
-        self, spec: WindowSpec, numbered: Sequence[tuple[int, WindowResult]]
-    ) -> dict[Which, WindowResult]:
-        found = {}
-        for ordinal, result in numbered:
-            name = window_id(spec, result.tenant, result.group[: len(spec.key)], result.start, ordinal)
-            found[name, result.group] = replace(result, slices=frozenset([set_hash(result.slices)]))
-        assert len(found) == len(numbered)
-        return found
-
-    def standing(self, mill: Mill, spec: WindowSpec) -> dict[Which, tuple[WindowResult, str]]:
-        """What stands, and why it came out. Slices are told by their hash."""
-        rows = mill.results(STREAM, spec.name).to_pylist()
-        found: dict[Which, tuple[WindowResult, str]] = {}
-        for row in rows:
-            group = tuple(row[name] for name in spec.grouped_by)
-            result = WindowResult(
-                tenant=row["tenant"],
-                group=group,
-                start=instant(row["start"]),
-                end=instant(row["end"]),
-                rows=row["rows"],
-                late_rows=row["late_rows"],
-                first_time=instant(row["first_time"]),
-                last_time=instant(row["last_time"]),
-                bytes=row["bytes"],
-                slices=frozenset([row["hash"]]),
-                values={each.name: plain(row[each.name], each.scale) for each in spec.aggregates},
-            )
-            assert (row["window_id"], group) not in found
-            found[row["window_id"], group] = result, row["trigger"]
-        return found
+        found = {which: told[0] for which, told in of_table(spec, mill.results(STREAM, spec.name)).items()}
+        agree(spec, by_id(spec, [(0, result) for result in results]), found)
 
     def agree_on_revisions(self, mill: Mill, spec: WindowSpec) -> None:
         """They count from one, without holes; what was taken back stood before."""
         revisions: dict[object, list[tuple[int, bool]]] = {}
         for row in mill.results(STREAM, spec.name, revisions=True).to_pylist():
             which = (row["window_id"], *(row[name] for name in spec.grouped_by))
-            revisions.setdefault(which, []).append((row["revision"], row["withdrawn"]))
+            hidden = row["withdrawn"] and spec.having is None
+            revisions.setdefault(which, []).append((row["revision"], hidden))
         for which, told in revisions.items():
             assert [number for number, _ in sorted(told)] == list(range(1, len(told) + 1)), (spec, which)
             gone = [withdrawn for _, withdrawn in sorted(told)]
@@ -389,19 +347,8 @@ class Playing:
         for spec in () if self.cleared else self.specs.values():
             of = [e.data for e in events if e.type == AVAILABLE and e.data["window"] == spec.name]
             told = sum(int(str(data["results"])) + int(str(data["withdrawn"])) for data in of)
-            assert told == mill.results(STREAM, spec.name, revisions=True).num_rows, spec
-
-
-def instant(at: object) -> int:
-    assert isinstance(at, datetime)
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def plain(value: object, scale: int) -> Value:
-    if isinstance(value, Decimal):
-        return int(value.scaleb(scale))
-    assert value is None or isinstance(value, str | int | float | bool)
-    return value
+            triggers = mill.results(STREAM, spec.name, revisions=True).column("trigger").to_pylist()
+            assert told == len(triggers) - triggers.count("having"), spec
 
 
 class Projects:

@@ -375,3 +375,17 @@ def test_the_same_on_spark_and_in_process(new_rows: NewRows, inline_bytes: int) 
         (14, 18, 0, Decimal(0)),
     ]
     assert [row[2:] for row in rows.results("c", "sum", "late_rows")] == [(8, 0), (8, 0), (1003, 1)]
+
+
+def test_in_processing_time_a_tick_at_the_end_of_a_session_does_not_end_it(new_rows: NewRows) -> None:
+    """A slice that arrives in the instant of the tick joins it, and nothing that was out changes."""
+    rows = new_rows(event_time={"enabled": False}, windows={"w": summed("session", gap="5s")})
+    rows.feed((0, 1))
+    rows.clock.advance(5 * SECOND)
+    rows.tick()
+    assert rows.results("w", "sum") == []
+    rows.feed((0, 2))
+    rows.clock.advance(5 * SECOND + 1)
+    rows.tick()
+    assert rows.results("w", "sum", "revision", "trigger") == [(86400, 86410, 3, 1, "watermark")]
+    assert rows.verify() == []

@@ -49,12 +49,12 @@ class Expirable:
 
 def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> Expirable:
     """What can go of raw. With `counted_late` parts stay whose rows may count at a later instant, at the
-    watermark that they met."""
+    watermark that they met or right after it."""
     whole, straddling = [], []
     for part in raw.parts:
         if not part.rows or not part.may_hold("event_time", None, before - 1):
             continue
-        if counted_late and _newest_met(part) >= before:
+        if counted_late and _newest_met(part) >= before - 1:
             continue
         first, last = _times(raw, part, before)
         if last < before:

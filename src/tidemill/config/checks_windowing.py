@@ -11,7 +11,7 @@ from typing import Final
 from tidemill.config.checks_conditions import NUMBERS, check_condition
 from tidemill.config.columns import Columns, listed, one_of, repeats
 from tidemill.config.problems import Path
-from tidemill.config.schema import FIELD_TYPES, KEY_TYPES, FieldType
+from tidemill.config.schema import FIELD_TYPES, KEY_TYPES, Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import Finding
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
@@ -45,6 +45,10 @@ def check_windows(stream: Stream, columns: Columns, broken: Collection[Path]) ->
         for key, condition in (("open", declared.open), ("emit", declared.emit)):
             if condition is not None:
                 yield from check_condition((*at, key), condition, columns, COMPARED_TYPES, _COMPARED_HINT)
+        if declared.having is not None:
+            results = columns.with_fields(_results(declared, columns), "the results")
+            having = (*at, "having")
+            yield from check_condition(having, declared.having, results, COMPARED_TYPES, _COMPARED_HINT)
         yield from _result_columns(at, stream, declared)
         needs_span = declared.close == "complete" and ("aggregation_span",) not in broken
         if needs_span and stream.aggregation_span is None:
@@ -74,6 +78,22 @@ def _aggregate(path: Path, text: str, columns: Columns) -> Iterator[Finding]:
         is_percentile = formula.function is Function.PERCENTILE
         what = "a percentile" if is_percentile else formula.function.value
         yield from columns.check(path, formula.column, types, f"{what} is of {one_of(types)}")
+
+
+def _results(declared: WindowDeclaration, columns: Columns) -> dict[str, Field]:
+    """What a condition on results may name: aggregates, and what results are grouped by."""
+    groups = {name: columns.field(name) for name in (*declared.key, *declared.group_by)}
+    found = {name: field for name, field in groups.items() if field is not None}
+    for name, text in declared.aggregates.items():
+        formula = parse_aggregate(text)
+        of = columns.field(formula.column) if formula.column is not None else None
+        if formula.function is Function.COUNT:
+            found[name] = Field(type="integer")
+        elif formula.function in (Function.AVG, Function.STDDEV):
+            found[name] = Field(type="float")
+        elif of is not None:
+            found[name] = of
+    return found
 
 
 def _result_columns(at: Path, stream: Stream, declared: WindowDeclaration) -> Iterator[Finding]:

@@ -6,7 +6,8 @@ Pure: says what is wrong with a name or a list of names, and where; never why a 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 
 from tidemill.config.problems import Path
 from tidemill.config.schema import Field, FieldType
@@ -19,9 +20,16 @@ class Columns:
     """The columns of a stream. Of those whose declaration is broken nothing is known, and nothing said."""
 
     def __init__(self, stream: Stream, broken: Collection[Path]) -> None:
-        self._fields = stream.fields
+        self._fields: Mapping[str, Field] = stream.fields
+        self._of = "the schema"
         self._broken = {path[1] for path in broken if len(path) == 2 and path[0] == "schema"}
         self._unknown = ("schema",) in broken
+
+    def with_fields(self, fields: Mapping[str, Field], of: str) -> Columns:
+        """Columns of something that is made of them."""
+        made = copy(self)
+        made._fields, made._of = fields, of
+        return made
 
     def field(self, column: str) -> Field | None:
         return self._fields.get(column)
@@ -37,7 +45,7 @@ class Columns:
         elif not self._unknown and column not in self._broken:
             valid = tuple(name for name, known in self._fields.items() if known.type in types)
             hint = choices(column, valid, "columns that can be used here")
-            yield Finding(path, f"column {column!r}{at} is not in the schema", hint)
+            yield Finding(path, f"column {column!r}{at} is not in {self._of}", hint)
 
 
 def listed(path: Path, columns: Sequence[str]) -> Iterator[tuple[Path, str]]:

@@ -35,12 +35,13 @@ class LateSlices(pydantic.BaseModel):
 
 
 class LateRows(pydantic.BaseModel):
-    """What becomes of rows at or before the watermark they met: `discard`, `next_window`, or
-    `{policy: reemit, max_lateness: 1h}`."""
+    """What becomes of rows that are late: `discard`, `next_window`, or `{policy: reemit, max_lateness: 1h}`.
+    `by` says what makes them late: the watermark that they met, or that their window had ended by then."""
 
     model_config = SECTION
 
     policy: Literal["discard", "next_window", "reemit"] = "discard"
+    by: Literal["row", "window"] = "row"
     max_lateness: PositiveDuration | None = None
 
     @model_validator(mode="before")

@@ -78,6 +78,10 @@ def _positive_duration(value: object) -> int:
     return us
 
 
+def _step(value: object) -> int | str:
+    return value if value == "row" and isinstance(value, str) else _positive_duration(value)
+
+
 def _size(value: object) -> int:
     if not isinstance(value, str | int):
         raise wrong(f"{value!r} is not a size", SIZE_HINT)
@@ -107,6 +111,9 @@ def _cores(value: object) -> int | str:
 
 Duration = Annotated[int, BeforeValidator(_duration)]
 """Microseconds, zero or more."""
+
+Step = Annotated[int | str, BeforeValidator(_step)]
+"""Of a sliding window: microseconds, or `row`."""
 
 PositiveDuration = Annotated[int, BeforeValidator(_positive_duration)]
 """Microseconds, more than zero."""

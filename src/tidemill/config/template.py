@@ -177,7 +177,7 @@ streams:
     # allow_incomplete_windows: false # true builds at once, and again with every change
     # late_slices: discard            # or {policy: reemit, max_lateness: 7d}: a new revision for each
 
-    # Streaming windows: each has a table of results. Kinds: tumbling {size}, sliding {size, step},
+    # Streaming windows: each has a table of results. Kinds: tumbling {size}, sliding {size, step: 1m or row},
     # session {gap}, count {n}, state {open, emit}; the last three may have a key. Aggregates: count, sum,
     # avg, min, max, first, last, stddev and percentiles (p50, p99.9).
     # windows:
@@ -189,6 +189,12 @@ streams:
     #     aggregates: {requests: count, slow: p99.9(latency_ms), total: sum(latency_ms)}
     #     close: watermark          # or complete: once the datasets that it lies in are built
     #     late: discard             # or next_window, or {policy: reemit, max_lateness: 1h}
+    #     having: requests > 100    # results that do not meet it do not come out
+    #   around:
+    #     kind: sliding
+    #     size: 1m
+    #     step: row                 # one for each row
+    #     lookahead: 10s
     #   visits:
     #     kind: session
     #     gap: 30m
@@ -197,6 +203,7 @@ streams:
     #     kind: state
     #     open: status >= 500
     #     emit: status < 400
+    #     emit_on_open: true        # false: the row that opens one is never its last
     #     key: [api, region]
 
     # How long what is kept is kept; without a limit, for ever.

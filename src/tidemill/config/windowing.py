@@ -16,12 +16,12 @@ from pydantic import AfterValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.conditions import Condition
 from tidemill.config.late import LateRows
-from tidemill.config.quantities import PositiveDuration, wrong
+from tidemill.config.quantities import PositiveDuration, Step, wrong
 from tidemill.config.schema import SECTION, ColumnList
 from tidemill.model.choices import choices
 from tidemill.model.errors import InputError
 from tidemill.model.predicates import Predicate, parse_predicate
-from tidemill.model.streaming import Aggregate, Close, Function, LatePolicy, WindowKind, WindowSpec
+from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import format_duration
 
 if TYPE_CHECKING:
@@ -36,8 +36,16 @@ _NEEDED: Final[Mapping[WindowKind, tuple[str, ...]]] = {
     WindowKind.SESSION: ("gap",),
     WindowKind.COUNT: ("n",),
     WindowKind.STATE: ("open", "emit"),
+    WindowKind.PER_ROW: ("size", "step"),
 }
-_OF_KINDS: Final = ("size", "step", "gap", "n", "open", "emit", "key")  # which ones depends on the kind
+_OPTIONAL: Final[Mapping[WindowKind, tuple[str, ...]]] = {
+    WindowKind.SESSION: ("key",),
+    WindowKind.COUNT: ("key",),
+    WindowKind.STATE: ("emit_on_open", "key"),
+    WindowKind.PER_ROW: ("lookahead", "key"),
+}
+# Which of these a window has depends on its kind.
+_OF_KINDS: Final = ("size", "step", "lookahead", "gap", "n", "open", "emit", "emit_on_open", "key")
 
 FUNCTIONS: Final = (*(str(one) for one in Function if one is not Function.PERCENTILE), "p50")
 _FUNCTIONS_HINT: Final = "(p and a percentage, such as p99.9)"
@@ -123,14 +131,17 @@ class WindowDeclaration(pydantic.BaseModel):
 
     kind: KindName
     size: PositiveDuration | None = None
-    step: PositiveDuration | None = None
+    step: Step | None = None
+    lookahead: PositiveDuration | None = None
     gap: Gap | None = None
     n: Annotated[StrictInt, pydantic.Field(ge=1, le=1_000_000_000)] | None = None
     open: Condition | None = None
     emit: Condition | None = None
+    emit_on_open: StrictBool | None = None
     key: ColumnList = ()
     group_by: ColumnList = ()
     aggregates: Mapping[AggregateName, AggregateText] = {"count": "count"}
+    having: Condition | None = None
     close: Literal["watermark", "complete"] = "watermark"
     late: LateRows = LateRows()
 
@@ -145,10 +156,10 @@ class WindowDeclaration(pydantic.BaseModel):
     @model_validator(mode="after")
     def _has_what_its_kind_has(self) -> WindowDeclaration:
         needed = _NEEDED[self.window_kind]
-        optional = () if self.window_kind.by_time else ("key",)
+        optional = _OPTIONAL.get(self.window_kind, ())
         valid = f"a {self.kind} window needs {' and '.join(needed)}"
         if optional:
-            valid += ", and may have a key"
+            valid += ", and may have " + " and ".join("a key" if one == "key" else one for one in optional)
         given = [name for name in _OF_KINDS if getattr(self, name) not in (None, ())]
         if extra := [name for name in given if name not in (*needed, *optional)]:
             if "key" in extra:
@@ -161,7 +172,7 @@ class WindowDeclaration(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _steps_leave_no_holes(self) -> WindowDeclaration:
-        if self.kind == "sliding" and self.size is not None and self.step is not None:
+        if self.kind == "sliding" and self.size is not None and isinstance(self.step, int):
             if self.step > self.size:
                 raise wrong(
                     f"a step of {format_duration(self.step)} leaves holes between windows of "
@@ -191,8 +202,19 @@ class WindowDeclaration(pydantic.BaseModel):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _late_for_a_window_that_time_ends(self) -> WindowDeclaration:
+        if self.late.by == "window" and not self.window_kind.ends_by_time:
+            raise wrong(
+                f"no row is late for a {self.kind} window: its rows end it, not the time",
+                "use late: {by: row}; by: window is for tumbling, sliding and session windows",
+            )
+        return self
+
     @property
     def window_kind(self) -> WindowKind:
+        if self.kind == "sliding" and self.step == "row":
+            return WindowKind.PER_ROW
         return WindowKind.TUMBLING if self.kind == "fixed" else WindowKind(self.kind)
 
 
@@ -205,18 +227,22 @@ def spec_of(stream: Stream, name: str, declared: WindowDeclaration) -> WindowSpe
         name=name,
         kind=kind,
         size=size,
-        step=size if kind is WindowKind.TUMBLING else declared.step or 0,
+        step=size if kind is WindowKind.TUMBLING else declared.step if isinstance(declared.step, int) else 0,
+        lookahead=declared.lookahead or 0,
         gap=declared.gap.duration if declared.gap is not None else 0,
         inclusive=declared.gap.inclusive if declared.gap is not None else True,
         count=declared.n or 0,
         open=_predicate(declared.open),
         emit=_predicate(declared.emit),
+        emit_on_open=declared.emit_on_open is not False,
         key=declared.key,
         group_by=declared.group_by,
         aggregates=tuple(_aggregate_of(stream, name, text) for name, text in declared.aggregates.items()),
+        having=_predicate(declared.having),
         close=Close(declared.close),
         late=LatePolicy(declared.late.policy),
         max_lateness=declared.late.max_lateness or 0,
+        late_by=LateBy(declared.late.by),
     )
 
 

@@ -16,7 +16,7 @@ from tidemill.following.places import Feed
 from tidemill.following.raw import INSTANT, LATE, Raw, Wanted
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.model.streaming import Close, Fate, LatePolicy, WindowSpec
+from tidemill.model.streaming import Close, Fate, LateBy, LatePolicy, WindowSpec
 
 _READ: Final = pa.schema(
     [
@@ -50,6 +50,7 @@ class LateTotals:
     """How many rows came late, and what became of them: by window, by fate."""
 
     rows: int
+    dropped: int  # that a window left out; of a stream without any, all: ordered output has none of them
     windows: Mapping[str, Mapping[Fate, int]] = field(default_factory=dict)
 
 
@@ -83,33 +84,21 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
     """Of all late rows that `late_rows` would list. From the ledger, where that can tell."""
     specs = feed.stream.window_specs
     entries = _late(feed, since, None)
-    if tenant is None and not any(_is_bounded(spec) for spec in specs):
+    if tenant is None and not any(_by_row(spec) for spec in specs):
         rows = sum(entry.counts.late for entry in entries)
-        in_time = dict.fromkeys((spec.name for spec in specs), rows)
-    else:
-        # Fates differ from row to row only by whether they came within `max_lateness`.
-        sums = [
-            "count(*)",
-            *(
-                "count(*) FILTER (epoch_us(raw.watermark) - epoch_us(raw.event_time)"
-                f" <= {spec.max_lateness:d})"
-                for spec in specs
-            ),
-        ]
-        with Raw(feed) as raw:
-            raw.look()
-            rows, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
-        in_time = {spec.name: count for spec, count in zip(specs, counted, strict=True)}
-    return LateTotals(rows, {spec.name: _fates(spec, rows, in_time[spec.name]) for spec in specs})
-
-
-def dropped_rows(totals: LateTotals) -> int:
-    """Late rows that a window left out; of a stream without any, all: ordered output has none of them.
-
-    What one window drops, one that waits less drops, too, so that the most of any is all that were."""
-    if not totals.windows:
-        return totals.rows
-    return max(sum(n for fate, n in of.items() if not fate.used) for of in totals.windows.values())
+        alike = {spec.name: spec.fate(0, 0) for spec in specs}
+        dropped = rows if not alike or any(not fate.used for fate in alike.values()) else 0
+        return LateTotals(rows, dropped, {name: {fate: rows} if rows else {} for name, fate in alike.items()})
+    conditions = [of for spec in specs for of in _conditions(spec).items()]
+    unused = " OR ".join(of for fate, of in conditions if not fate.used) or str(not specs).lower()
+    sums = ["count(*)", *(f"count(*) FILTER ({of})" for of in (unused, *(of for _, of in conditions)))]
+    with Raw(feed) as raw:
+        raw.look()
+        rows, dropped, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
+    counts = iter(counted)
+    found = {spec.name: {fate: next(counts) for fate in _conditions(spec)} for spec in specs}
+    told = {name: {fate: n for fate, n in of.items() if n} for name, of in found.items()}
+    return LateTotals(rows, dropped, told)
 
 
 class LateCounts:
@@ -132,20 +121,48 @@ class LateCounts:
             try:
                 return late_totals(feed)
             except StorageError:  # raw is damaged: whoever looks at the stream is told so elsewhere
-                return LateTotals(rows)
-        return LateTotals(0, {spec.name: {} for spec in feed.stream.window_specs})
+                return LateTotals(rows, rows)
+        return LateTotals(0, 0, {spec.name: {} for spec in feed.stream.window_specs})
 
 
-def _is_bounded(spec: WindowSpec) -> bool:
-    return spec.close is Close.WATERMARK and spec.late is LatePolicy.REEMIT
+def _by_row(spec: WindowSpec) -> bool:
+    """Whether late rows fare differently from row to row."""
+    bounded = spec.late is LatePolicy.REEMIT or spec.late_by is LateBy.WINDOW
+    return spec.close is Close.WATERMARK and bounded
 
 
-def _fates(spec: WindowSpec, rows: int, in_time: int) -> Mapping[Fate, int]:
-    if _is_bounded(spec):
-        found = {Fate.REEMITTED: in_time, Fate.TOO_LATE: rows - in_time}
-    else:
-        found = {spec.fate(0, 0): rows}
-    return {fate: count for fate, count in found.items() if count}
+def _conditions(spec: WindowSpec) -> Mapping[Fate, str]:
+    """What each fate of a late row depends on: `WindowSpec.fate` in SQL."""
+    if not _by_row(spec):
+        return {spec.fate(0, 0): "true"}
+    time, met = "epoch_us(raw.event_time)", "epoch_us(raw.watermark)"
+    if spec.late_by is LateBy.ROW:
+        in_time = f"{met} - {time} <= {spec.max_lateness:d}"
+        return {Fate.REEMITTED: in_time, Fate.TOO_LATE: f"NOT ({in_time})"}
+    return _conditions_by_window(spec, time, met)
+
+
+def _conditions_by_window(spec: WindowSpec, time: str, met: str) -> Mapping[Fate, str]:
+    last = f"({time} + {spec.gap:d})"
+    step = spec.step or spec.gap
+    if spec.kind.by_time:
+        last = f"({time} - {_modulo(time, step)} + {spec.size:d})"
+    is_open = f"{last} > {met}"
+    if spec.late is not LatePolicy.REEMIT:
+        return {Fate.ON_TIME: is_open, spec.fate(0, 2 * spec.last_end(0)): f"NOT ({is_open})"}
+    horizon = f"({met} - {spec.max_lateness:d})"
+    ended = f"({met} - {_modulo(f'({met} - {last})', step)})"  # the newest end at or before the watermark
+    again = f"CASE WHEN {is_open} THEN {ended} > greatest({time}, {horizon}) ELSE {last} > {horizon} END"
+    return {
+        Fate.REEMITTED: again,
+        Fate.ON_TIME: f"{is_open} AND NOT ({again})",
+        Fate.TOO_LATE: f"NOT ({is_open}) AND NOT ({again})",
+    }
+
+
+def _modulo(number: str, by: int) -> str:
+    """Never below zero, as Python has it."""
+    return f"((({number}) % {by:d} + {by:d}) % {by:d})"
 
 
 def _late(
@@ -187,5 +204,7 @@ def _done(spec: WindowSpec, event_time: int, met: int) -> dict[str, object]:
     fate = spec.fate(event_time, met)
     start = None
     if fate.used and spec.kind.by_time:
-        start = spec.windows_at(spec.counts_at(event_time, met))[0].start
+        windows = spec.windows_at(spec.counts_at(event_time, met))
+        ended = met - spec.max_lateness if spec.some_windows else event_time
+        start = next(window.start for window in windows if window.end > ended)
     return {"window": spec.name, "fate": fate.value, "start": start}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from fractions import Fraction
+from typing import Final
 
 from tidemill.model.predicates import Predicate
 from tidemill.model.time import Interval
@@ -23,11 +24,22 @@ class WindowKind(StrEnum):
     SESSION = "session"
     COUNT = "count"
     STATE = "state"
+    PER_ROW = "per_row"  # a sliding window whose step is a row
 
     @property
     def by_time(self) -> bool:
-        """Whether its windows lie on a grid; those of the others follow from the rows, one after another."""
+        """Whether its windows lie on a grid; those of the others follow from the rows."""
         return self in (WindowKind.TUMBLING, WindowKind.SLIDING)
+
+    @property
+    def one_after_another(self) -> bool:
+        """Whether its windows of a key follow each other, so that one begins where the last one ended."""
+        return self in (WindowKind.SESSION, WindowKind.COUNT, WindowKind.STATE)
+
+    @property
+    def ends_by_time(self) -> bool:
+        """Whether the watermark ends its windows, and not a row."""
+        return self.by_time or self is WindowKind.SESSION
 
 
 class Close(StrEnum):
@@ -41,8 +53,15 @@ class LatePolicy(StrEnum):
     """What becomes of a late row."""
 
     DISCARD = "discard"
-    NEXT_WINDOW = "next_window"  # it counts as if it had happened at the watermark it met
+    NEXT_WINDOW = "next_window"  # it counts where the watermark was that it met, in the window open there
     REEMIT = "reemit"  # it counts where it belongs, and a window that was out comes out again
+
+
+class LateBy(StrEnum):
+    """What a row is late for."""
+
+    ROW = "row"  # the watermark: its time is at or before the one it met
+    WINDOW = "window"  # its window: that one had ended by then
 
 
 class Function(StrEnum):
@@ -67,6 +86,7 @@ class Trigger(StrEnum):
     LATE = "late"  # rows that came late changed a window that was out
     RETRACTION = "retraction"
     STOP = "stop"  # a graceful stop: the window was still open
+    HAVING = "having"  # it did not: it does not meet the condition, and never did
 
 
 class Fate(StrEnum):
@@ -107,7 +127,7 @@ class WindowSpec:
     stream: str
     name: str
     kind: WindowKind
-    size: int = 0  # of tumbling and sliding windows
+    size: int = 0  # of tumbling and sliding windows; of one for each row, how far it looks back
     step: int = 0  # of sliding windows; of tumbling ones it is the size
     gap: int = 0  # of sessions: a row longer than this after the last one begins the next
     inclusive: bool = True  # of sessions: so does not one that is exactly this long after it
@@ -120,6 +140,27 @@ class WindowSpec:
     close: Close = Close.WATERMARK
     late: LatePolicy = LatePolicy.DISCARD
     max_lateness: int = 0
+    late_by: LateBy = LateBy.ROW
+    lookahead: int = 0  # of a window for each row
+    emit_on_open: bool = True  # of state windows: the row that opens one may also end it
+    having: Predicate | None = None  # results that do not meet it do not come out
+
+    @property
+    def opens_after(self) -> int:
+        """How long after its start a window is known of: until then it is as if it were not."""
+        return self.size if self.kind is WindowKind.PER_ROW else 0
+
+    @property
+    def reach(self) -> int:
+        """How long before a row the windows can start that hold it, of those for each row."""
+        return self.size + self.lookahead
+
+    @property
+    def next_open(self) -> int:
+        """How long after the watermark a late row counts that goes to the next window. A session with an
+        inclusive gap, or a window for a row, that ends at the watermark is out and holds that instant."""
+        touches = self.kind is WindowKind.SESSION and self.inclusive
+        return int(touches or self.kind is WindowKind.PER_ROW)
 
     @property
     def apart(self) -> int:
@@ -145,6 +186,9 @@ class WindowSpec:
         told = asdict(self) | {"stream": "", "name": ""}
         if self.kind is not WindowKind.SESSION:
             del told["inclusive"]
+        for name in _ADDED:  # what was declared before there was such a choice keeps its results
+            if told[name] == _DEFAULTS[name]:
+                del told[name]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def fate(self, event_time: int, met: int | None) -> Fate:
@@ -152,17 +196,49 @@ class WindowSpec:
         slices instead, and has no late rows."""
         if self.close is Close.COMPLETE or met is None or event_time > met:
             return Fate.ON_TIME
+        in_time = met - event_time <= self.max_lateness
+        if self.late_by is LateBy.WINDOW:
+            last = self.last_end(event_time)
+            if last > met:
+                again = self.late is LatePolicy.REEMIT and self._changes_ended(event_time, last, met)
+                return Fate.REEMITTED if again else Fate.ON_TIME
+            in_time = last > met - self.max_lateness
         match self.late:
             case LatePolicy.NEXT_WINDOW:
                 return Fate.NEXT_WINDOW
             case LatePolicy.REEMIT:
-                return Fate.REEMITTED if met - event_time <= self.max_lateness else Fate.TOO_LATE
+                return Fate.REEMITTED if in_time else Fate.TOO_LATE
             case _:
                 return Fate.DISCARDED
 
+    def last_end(self, instant: int) -> int:
+        """When the last window ends that holds an instant; of a session, when it ends unless more rows come.
+        What other rows did to the session is not asked: a row alone tells what becomes of it."""
+        if self.kind is WindowKind.SESSION:
+            return instant + self.gap
+        assert self.kind.by_time, self.kind
+        return instant - instant % self.step + self.size
+
+    @property
+    def some_windows(self) -> bool:
+        """Whether a row may count in some of its windows and not in others."""
+        return self.late_by is LateBy.WINDOW and self.kind is WindowKind.SLIDING
+
+    def ended_by(self, last: int, watermark: int) -> int:
+        """Of the windows one step apart up to one that ends at `last`, after the watermark, the end of the
+        newest that the watermark had reached; whether there is one is not asked."""
+        step = self.step or self.gap
+        return last + (watermark - last) // step * step
+
+    def _changes_ended(self, event_time: int, last: int, met: int) -> bool:
+        ended = self.ended_by(last, met)
+        return ended > max(event_time, met - self.max_lateness)
+
     def counts_at(self, event_time: int, met: int | None) -> int:
         """The instant that a used row counts at."""
-        return met if self.fate(event_time, met) is Fate.NEXT_WINDOW and met is not None else event_time
+        if met is not None and self.fate(event_time, met) is Fate.NEXT_WINDOW:
+            return met + self.next_open
+        return event_time
 
     def windows_at(self, instant: int) -> list[Interval]:
         """Windows of the grid that hold an instant, oldest first."""
@@ -171,6 +247,10 @@ class WindowSpec:
         starts = range(newest, instant - self.size, -self.step)
         return [Interval(start, start + self.size) for start in reversed(starts)]
 
+
+# Declared since results were first made: one that has its default is not part of the fingerprint.
+_ADDED: Final = ("late_by", "lookahead", "emit_on_open", "having")
+_DEFAULTS: Final = {field.name: field.default for field in fields(WindowSpec)}
 
 Value = str | int | bool | float | None
 """Of a key or an aggregate: decimals are integers times ten to their scale, as the field declares it."""

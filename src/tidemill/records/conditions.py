@@ -6,7 +6,7 @@ Missing values make unknown, unknown is kept through NOT, AND and OR, and only t
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import reduce
 from typing import Final
 
@@ -26,6 +26,7 @@ _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
     "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
 _TO_FLOOR: Final = {"<": "<=", ">=": ">"}  # of a literal between two integers, against the one below it
+_WORD_DIGITS: Final = 18  # of a decimal that fits 64 bits
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -66,6 +67,8 @@ def _compared(values: pa.Array, scale: int, operator: str, literal: Literal) -> 
             return _COMPARE[operator](values, pa.scalar(float(literal)))
         if pa.types.is_integer(kind):
             return _compared_exactly(values, operator, literal, scale)
+        if pa.types.is_decimal(kind) and kind.precision > _WORD_DIGITS:
+            return _compared_wide(values, operator, literal)
         if pa.types.is_decimal(kind):
             absent = np.asarray(values.is_null()) if values.null_count else None
             return _compared_exactly(pa.array(unscaled(values), mask=absent), operator, literal, kind.scale)
@@ -83,6 +86,21 @@ def _compared_exactly(values: pa.Array, operator: str, literal: Decimal, scale: 
     if not _LEAST <= floor <= _MOST:
         return _constant(values, (floor > _MOST) == operator.startswith("<"))
     return _COMPARE[_TO_FLOOR.get(operator, operator)](values, pa.scalar(floor, pa.int64()))
+
+
+def _compared_wide(values: pa.Array, operator: str, literal: Decimal) -> pa.BooleanArray:
+    """The same for decimals that 64 bits do not hold."""
+    kind = values.type
+    above, below = literal.as_integer_ratio()
+    floor, rest = divmod(above * 10**kind.scale, below)
+    beyond = abs(floor) >= 10**kind.precision
+    if operator in ("=", "!=") and (rest or beyond):
+        return _constant(values, operator == "!=")
+    if beyond:
+        return _constant(values, (floor > 0) == operator.startswith("<"))
+    with localcontext(prec=kind.precision):
+        at = pa.scalar(Decimal(floor).scaleb(-kind.scale), kind)
+    return _COMPARE[_TO_FLOOR.get(operator, operator) if rest else operator](values, at)
 
 
 def _constant(values: pa.Array, truth: bool) -> pa.BooleanArray:

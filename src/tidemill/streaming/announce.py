@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.model.streaming import WindowSpec
+from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import format_instant
 from tidemill.model.windows import OutboxEvent
 
@@ -38,6 +38,7 @@ class Told:
 
 def told_of(spec: WindowSpec, table: pa.Table) -> list[Told]:
     """By window where windows lie on a grid, else all of them as one; from rows of the results table."""
+    table = table.filter(pc.not_equal(table.column("trigger").cast(pa.string()), Trigger.HAVING.value))
     if not table.num_rows:
         return []
     told = pa.table(

@@ -5,7 +5,10 @@ Rows come in order of (at, seq, line). The same rows always give the same window
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +19,10 @@ from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.records.conditions import holds
 from tidemill.streaming.codes import codes, combined, integers, spans, stable_order
-from tidemill.streaming.wanted import AT, FIELD, TENANT
+from tidemill.streaming.loops import reaches, state_spans
+from tidemill.streaming.wanted import AT, FIELD, PAST, TENANT
+
+_PAIRS: Final = 1 << 22  # of a row and a window that are held at once, where a row has a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Assigned:
     start: Ints  # per window
     end: Ints
     ordinal: Ints  # among windows of the same tenant and key that begin at the same instant, from 0
-    head: Ints  # per window: index of its first row, which has its tenant and key
+    head: Ints  # per window: index of a row that has its tenant and key
     closed: Mask  # per window: it comes out now
 
 
@@ -36,13 +42,38 @@ def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bo
     """All windows of these rows, oldest first (by start, then by their first row).
 
     Closed: by_time and session when their end (of a session: last row + gap) is at or before the watermark;
-    count when it has its rows; state when the row that emits came. In windows of kinds that are not by_time
+    count when it has its rows; state when the row that emits came; one for each row when the watermark has
+    reached the last instant that it looks ahead to. In windows of kinds that are not by_time
     there are only rows that count at or before the watermark. With `flush` every row counts and every
     window is closed.
     """
     at = integers(rows.column(AT))
     if spec.kind.by_time:
-        return _on_grid(spec, rows, at, watermark, flush)
+        found = _on_grid(spec, rows, at, watermark, flush)
+        return _without_past(found, integers(rows.column(PAST))) if spec.some_windows else found
+    keys, windows = _found(spec, rows, watermark, flush)
+    return _paired(keys, windows)
+
+
+def assign_in_pieces(
+    spec: WindowSpec, rows: pa.Table, watermark: int | None, since: Ints | None, *, flush: bool
+) -> Iterator[Assigned]:
+    """The same windows, some at a time: a window for each row can hold so many rows that the pairs of all of
+    them fit no memory. Only those that start at `since` of their row, or after it."""
+    if spec.kind is not WindowKind.PER_ROW:
+        yield assign(spec, rows, watermark, flush=flush)
+        return
+    keys, windows = _found(spec, rows, watermark, flush)
+    if since is not None:
+        windows = windows.take(np.flatnonzero(windows.start >= since[windows.head]))
+    piece = (np.cumsum(windows.lengths) - windows.lengths) // _PAIRS
+    cuts = [*np.flatnonzero(_changes(piece)).tolist(), piece.size]
+    for first, stop in pairwise(cuts):
+        yield _paired(keys, windows.take(np.arange(first, stop)))
+
+
+def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool) -> tuple[_Keys, _Windows]:
+    at = integers(rows.column(AT))
     if not flush:
         released = 0 if watermark is None else int(np.searchsorted(at, watermark, "right"))
         rows, at = rows.slice(0, released), at[:released]
@@ -52,9 +83,11 @@ def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bo
             found = _sessions(keys, spec, watermark)
         case WindowKind.COUNT:
             found = _counts(keys, spec.count)
+        case WindowKind.PER_ROW:
+            found = _per_row(keys, spec, watermark)
         case _:
             found = _states(spec, rows, keys)
-    return _numbered(keys, found, flush)
+    return keys, _numbered(keys, found, flush)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +106,26 @@ class _Found:
 
     first: Ints
     stop: Ints
-    end: Ints  # the instant
+    start: Ints  # the instants
+    end: Ints
     closed: Mask
+    head: Ints  # place of a row that the window belongs to: its first one, or the one that it is for
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The same, numbered, and the oldest first."""
+
+    first: Ints  # place in `_Keys.order`
+    lengths: Ints
+    start: Ints
+    end: Ints
+    ordinal: Ints
+    head: Ints  # index into the rows
+    closed: Mask
+
+    def take(self, which: Ints) -> _Windows:
+        return _Windows(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def _keys(rows: pa.Table, at: Ints, key: tuple[str, ...]) -> _Keys:
@@ -104,54 +155,66 @@ def _sessions(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
     first = np.flatnonzero(begins)
     stop = _stops(first, keys.at.size)
     end = keys.at[stop - 1] + spec.gap
-    closed = end <= watermark if watermark is not None else np.zeros(end.size, np.bool_)
-    return _Found(first, stop, end, closed)
+    return _Found(first, stop, keys.at[first], end, _reached(end, watermark), first)
+
+
+def _reached(instants: Ints, watermark: int | None) -> Mask:
+    """Which of them the watermark has reached."""
+    return instants <= watermark if watermark is not None else np.zeros(instants.size, np.bool_)
 
 
 def _counts(keys: _Keys, count: int) -> _Found:
     first = np.flatnonzero((np.arange(keys.at.size) - keys.first) % count == 0)
     stop = _stops(first, keys.at.size)
-    return _Found(first, stop, keys.at[stop - 1] + 1, stop - first == count)
+    return _by_rows(keys, first, stop, stop - first == count)
+
+
+def _by_rows(keys: _Keys, first: Ints, stop: Ints, closed: Mask) -> _Found:
+    """Windows that end with their last row."""
+    return _Found(first, stop, keys.at[first], keys.at[stop - 1] + 1, closed, first)
+
+
+def _per_row(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
+    first, stop = reaches(keys.at, keys.first, spec.size, spec.lookahead)
+    last = keys.at + spec.lookahead
+    rows = np.arange(keys.at.size)
+    return _Found(first, stop, keys.at - spec.size, last + 1, _reached(last, watermark), rows)
 
 
 def _states(spec: WindowSpec, rows: pa.Table, keys: _Keys) -> _Found:
-    """After a row that emits, nothing is open, whatever was before: so each stretch up to such a row stands
-    for itself, and its window begins with the first row in it that opens."""
     assert spec.open is not None, spec.name
     assert spec.emit is not None, spec.name
-    opens = np.flatnonzero(_holding(spec.open, rows)[keys.order])
-    emits = _holding(spec.emit, rows)[keys.order]
-    begins = keys.begins.copy()
-    begins[1:] |= emits[:-1]
-    stretch = np.flatnonzero(begins)
-    stop = _stops(stretch, keys.at.size)
-    place = np.searchsorted(opens, stretch)
-    first = np.append(opens, keys.at.size)[place]
-    there = first < stop
-    first, stop = first[there], stop[there]
-    return _Found(first, stop, keys.at[stop - 1] + 1, emits[stop - 1])
+    opens, emits = (_holding(condition, rows)[keys.order] for condition in (spec.open, spec.emit))
+    first, stop = state_spans(opens, emits, keys.begins, on_open=spec.emit_on_open)
+    ended = emits[stop - 1]
+    if not spec.emit_on_open:
+        ended &= stop - first > 1
+    return _by_rows(keys, first, stop, ended)
 
 
 def _holding(condition: Predicate, rows: pa.Table) -> Mask:
     return holds(condition, lambda field: (one(rows.column(FIELD + field)), 0))
 
 
-def _numbered(keys: _Keys, found: _Found, flush: bool) -> Assigned:
-    start = keys.at[found.first]
-    places = np.arange(start.size)
-    anew = _changes(start) | _changes(keys.first[found.first])
+def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
+    places = np.arange(found.start.size)
+    anew = _changes(found.start) | _changes(keys.first[found.head])
     ordinal = places - np.maximum.accumulate(np.where(anew, places, 0))
-    head = keys.order[found.first]
-    oldest_first = np.argsort(head)  # rows are in order of time, and so are windows by their first row
-    lengths = (found.stop - found.first)[oldest_first]
+    head = keys.order[found.head]
+    closed = np.ones(head.size, np.bool_) if flush else found.closed
+    windows = _Windows(found.first, found.stop - found.first, found.start, found.end, ordinal, head, closed)
+    return windows.take(np.argsort(head))  # rows are in order of time, and so are windows by theirs
+
+
+def _paired(keys: _Keys, windows: _Windows) -> Assigned:
     return Assigned(
-        row=keys.order[spans(found.first[oldest_first], lengths)],
-        window=np.repeat(places, lengths),
-        start=start[oldest_first],
-        end=found.end[oldest_first],
-        ordinal=ordinal[oldest_first],
-        head=head[oldest_first],
-        closed=np.ones(start.size, np.bool_) if flush else found.closed[oldest_first],
+        row=keys.order[spans(windows.first, windows.lengths)],
+        window=np.repeat(np.arange(windows.start.size), windows.lengths),
+        start=windows.start,
+        end=windows.end,
+        ordinal=windows.ordinal,
+        head=windows.head,
+        closed=windows.closed,
     )
 
 
@@ -184,6 +247,24 @@ def _on_grid(spec: WindowSpec, rows: pa.Table, at: Ints, watermark: int | None, 
         (np.concatenate(begin), np.concatenate(stop), np.concatenate(start)),
         watermark,
         flush,
+    )
+
+
+def _without_past(found: Assigned, past: Ints) -> Assigned:
+    """Without the pairs of a row and a window that had ended before the row came."""
+    keep = found.end[found.window] > past[found.row]
+    if keep.all():
+        return found
+    row = found.row[keep]
+    windows, first, window = np.unique(found.window[keep], return_index=True, return_inverse=True)
+    return Assigned(
+        row=row,
+        window=window.astype(np.int64),
+        start=found.start[windows],
+        end=found.end[windows],
+        ordinal=found.ordinal[windows],
+        head=row[first],
+        closed=found.closed[windows],
     )
 
 

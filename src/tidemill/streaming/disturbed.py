@@ -17,7 +17,7 @@ from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.records.arrow import read_ipc
 from tidemill.streaming.keys import Key, key_codes
-from tidemill.streaming.results import Scope, current, standing
+from tidemill.streaming.results import Scope, known, standing
 from tidemill.streaming.rows import AT, FIELD, TENANT
 
 
@@ -49,12 +49,15 @@ def restarts(
     """From when on each key is computed anew: from the start of the first of its windows that the disturbance
     can reach, be it out or open. Everything before that stays as it is, and so do windows that begin before
     the instant `sealed`: what is in one of them is not computed again."""
+    if spec.kind is WindowKind.PER_ROW:  # every window that may hold the row
+        low = sealed if sealed is not None else -(2**63)
+        return {key: max(at - spec.reach, low) for key, at in keys.items()}
     opened: dict[Key, int] = {}
     for table in map(read_ipc, carried):
         if table.num_rows:
             for key, at in first_instants(spec, table).items():
                 opened[key] = min(at, opened.get(key, at))
-    table = current(standing(spec, stream, held, Scope(since=dict.fromkeys(keys, -(2**63)))))
+    table = known(standing(spec, stream, held, Scope(since=dict.fromkeys(keys, -(2**63)))))
     spans: dict[Key, list[tuple[int, int]]] = {}
     columns = ["tenant", *(column_name(name) for name in spec.key)]
     for row in table.select(["start", "end", *columns]).cast(_plain(table, columns)).to_pylist():

@@ -17,16 +17,18 @@ from tidemill.config.stream import Stream
 from tidemill.lake.parts import StagedPart
 from tidemill.lake.sync import sync_file
 from tidemill.model.names import column_name
-from tidemill.model.streaming import Trigger, WindowSpec
+from tidemill.model.streaming import Trigger, WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import read_ipc, write_ipc
-from tidemill.streaming.aggregate import aggregate
+from tidemill.streaming.aggregate import aggregate, fresh_schema
 from tidemill.streaming.announce import Told, told_of
-from tidemill.streaming.assign import Assigned, assign
+from tidemill.streaming.assign import Assigned, assign, assign_in_pieces
 from tidemill.streaming.keys import Key, bucket_of, key_codes
-from tidemill.streaming.results import Scope, changes, current, standing, write_results
+from tidemill.streaming.results import Scope, changes, known, standing, write_results
 from tidemill.streaming.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
+
+_LEAST = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class FoldUnit:
     )  # computed anew from there on: what is carried is void
     whole: bool = False  # not by_time: all keys are computed anew
     gone: bool = False  # slices may have gone since what stands was computed
+    floor: int | None = None  # windows for a row that start before this are out already
     sealed: int | None = None  # what begins before this instant stays as it is
     open_file: str | None = None  # where rows of open windows go; None: nobody needs them
 
@@ -98,17 +101,28 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
 
 def computed(unit: FoldUnit, rows: pa.Table) -> pa.Table:
     """The results of these rows that the bucket answers for, as `aggregate` has them."""
-    assigned = assign(unit.spec, rows, unit.watermark, flush=unit.flush)
-    fresh = aggregate(unit.spec, unit.stream, rows, assigned)
+    since = _floors(unit, rows) if unit.spec.kind is WindowKind.PER_ROW else None
+    found = assign_in_pieces(unit.spec, rows, unit.watermark, since, flush=unit.flush)
+    tables = [aggregate(unit.spec, unit.stream, rows, assigned) for assigned in found]
+    fresh = pa.concat_tables([fresh_schema(unit.spec, unit.stream).empty_table(), *tables]).combine_chunks()
     if not unit.spec.kind.by_time:
         return fresh
     only = unit.only if unit.only is not None else unit.starts
     return fresh.filter(pa.array(_inside(fresh.column("start").to_numpy(), only)))
 
 
+def _floors(unit: FoldUnit, rows: pa.Table) -> Ints:
+    """Of each row, where the windows of its key start that are answered for: all rows of those are there."""
+    low = unit.sealed if unit.whole else unit.floor
+    codes, keys = _keys(unit.spec, rows)
+    of_keys = [unit.again.get(key, _LEAST if low is None else low) for key in keys]
+    floors: Ints = np.array(of_keys, np.int64)[codes]
+    return floors
+
+
 def rows_in(unit: FoldUnit) -> pa.Table:
     rows = rows_of(unit.spec, unit.stream, unit.files)
-    if unit.whole and unit.sealed is not None and not unit.spec.kind.by_time:
+    if unit.whole and unit.sealed is not None and unit.spec.kind.one_after_another:
         rows = _behind_sealed(unit, rows, unit.sealed)
     kept = [table for table in map(read_ipc, unit.carried) if table.num_rows]
     if not kept:
@@ -123,7 +137,7 @@ def rows_in(unit: FoldUnit) -> pa.Table:
 
 def _behind_sealed(unit: FoldUnit, rows: pa.Table, sealed: int) -> pa.Table:
     """Without the rows of windows that began before raw was gone, and went on."""
-    held = current(standing(unit.spec, unit.stream, unit.held, Scope(whole=True)))
+    held = known(standing(unit.spec, unit.stream, unit.held, Scope(whole=True)))
     start, end = (held.column(name).cast(pa.int64()).to_numpy() for name in ("start", "end"))
     held = held.filter(pa.array((start < sealed) & (end > sealed)))
     if not held.num_rows or not rows.num_rows:
@@ -168,6 +182,8 @@ def _since(unit: FoldUnit, rows: pa.Table) -> dict[Key, int]:
     first = np.full(len(keys), -1, np.int64)
     first[codes[::-1]] = rows.column(AT).to_numpy()[::-1]
     since = dict(zip(keys, first.tolist(), strict=True))
+    if unit.spec.kind is WindowKind.PER_ROW:
+        since = dict.fromkeys(keys, _LEAST if unit.floor is None else unit.floor)
     for key, at in unit.again.items():
         if bucket_of(key, unit.buckets) == unit.bucket:
             since[key] = min(at, since.get(key, at))
@@ -178,6 +194,8 @@ def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
     """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those."""
     if unit.open_file is None:
         return None, np.empty(0, np.int64)
+    if unit.spec.kind is WindowKind.PER_ROW:
+        return _carry_reach(unit, rows)
     assigned = assign(unit.spec, rows, unit.watermark, flush=False)
     kept = np.sort(assigned.row[_kept(unit.spec, rows, assigned)[assigned.window]])
     if not kept.size:
@@ -185,6 +203,20 @@ def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
     write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
     sync_file(Path(unit.open_file))
     return unit.open_file, assigned.start[~assigned.closed]
+
+
+def _carry_reach(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
+    """Of windows for each row: what those that are not out yet look back to."""
+    nothing = np.empty(0, np.int64)
+    if unit.watermark is None or unit.open_file is None:
+        return None, nothing
+    at = rows.column(AT).to_numpy()
+    kept = np.flatnonzero((at > unit.watermark - unit.spec.reach) & (at <= unit.watermark))
+    if not kept.size:
+        return None, nothing
+    write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
+    sync_file(Path(unit.open_file))
+    return unit.open_file, at[at > unit.watermark - unit.spec.lookahead] - unit.spec.size
 
 
 def _kept(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> Mask:
@@ -208,7 +240,7 @@ def _unsettled(unit: FoldUnit, tables: Sequence[pa.Table], opened: Ints) -> int 
         starts = table.column("start").cast(pa.int64()).to_numpy()
         concerned = np.isin(starts, opened)
         if unit.watermark is not None:
-            concerned |= starts > unit.watermark
+            concerned |= starts > unit.watermark - unit.spec.opens_after
         found += starts[concerned].tolist()
     return min(found, default=None)
 

@@ -53,5 +53,5 @@ class Places:
             name: known.place
             for name, known in self._known.items()
             if known.observed.start < span.end
-            and (known.observed.end > span.start or known.watermark >= span.start)
+            and (known.observed.end > span.start or known.watermark >= span.start - 1)
         }

@@ -21,7 +21,7 @@ from tidemill.streaming.buckets import buckets_of
 from tidemill.streaming.fates import counts_elsewhere, fates
 from tidemill.streaming.grid import Grid
 from tidemill.streaming.keys import key_codes
-from tidemill.streaming.wanted import FIELD, TENANT, ExtractUnit, Wanted, row_schema
+from tidemill.streaming.wanted import FIELD, PAST, TENANT, ExtractUnit, Wanted, row_schema
 from tidemill.windows.columns import Column, Columns, typed
 
 _NARROW: Final = ["event_time", "watermark", "slice"]
@@ -67,8 +67,8 @@ class Reader:
         if not counts_elsewhere(self._spec):
             return False
         least, most, any_met = _bounds(file, group, "watermark")
-        # a late row counts at the watermark it met, which is not before its event time
-        return any_met and self._between(max(first, least), most)
+        # a late row counts at the watermark it met, or right after it, which is not before its event time
+        return any_met and self._between(max(first, least), most + self._spec.next_open)
 
     def _between(self, low: int, high: int) -> bool:
         """Whether a row that counts at an instant between these, both included, can be wanted."""
@@ -109,6 +109,7 @@ class Reader:
                     "time": time[mine],
                     "seq": seq[code[mine]],
                     "late": fate.late[mine],
+                    **({PAST: fate.past[mine]} if fate.past is not None else {}),
                 },
                 pa.DictionaryArray.from_arrays(pa.array(number[code[mine]].astype(np.int32)), names),
             )
@@ -149,6 +150,7 @@ class Reader:
                 pa.array(narrow["late"]),
                 pa.array(np.diff(offsets.astype(np.int64))),
                 batch.column("tenant"),
+                *([pa.array(narrow[PAST])] if PAST in narrow else []),
                 *typed(self._columns, payload).arrays,
             ],
             schema=self._schema,

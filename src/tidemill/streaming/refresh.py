@@ -29,7 +29,7 @@ from tidemill.lake.sync import make_folder, storage_errors
 from tidemill.lake.table import Table
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.streaming import Close, WindowSpec
+from tidemill.model.streaming import Close, WindowKind, WindowSpec
 from tidemill.model.time import Interval, format_instant
 from tidemill.model.windows import OutboxEvent
 from tidemill.records.arrow import read_ipc
@@ -54,6 +54,7 @@ from tidemill.streaming.tasks import (
     cuts_for,
     first_trigger,
     parts_for,
+    processing_watermark,
 )
 from tidemill.streaming.verify import Difference, check
 
@@ -249,6 +250,8 @@ class Refresher:
 
     def refresh(self, look: Look) -> Refreshed:
         """Bring the results up to the watermark, or up to the datasets that were built."""
+        if look.watermark is not None and not self.stream.in_event_time:
+            look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
         self.repair(look.now, read=False)
         mark = self.mark()
         new = Mark(self.fingerprint, -1, look.snapshot.version, look.watermark)
@@ -329,12 +332,20 @@ class Refresher:
         span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
         if not (carried or again or look.flush or parts_for(self.spec, look.snapshot, [span])):
             return None
-        concerned = [low, *again.values(), *([mark.unsettled] if mark.unsettled is not None else [])]
+        floor = None
+        if self.spec.kind is WindowKind.PER_ROW and mark.watermark is not None:
+            floor = low - self.spec.reach
+        concerned = [
+            low if floor is None else floor,
+            *again.values(),
+            *([mark.unsettled] if mark.unsettled is not None else []),
+        ]
         return Task(
             held_from=min(concerned),
             wanted=Wanted(span, again=again or None, since=low if again else None),
             again=again,
             carried=carried,
+            floor=floor,
             flush=look.flush,
             trigger=first_trigger(self.spec, flush=look.flush),
         )
@@ -456,6 +467,7 @@ class Refresher:
             buckets=buckets,
             carried=task.carried,
             again=task.again,
+            floor=task.floor,
             whole=task.whole,
             gone=task.gone,
             sealed=look.sealed_for(self.spec),

@@ -27,7 +27,7 @@ from tidemill.streaming.aggregate import value_type
 from tidemill.streaming.codes import ranked
 from tidemill.streaming.identity import id_words, newest
 from tidemill.streaming.keys import Key, key_codes
-from tidemill.streaming.revising import Revising
+from tidemill.streaming.revising import NOTHING, Revising
 from tidemill.streaming.wanted import field_type
 
 STATS: Final = ("start", "end", "tenant", "batch")
@@ -161,6 +161,14 @@ def current(table: pa.Table) -> pa.Table:
     return in_order(found.filter(pc.invert(found.column("withdrawn"))), group)
 
 
+def known(table: pa.Table) -> pa.Table:
+    """Of rows of the results table, the newest of each window and group that is there, whether or not it
+    meets the condition on results."""
+    names = table.column_names
+    found = newest(table, names[names.index("tenant") + 1 : names.index("revision")])
+    return found.filter(pc.not_equal(found.column("hash"), NOTHING))
+
+
 def in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
     """By (start, tenant, window_id, group), nulls first."""
     keys: list[Ints | Mask] = []
@@ -180,7 +188,7 @@ def in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
 class Changes:
     table: pa.Table  # rows to append, by (start, tenant, window_id, group)
     results: int  # of them, results
-    withdrawn: int  # and results taken back
+    withdrawn: int  # and results taken back; the rest did not meet the condition on results, and never did
 
 
 def changes(
@@ -216,7 +224,9 @@ def changes(
     for name, value in said.items():
         table = table.set_column(schema.get_field_index(name), schema.field(name), value.take(pa.array(same)))
     table = in_order(table.combine_chunks(), group_columns(spec))
-    return Changes(table, results.num_rows, withdrawn.num_rows)
+    gone = _mask(table.column("withdrawn"))
+    hidden = _mask(pc.equal(table.column("trigger"), Trigger.HAVING.value))
+    return Changes(table, int(np.count_nonzero(~gone)), int(np.count_nonzero(gone & ~hidden)))
 
 
 def write_results(
@@ -233,6 +243,11 @@ def write_results(
         row_group_rows=_ROW_GROUP,
         dictionary=(*_DICTIONARY, *group_columns(spec)),
     )
+
+
+def _mask(column: pa.ChunkedArray) -> Mask:
+    values: Mask = np.asarray(column.to_numpy(), np.bool_)
+    return values
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

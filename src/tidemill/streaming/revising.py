@@ -17,12 +17,13 @@ from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Function, Trigger, WindowSpec
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
+from tidemill.records.conditions import holds
 from tidemill.streaming.aggregate import GROUP, VALUE
 from tidemill.streaming.identity import result_codes, window_ids
 from tidemill.streaming.keys import Key
 from tidemill.streaming.superseding import Gone, Heirs, Live
 
-_NOTHING: Final = set_hash(())
+NOTHING: Final = set_hash(())
 _ROUNDED: Final = (Function.AVG, Function.STDDEV)
 _LISTS: Final = pa.list_(pa.string())
 
@@ -48,40 +49,58 @@ class Revising:
         self._ids = window_ids(spec, fresh)
         closed = _mask(fresh.column("closed"))
         before = self._before()
-        was_withdrawn = _mask(held.column("withdrawn"))
+        kept = self._kept()
+        was_hidden = _mask(held.column("withdrawn"))  # from readers: gone, or without meeting the condition
+        was_gone = _mask(pc.equal(held.column("hash"), NOTHING))
         there = before >= 0
         same = np.zeros(there.size, np.bool_)
         if there.any():
             rows, olds = np.flatnonzero(there), before[there]
             equal = pc.equal(_take(fresh, "hash", rows), _take(held, "hash", olds))
-            same[rows] = _mask(equal) & ~was_withdrawn[olds]
+            same[rows] = _mask(equal) & (was_hidden[olds] != kept[rows])
             # The same slices can hold other rows for it: where windows end follows from rows, those of other
             # groups too; each aggregation window has slices of its own; and what was judged again after a
             # retraction met another watermark.
             for name, new in self._told():
                 old = _take(held, name, olds)
                 same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old, near=name in self._near)
-        self._rows = np.flatnonzero(closed & ~same)  # of fresh: those that come out
+        comes = closed & ~same
+        if not spec.kind.one_after_another:  # else where hidden ones begin and end must be known, too
+            comes[~kept] &= there[~kept] & ~was_hidden[before[~kept]] if held.num_rows else False
+        self._rows = np.flatnonzero(comes)  # of fresh: those that come out
+        self._hidden = ~kept[self._rows]
+        self._was_hidden = was_hidden
         self._before_rows = before[self._rows]  # of held: what each of them was, or -1
         still = np.zeros(held.num_rows, np.bool_)
         still[before[closed & there]] = True
         open_ids = self._ids.filter(pa.array(~closed))
         waits = _mask(pc.is_in(held.column("window_id"), open_ids))
         if watermark is not None and trigger is not Trigger.STOP:  # a stop brings out buffered rows, too
-            waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark
+            waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark - spec.opens_after
         waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
         if anew:  # slices may have gone: only what the open window still holds can stay
             still_held = np.zeros(held.num_rows, np.bool_)
             still_held[before[same & ~closed]] = True
             waits &= still_held
-        self._gone = np.flatnonzero(~still & ~was_withdrawn & ~waits)  # of held
-        self._past = np.flatnonzero(~still & was_withdrawn)
-        self._replaced = not spec.kind.by_time and bool(self._gone.size or self._past.size)
+        self._gone = np.flatnonzero(~still & ~was_gone & ~waits)  # of held
+        self._past = np.flatnonzero(~still & was_gone)
+        self._replaced = spec.kind.one_after_another and bool(self._gone.size or self._past.size)
         self._heirs = Heirs(self._live(closed) if self._replaced else {})
         self._by: list[str | None] = [None] * self._gone.size
         self._why = [Trigger.RETRACTION] * self._gone.size
         if self._replaced:
             self._settle()
+        for number in np.flatnonzero(was_hidden[self._gone]).tolist():
+            self._why[number] = Trigger.HAVING
+
+    def _kept(self) -> Mask:
+        """Which fresh results meet the condition on results."""
+        having, fresh = self._spec.having, self._fresh
+        if having is None:
+            return np.ones(fresh.num_rows, np.bool_)
+        names = {each.name: VALUE + each.name for each in self._spec.aggregates}
+        names |= {name: GROUP + name for name in self._spec.grouped_by if name not in names}
+        return holds(having, lambda name: (one(fresh.column(names[name])), 0))
 
     def _told(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
         """What a result says of its rows: its columns in the table, and fresh."""
@@ -182,7 +201,7 @@ class Revising:
             "revision": pa.array(self._revisions()),
             "trigger": self._triggers(),
             "supersedes": self._supersedes(),
-            "withdrawn": pa.array(np.zeros(count, np.bool_)),
+            "withdrawn": pa.array(self._hidden),
         }
         for name in self._spec.grouped_by:
             columns.setdefault(column_name(name), fresh.column(GROUP + name))
@@ -210,10 +229,14 @@ class Revising:
             fewer = np.zeros(there.size, np.bool_)
             for name in ("rows", "slices"):
                 fewer |= self._fresh.column(name).to_numpy()[news] < self._held.column(name).to_numpy()[olds]
-            stopped = _mask(pc.equal(_take(self._held, "trigger", olds), Trigger.STOP.value))
+            first = pa.array([Trigger.STOP.value, Trigger.HAVING.value])
+            anew = _mask(pc.is_in(_take(self._held, "trigger", olds), first))
             if self._trigger is not Trigger.STOP:
-                why[there] = np.where(stopped, 0, np.where(fewer, 2, 1))
-        told = [self._trigger.value, Trigger.LATE.value, Trigger.RETRACTION.value]
+                why[there] = np.where(anew, 0, np.where(fewer, 2, 1))
+        never = self._hidden.copy()  # and did not stand before
+        never[there] &= self._was_hidden[self._before_rows[there]]
+        why[never] = 3
+        told = [each.value for each in (self._trigger, Trigger.LATE, Trigger.RETRACTION, Trigger.HAVING)]
         return pa.array(told, pa.string()).take(pa.array(why))
 
     def _supersedes(self) -> pa.Array:
@@ -234,7 +257,7 @@ class Revising:
         columns |= {
             "revision": pc.add(held.column("revision"), 1),
             "trigger": pa.array([why.value for why in self._why], pa.string()),
-            "hash": pa.array([_NOTHING] * count, pa.string()),
+            "hash": pa.array([NOTHING] * count, pa.string()),
             "supersedes": pa.array([[]] * count, _LISTS),
             "superseded_by": pa.array(self._by, pa.string()),
             "withdrawn": pa.array(np.ones(count, np.bool_)),

@@ -35,6 +35,7 @@ class Task:
     gone: bool = False  # slices may have gone since what stands was computed
     held_from: int | None = None  # no result with an earlier start is concerned; None: any may be
     carried: Sequence[str] = ()
+    floor: int | None = None  # windows for a row that start before this are out already
     flush: bool = False
     trigger: Trigger = Trigger.WATERMARK
 
@@ -46,6 +47,13 @@ def first_trigger(spec: WindowSpec, *, flush: bool) -> Trigger:
     return {WindowKind.COUNT: Trigger.COUNT, WindowKind.STATE: Trigger.STATE}.get(
         spec.kind, Trigger.WATERMARK
     )
+
+
+def processing_watermark(spec: WindowSpec, now: int) -> int:
+    """Up to where a window is complete at a tick, in processing time: rows may still arrive in the instant of
+    the tick. That matters only to a session with an inclusive gap, which ends once the clock is past its end:
+    a row that arrives at the very end joins it."""
+    return now - 1 if spec.kind is WindowKind.SESSION and spec.inclusive else now
 
 
 def closing(spec: WindowSpec, before: int | None, watermark: int) -> list[Interval]:
@@ -64,7 +72,8 @@ def parts_for(spec: WindowSpec, raw: Snapshot, spans: Sequence[Interval]) -> lis
         if spec.late is LatePolicy.NEXT_WINDOW:  # a late row counts at the watermark that it met
             columns.append("watermark")
         for column in columns:
-            for part in raw.select(None, {column: (span.start, span.end - 1)}):
+            low = span.start - (spec.next_open if column == "watermark" else 0)
+            for part in raw.select(None, {column: (low, span.end - 1)}):
                 found.setdefault(part.path, part)
     return [found[path] for path in sorted(found)]
 

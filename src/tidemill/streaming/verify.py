@@ -43,6 +43,7 @@ def check(unit: FoldUnit) -> Iterator[Difference | int]:
         batch=unit.batch,
         trigger=unit.trigger,
     ).table
+    expected = expected.filter(pc.invert(expected.column("withdrawn")))
     waiting = fresh.filter(pc.invert(fresh.column("closed")))
     still_open = set(zip(*(waiting.column(n).to_pylist() for n in ("tenant", "start")), strict=True))
     found, wanted = _by_key(unit.spec, current(held)), _by_key(unit.spec, expected)
@@ -50,7 +51,9 @@ def check(unit: FoldUnit) -> Iterator[Difference | int]:
         yield Difference(_place(unit.spec, wanted[key]), "is missing")
     for key in sorted(found.keys() - wanted.keys(), key=str):
         row = found[key]
-        open_yet = (row["tenant"], row["start"]) in still_open or _begins_after(row, unit.watermark)
+        open_yet = (row["tenant"], row["start"]) in still_open or _begins_after(
+            unit.spec, row, unit.watermark
+        )
         if not (row["trigger"] == Trigger.STOP.value and open_yet):
             yield Difference(_place(unit.spec, row), "should not be there")
     for key in sorted(wanted.keys() & found.keys(), key=str):
@@ -69,9 +72,9 @@ def _by_key(spec: WindowSpec, table: pa.Table) -> dict[tuple[object, ...], dict[
     return {tuple(row[name] for name in names): row for row in table.to_pylist()}
 
 
-def _begins_after(row: dict[str, object], watermark: int | None) -> bool:
+def _begins_after(spec: WindowSpec, row: dict[str, object], watermark: int | None) -> bool:
     """Rows after the watermark are no window yet, except to a stop."""
-    return watermark is None or int(str(row["start"])) > watermark
+    return watermark is None or int(str(row["start"])) > watermark - spec.opens_after
 
 
 def _place(spec: WindowSpec, row: dict[str, object]) -> str:

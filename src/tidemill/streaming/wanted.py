@@ -24,6 +24,7 @@ NAME: Final = "name"  # dictionary<int32, string>: `SliceEntry.name` of its slic
 LATE: Final = "late"  # bool
 BYTES: Final = "bytes"  # int64: of its payload
 TENANT: Final = "tenant"  # dictionary<int32, string>
+PAST: Final = "past"  # int64, of `WindowSpec.some_windows`: windows that end by then do not count the row
 FIELD: Final = "f."  # prefix of the columns of `WindowSpec.columns`, typed as `windows.columns` has them
 
 _CODED: Final = pa.dictionary(pa.int32(), pa.string())
@@ -99,6 +100,7 @@ def row_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
             pa.field(LATE, pa.bool_()),
             pa.field(BYTES, pa.int64()),
             pa.field(TENANT, _CODED),
+            *([pa.field(PAST, pa.int64())] if spec.some_windows else []),
             *(pa.field(FIELD + column, field_type(stream, column)) for column in spec.columns),
         ]
     )

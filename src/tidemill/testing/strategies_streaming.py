@@ -18,8 +18,17 @@ from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from tidemill.model.predicates import parse_predicate
-from tidemill.model.streaming import Aggregate, Close, Function, LatePolicy, Value, WindowKind, WindowSpec
+from tidemill.model.predicates import Predicate, parse_predicate
+from tidemill.model.streaming import (
+    Aggregate,
+    Close,
+    Function,
+    LateBy,
+    LatePolicy,
+    Value,
+    WindowKind,
+    WindowSpec,
+)
 from tidemill.model.time import MILLISECOND, MINUTE, SECOND, WEEK, parse_instant
 from tidemill.testing.stream import OracleField, OracleStream
 from tidemill.testing.streaming import StreamingSlice
@@ -114,17 +123,21 @@ def window_specs(
     grid, and has no late policy."""
     kind = draw(st.sampled_from([each for each in kinds if close is Close.WATERMARK or each.by_time]))
     late = draw(st.sampled_from(policies)) if close is Close.WATERMARK else LatePolicy.DISCARD
+    by_window = close is Close.WATERMARK and kind.ends_by_time
     columns = st.lists(st.sampled_from(["b", "k", "ok"]), unique=True, max_size=2).map(tuple)
+    aggregates = tuple(draw(st.lists(_aggregates(), min_size=1, max_size=5, unique_by=lambda a: a.name)))
     spec = WindowSpec(
         stream=TICKS.name,
         name="w",
         kind=kind,
         key=draw(columns) if not kind.by_time else (),
         group_by=draw(columns),
-        aggregates=tuple(draw(st.lists(_aggregates(), min_size=1, max_size=5, unique_by=lambda a: a.name))),
+        aggregates=aggregates,
+        having=draw(_havings(aggregates)),
         close=close,
         late=late,
         max_lateness=unit * draw(st.sampled_from([1, 4, 15, 1000])) if late is LatePolicy.REEMIT else 0,
+        late_by=draw(st.sampled_from([*LateBy] if by_window else [LateBy.ROW])),
     )
     conditions = st.sampled_from(_CONDITIONS).map(parse_predicate)
     match kind:
@@ -140,14 +153,37 @@ def window_specs(
         case WindowKind.COUNT:
             return replace(spec, count=draw(st.integers(1, 4)))
         case WindowKind.STATE:
-            return replace(spec, open=draw(conditions), emit=draw(conditions))
+            on_open = draw(st.booleans())
+            return replace(spec, open=draw(conditions), emit=draw(conditions), emit_on_open=on_open)
+        case WindowKind.PER_ROW:
+            lookahead = unit * draw(st.sampled_from([0, 0, 1, 3]))
+            return replace(spec, size=unit * draw(st.sampled_from([1, 2, 5])), lookahead=lookahead)
+
+
+def _havings(aggregates: Sequence[Aggregate]) -> st.SearchStrategy[Predicate | None]:
+    """Mostly none; else one on a value of the results."""
+    texts = [f"{each.name} {_result_condition(each)}" for each in aggregates]
+    texts += [f"not {text}" for text in texts] + [" or ".join(texts)]
+    return st.sampled_from([None, None, None, *(parse_predicate(text) for text in texts)])
+
+
+def _result_condition(aggregate: Aggregate) -> str:
+    if aggregate.function is Function.COUNT:
+        return "> 1"
+    if aggregate.type in ("string", "boolean"):
+        return "is not null"
+    return "< 0.75" if aggregate.type == "decimal" else ">= 1.5"
 
 
 def declaration(spec: WindowSpec) -> dict[str, object]:
     """The window as a stream declares it in `tidemill.yaml`."""
-    told: dict[str, object] = {"kind": str(spec.kind), "close": str(spec.close)}
-    if spec.kind.by_time:
+    kind = WindowKind.SLIDING if spec.kind is WindowKind.PER_ROW else spec.kind
+    told: dict[str, object] = {"kind": str(kind), "close": str(spec.close)}
+    if spec.size:
         told["size"] = f"{spec.size}us"
+    if spec.kind is WindowKind.PER_ROW:
+        told["step"] = "row"
+        told |= {"lookahead": f"{spec.lookahead}us"} if spec.lookahead else {}
     if spec.kind is WindowKind.SLIDING:
         told["step"] = f"{spec.step}us"
     if spec.kind is WindowKind.SESSION:
@@ -155,14 +191,17 @@ def declaration(spec: WindowSpec) -> dict[str, object]:
     if spec.kind is WindowKind.COUNT:
         told["n"] = spec.count
     if spec.open is not None and spec.emit is not None:
-        told |= {"open": spec.open.text, "emit": spec.emit.text}
+        told |= {"open": spec.open.text, "emit": spec.emit.text, "emit_on_open": spec.emit_on_open}
+    if spec.having is not None:
+        told["having"] = spec.having.text
     told |= {"key": list(spec.key)} if spec.key else {}
     told |= {"group_by": list(spec.group_by)} if spec.group_by else {}
     told["aggregates"] = {each.name: _formula(each) for each in spec.aggregates}
-    if spec.late is LatePolicy.REEMIT:
-        told["late"] = {"policy": "reemit", "max_lateness": f"{spec.max_lateness}us"}
-    elif spec.close is Close.WATERMARK:
-        told["late"] = str(spec.late)
+    if spec.close is Close.WATERMARK:
+        late = {"policy": str(spec.late), "by": str(spec.late_by)}
+        if spec.late is LatePolicy.REEMIT:
+            late["max_lateness"] = f"{spec.max_lateness}us"
+        told["late"] = late
     return told
 
 

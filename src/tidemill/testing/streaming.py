@@ -101,11 +101,31 @@ class StreamingOracle:
     def fate(self, row: StreamingRow) -> Fate:
         if self.spec.close == "complete" or row.met is None or row.met < row.time:
             return Fate.ON_TIME
+        if self.spec.late_by == "window":
+            counted = [end for end in self._ends(row.time) if self._is_counted(row, end)]
+            if any(end <= row.met for end in counted):
+                return Fate.REEMITTED
+            if counted:
+                return Fate.ON_TIME
         if self.spec.late == "discard":
             return Fate.DISCARDED
         if self.spec.late == "next_window":
             return Fate.NEXT_WINDOW
-        return Fate.TOO_LATE if row.time < row.met - self.spec.max_lateness else Fate.REEMITTED
+        too_late = self.spec.late_by == "window" or row.time < row.met - self.spec.max_lateness
+        return Fate.TOO_LATE if too_late else Fate.REEMITTED
+
+    def _ends(self, time: int) -> list[int]:
+        """When the windows end that a row of this time would be in if it came alone."""
+        if self.spec.kind == "session":
+            return [time + self.spec.gap]
+        step = self.spec.size if self.spec.kind == "tumbling" else self.spec.step
+        starts = range(time // step * step, time - self.spec.size, -step)
+        return [start + self.spec.size for start in starts]
+
+    def _is_counted(self, row: StreamingRow, end: int) -> bool:
+        """By window: whether one that ends then was open, or may come out again, when the row came."""
+        kept = self.spec.max_lateness if self.spec.late == "reemit" else 0
+        return row.met is None or end + kept > row.met
 
     def fates(self, rows: Iterable[StreamingRow]) -> Counter[Fate]:
         return Counter(self.fate(row) for row in rows)
@@ -114,7 +134,8 @@ class StreamingOracle:
         """The instant that a row counts at."""
         if self.fate(row) is Fate.NEXT_WINDOW:
             assert row.met is not None
-            return row.met
+            sessions = self.spec.kind == "session" and self.spec.inclusive
+            return row.met + 1 if sessions or self.spec.kind == "per_row" else row.met
         return row.time
 
     # -- windows
@@ -140,9 +161,11 @@ class StreamingOracle:
             step = spec.size if spec.kind == "tumbling" else spec.step
             first, last = rows[0].at // step - spec.size // step - 1, rows[-1].at // step
             spans = ((number * step, number * step + spec.size) for number in range(first, last + 1))
-            grid = [(a, z, [row for row in rows if a <= row.at < z]) for a, z in spans]
+            grid = [(a, z, [row for row in rows if self._is_in(row, a, z)]) for a, z in spans]
             return [(a, z, z <= upto, members) for a, z, members in grid if members]
         rows = [row for row in rows if row.at <= upto]
+        if spec.kind == "per_row":
+            return [self._around(row, rows, upto) for row in rows]
         if spec.kind == "session":
             spells = [(each[0].at, each[-1].at + spec.gap, each) for each in self._sessions(rows)]
             return [(a, z, z <= upto, members) for a, z, members in spells]
@@ -152,6 +175,15 @@ class StreamingOracle:
         else:
             pieces = self._states(rows)
         return [(each[0].at, each[-1].at + 1, closed, each) for each, closed in pieces]
+
+    def _is_in(self, placed: _Placed, start: int, end: int) -> bool:
+        if self.spec.late_by == "window" and self.fate(placed.row) is not Fate.NEXT_WINDOW:
+            return start <= placed.at < end and self._is_counted(placed.row, end)
+        return start <= placed.at < end
+
+    def _around(self, row: _Placed, rows: list[_Placed], upto: float) -> tuple[int, int, bool, list[_Placed]]:
+        first, last = row.at - self.spec.size, row.at + self.spec.lookahead
+        return first, last + 1, last <= upto, [each for each in rows if first <= each.at <= last]
 
     def _sessions(self, rows: list[_Placed]) -> list[list[_Placed]]:
         sessions: list[list[_Placed]] = []
@@ -171,7 +203,8 @@ class StreamingOracle:
         for each in rows:
             if current or self._true(self.spec.open.node, each.row):
                 current.append(each)
-                if self._true(self.spec.emit.node, each.row):
+                may_end = self.spec.emit_on_open or len(current) > 1
+                if may_end and self._true(self.spec.emit.node, each.row):
                     found.append((current, True))
                     current = []
         return [*found, (current, False)] if current else found
@@ -194,8 +227,24 @@ class StreamingOracle:
             groups = {tuple(row.fields.get(column) for column in columns) for row in window.rows}
             for group in groups if window.closed else ():
                 rows = [row for row in window.rows if tuple(row.fields.get(c) for c in columns) == group]
-                found.append((window.ordinal, self._result(window, group, rows)))
+                result = self._result(window, group, rows)
+                if self.spec.having is None or self._meets(self.spec.having.node, result, columns):
+                    found.append((window.ordinal, result))
         return sorted(found, key=_order)
+
+    def _meets(self, having: Node, result: WindowResult, columns: Sequence[str]) -> bool:
+        """A column of the condition is an aggregate, or what results are grouped by."""
+        values = dict(zip(columns, result.group, strict=True)) | dict(result.values)
+        rounded = ("count", "avg", "stddev")
+        scales = {each.name: each.scale for each in self.spec.aggregates if each.function not in rounded}
+
+        def value_of(name: str) -> Given:
+            value = values[name]
+            if value is None or isinstance(value, bool | str):
+                return value
+            return Fraction(value) / Fraction(10) ** scales.get(name, 0)
+
+        return truth(having, value_of) is True
 
     def _result(
         self, window: _Window, group: tuple[Value, ...], rows: Sequence[StreamingRow]
