@@ -11,7 +11,7 @@ infinities leave undefined (sum and avg of both signs, stddev of any) is NaN. Mi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,13 @@ from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, WindowSpec
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one
-from tidemill.streaming.assign import Assigned
 from tidemill.streaming.codes import coded, codes, combined, integers, plain, ranked, stable_order
 from tidemill.streaming.exact import Runs
 from tidemill.streaming.measures import Measured, Picked, folded
 from tidemill.streaming.wanted import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
+
+if TYPE_CHECKING:
+    from tidemill.streaming.assign import Assigned
 
 GROUP: Final = "g."  # prefix of the columns of `WindowSpec.grouped_by`
 VALUE: Final = "a."  # prefix of the aggregates
