@@ -77,7 +77,9 @@ def main() -> int:
         else:
             for name in asked.case or CASES:
                 console.print(f"[bold]{name}[/]")
-                results += CASES[name](bench)
+                found = CASES[name](bench)
+                results += found
+                console.print(shown(found))
     finally:
         if bench.ours is not None:
             bench.ours.stop()

@@ -48,6 +48,7 @@ class Plan:
     single_posts: int = 10_000
     probes: int = 40
     thin_events: int = 300_000
+    span_events: int = 2_000_000  # over a year
     hourly_events: int = 4_380
     thin_slices: int = 20_000
     vectors: int = 20_000
@@ -60,12 +61,13 @@ QUICK = Plan(
     events=200_000, late=1_000, batches=3, repeats=1,
     windows=100, many_built=10_000, ticks=3, large_window=500_000, small_slices=200,
     posts=200, single_posts=1_000, probes=5, vectors=2_000, deltas=20_000,
-    thin_events=30_000, hourly_events=438, thin_slices=1_000,
+    thin_events=30_000, span_events=60_000, hourly_events=438, thin_slices=1_000,
 )  # fmt: skip
 TINY = Plan(
     events=400, late=50, batches=2, tenants=20, repeats=1, queries=1, windows=48, window_rows=10, few_built=4,
     many_built=8, ticks=1, large_window=1_000, small_slices=100, posts=3, single_posts=20, probes=1,
-    thin_events=60, hourly_events=30, thin_slices=30, vectors=20, deltas=200, disorder=(10,), on_spark=False,
+    thin_events=60, span_events=60, hourly_events=30, thin_slices=30, vectors=20, deltas=200, disorder=(10,),
+    on_spark=False,
 )  # fmt: skip
 
 

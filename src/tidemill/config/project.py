@@ -56,7 +56,7 @@ class Engine(pydantic.BaseModel):
     memory: HeapSize = "1g"  # JVM heap; the Python workers come on top
     batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB  # slice bytes of one accept batch
     chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 32 * MIB  # read at once
-    inline_bytes: ByteSize = 8 * MIB  # work on less is done in this process; 0: everything on Spark
+    inline_bytes: ByteSize = 64 * MIB  # work on less is done in this process; 0: everything on Spark
     keep_replaced: PositiveDuration = HOUR  # parts that were replaced stay as long, for those still reading
     flush_on_stop: StrictBool = True  # a graceful stop of the daemon lets open streaming windows come out
 

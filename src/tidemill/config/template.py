@@ -21,7 +21,7 @@ engine:
   memory: 1g           # heap of the JVM; the Python workers come on top
   # batch_bytes: 1GiB  # how many bytes of slices are accepted in one batch
   # chunk_bytes: 32MiB # how much of a slice is read at once
-  # inline_bytes: 8MiB # work on less is done without Spark; 0 does everything on Spark
+  # inline_bytes: 64MiB # work on less is done without Spark; 0 does everything on Spark
   # keep_replaced: 1h  # how long parts that were replaced stay, for those still reading them
   # flush_on_stop: true  # a graceful stop lets streaming windows that are open come out as they are
 
