@@ -5,7 +5,10 @@ Part of the mill. It decides nothing: which chains are compacted, and how, is fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import logging
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +19,19 @@ from tidemill.lake.sync import atomic_write, storage_errors
 from tidemill.locks import exclusive
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
-from tidemill.model.time import HOUR, format_duration, format_instant, parse_duration
+from tidemill.model.time import HOUR, Interval, format_duration, format_instant, parse_duration
+from tidemill.model.windows import Window
 
 if TYPE_CHECKING:
     from tidemill.chains.batches import BatchStats, WindowBatch
     from tidemill.chains.keeper import Chained, ChainKeeper, Compaction, Reads, Step
     from tidemill.chains.verify import Difference
     from tidemill.config import Stream
+    from tidemill.lake.snapshot import Snapshot
     from tidemill.mill import Mill
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,7 @@ class ChainRound:
 
     folded: Chained
     compacted: Compaction | None = None  # None: it is not done in the background
+    standing: ChainStanding | None = None  # the chains afterwards; None: nobody looked
 
     @property
     def idle(self) -> bool:
@@ -46,7 +55,17 @@ class ChainStanding:
     bytes: int = 0
     checkpoints: int = 0
     pending: int = 0  # deltas
+    overflowed: int = 0  # checkpoints with a component that is no finite number, or was kept from it
     through: int = 0  # the last place in the ledger that is folded in
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is known of a batch because it is the dataset of a window that the stream declares."""
+
+    window: Window
+    ignored: int  # slices that came too late for it
+    damage: str | None  # what is wrong with its file; None: nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +74,28 @@ class Batched:
 
     start: int
     end: int
-    stats: BatchStats
+    stats: BatchStats | None  # None: its file is damaged
     file: Path | None
+    published: Published | None = None  # None: it was made because somebody asked for it
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches by time; those before the first of them were left out when there are more."""
+
+    found: Sequence[Batched]
+    more: bool = False
 
 
 class Chainer:
-    """Of one mill. Who calls anything but `plan`, `batches`, `verify`, `standing` and `was_read` holds the
-    lock of a round, or asks for `compact_now`."""
+    """Of one mill. The caller must hold the lock of a round, but for what only looks (`plan`, `windows`,
+    `batches`, `verify`, `standing`), `was_read` and `compact_now`."""
 
     def __init__(self, mill: Mill) -> None:
         self._mill = mill
         self._keepers: dict[str, ChainKeeper] = {}
         self._reads: dict[str, Reads] = {}
+        self._overflowed: dict[str, int] = {}  # checkpoints that were warned of, by stream
 
     def keeper(self, stream: str) -> ChainKeeper:
         """Who keeps the chains of a stream; InputError when it is none of deltas."""
@@ -81,6 +110,7 @@ class Chainer:
                 mill.acceptor(stream).raw,
                 lambda: mill.state.slices(stream, SliceStatus.ACCEPTED),
                 self._reads_of(stream),
+                min(declared.compaction.memory or sys.maxsize, mill.project.engine.compaction_memory),
             )
         return self._keepers[stream]
 
@@ -99,8 +129,18 @@ class Chainer:
         mill.progress(stream, "chains", 0.5)
         compacted = self.compact(stream, now) if declared.compaction.background else None
         mill.progress(stream, "chains", 1.0)
-        tidy([self.keeper(stream).table], mill.project.engine.keep_replaced, now)
-        return ChainRound(folded, compacted)
+        keeper = self.keeper(stream)
+        tidy([keeper.table], mill.project.engine.keep_replaced, now)
+        standing = _standing(keeper.table.snapshot(), list(keeper.footers().values()))
+        self._warn_of_overflow(declared, standing.overflowed)
+        return ChainRound(folded, compacted, standing)
+
+    def _warn_of_overflow(self, stream: Stream, overflowed: int) -> None:
+        """Once for each that is new."""
+        known, self._overflowed[stream.name] = self._overflowed.get(stream.name, 0), overflowed
+        if overflowed > known and stream.vector is not None:
+            what = "have deltas that were left out" if stream.vector.stays_finite else "are no finite numbers"
+            log.warning("%d vectors %s: overflow", overflowed, what, extra={"stream": stream.name})
 
     def refresh(self, stream: str, now: int) -> Chained:
         """Fold in what was accepted since."""
@@ -133,10 +173,8 @@ class Chainer:
         *,
         tenant: str | None = None,
     ) -> Iterator[WindowBatch]:
-        """The deltas of each window as one batch; windows are as wide as the stream's datasets, or an hour.
-
-        Those that hold the start or the end are cut there.
-        """
+        """The deltas of a tenant, made into one batch for each window of a width, by default that of the
+        stream's datasets, or an hour. Those that hold the start or the end are cut there."""
         from tidemill.chains.batches import window_batches
 
         declared = self._declared(stream)
@@ -145,20 +183,40 @@ class Chainer:
         if width <= 0:
             raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
         since, until = (None if edge is None else given.instant(edge) for edge in (start, end))
-        return window_batches(self._mill.vector_desk.deltas(stream, since, until, tenant), width)
+        whose, deltas = self._mill.vector_desk.deltas(stream, since, until, tenant)
+        return window_batches(deltas, width, whose)
 
-    def batched(self, found: Iterable[WindowBatch], folder: Path | None = None) -> Iterator[Batched]:
-        """What the batches are, each written to a file of the folder, if one is named."""
+    def windows(
+        self,
+        stream: str,
+        every: str | int | None = None,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        *,
+        tenant: str | None = None,
+        folder: Path | None = None,
+        limit: int | None = None,
+    ) -> Batches:
+        """The batches of a stream, the newest `limit` of them, each written to a file of the folder, if one
+        is named: the datasets of its windows that start in the span. Where another width or a single one of
+        its tenants is asked for, or no windows are declared, they are made now."""
         if folder is not None:
             with storage_errors("create the folder", folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        for one in found:
-            file = None
-            if folder is not None:
-                begins = format_instant(one.start).replace("-", "").replace(":", "")
-                file = folder / f"{begins}_{format_duration(one.end - one.start)}.arrow"
-                atomic_write(file, one.batch.content)
-            yield Batched(one.start, one.end, one.batch.stats, file)
+        declared = self._declared(stream)
+        is_whole = tenant is None or declared.tenant.value is not None
+        if every is None and declared.aggregation_span is not None and is_whole:
+            return self._published(stream, given.span(start, end), folder, limit)
+        made = [_written(one, folder) for one in self.batches(stream, every, start, end, tenant=tenant)]
+        return Batches(made if limit is None else made[-limit:], more=limit is not None and len(made) > limit)
+
+    def _published(self, stream: str, span: Interval, folder: Path | None, limit: int | None) -> Batches:
+        mill = self._mill
+        windows = mill.windows.datasets(stream, span)
+        kept = windows if limit is None else windows[-limit:]
+        counts = mill.state.member_counts([window.key for window in kept])
+        found = [_dataset(mill.project.warehouse, one, counts[one.key].ignored, folder) for one in kept]
+        return Batches(found, more=len(kept) < len(windows))
 
     def _declared(self, stream: str) -> Stream:
         """InputError when it is none of deltas."""
@@ -207,17 +265,56 @@ class Chainer:
         found = self._mill.snapshot("chains", stream)
         if found is None:
             return ChainStanding()
-        footers = [read_footer(path) for path in found.paths()]
-        return ChainStanding(
-            len(found.parts),
-            sum(part.size for part in found.parts),
-            sum(_number(footer, "checkpoints") for footer in footers),
-            sum(_number(footer, "pending") for footer in footers),
-            max((_number(footer, "through") for footer in footers), default=0),
-        )
+        return _standing(found, [read_footer(path) for path in found.paths()])
 
 
-def _number(footer: dict[str, object], key: str) -> int:
-    value = footer[key]
+def _standing(found: Snapshot, footers: Sequence[Mapping[str, object]]) -> ChainStanding:
+    return ChainStanding(
+        len(found.parts),
+        sum(part.size for part in found.parts),
+        sum(_number(footer, "checkpoints") for footer in footers),
+        sum(_number(footer, "pending") for footer in footers),
+        sum(_number(footer, "overflowed") for footer in footers),
+        max((_number(footer, "through") for footer in footers), default=0),
+    )
+
+
+def _written(one: WindowBatch, folder: Path | None) -> Batched:
+    file = None if folder is None else folder / _file_name(one.start, one.end)
+    if file is not None:
+        atomic_write(file, one.batch.content)
+    return Batched(one.start, one.end, one.batch.stats, file)
+
+
+def _dataset(warehouse: Path, window: Window, ignored: int, folder: Path | None) -> Batched:
+    """A batch that is published; a copy of it goes to the folder."""
+    from tidemill.chains.batches import BatchStats
+    from tidemill.lake.writers import whole_file
+    from tidemill.windows.damage import damage_of
+    from tidemill.windows.dataset import read_dataset
+
+    key, damage = window.key, damage_of(warehouse, window)
+    assert window.file is not None, key
+    stats, file = None, Path(window.file)
+    if damage is None:
+        dataset = read_dataset(warehouse, window.file)
+        of = dataset.deltas
+        if of is not None:  # None: it was built before the stream was one of deltas, and the next round sees
+            stats = BatchStats(of.received, 0, dataset.rows, of.vectors, dataset.bytes, of.first, of.last)
+        if folder is not None:
+            file = folder / _file_name(key.start, key.end)
+            with whole_file(file) as target:
+                shutil.copyfile(warehouse / window.file, target)
+    return Batched(key.start, key.end, stats, file, Published(window, ignored, damage))
+
+
+def _file_name(start: int, end: int) -> str:
+    begins = format_instant(start).replace("-", "").replace(":", "")
+    return f"{begins}_{format_duration(end - start)}.arrow"
+
+
+def _number(footer: Mapping[str, object], key: str) -> int:
+    """0: the part was written before there was such a number."""
+    value = footer.get(key, 0)
     assert isinstance(value, int), footer
     return value

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 LateOf = Callable[[str, int], LateTotals]  # of a stream with so many late rows
 
 LOOPBACK: Final = "127.0.0.1"
+_OF_CHAINS: Final = {  # numbers of a `ChainStanding`
+    "parts": "Parts of the chain table",
+    "bytes": "Bytes of them",
+    "checkpoints": "Checkpoints",
+    "pending": "Deltas that are in no checkpoint",
+    "overflowed": "Checkpoints with a component that is no finite number, or was kept from it",
+}
 _SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
@@ -75,6 +82,11 @@ class Meter:
         self._chained = counter("chain_deltas", "Deltas put into chains")
         self._compacted = counter("chains_compacted", "Chains compacted, by reason", "reason")
         self._merged = counter("chain_deltas_merged", "Deltas merged into checkpoints")
+        self._remade = counter("chains_remade", "Chains made again, since a delta came before a checkpoint")
+        self._chains = {
+            name: Gauge(f"tidemill_chain_{name}", what, ("stream",), registry=self.registry)
+            for name, what in _OF_CHAINS.items()
+        }
         self._seconds = Histogram(
             "tidemill_build_seconds",
             "Time to build a window",
@@ -117,6 +129,9 @@ class Meter:
                 self._unpacked.labels(done.stream).set(done.packed.waiting)
             if done.chains is not None:
                 self._chained.labels(done.stream).inc(done.chains.folded.deltas)
+                self._remade.labels(done.stream).inc(done.chains.folded.remade)
+                for name, gauge in self._chains.items() if done.chains.standing is not None else ():
+                    gauge.labels(done.stream).set(getattr(done.chains.standing, name))
                 if done.chains.compacted is not None:
                     self._merged.labels(done.stream).inc(done.chains.compacted.deltas)
                     for reason, count in done.chains.compacted.reasons.items():

@@ -38,7 +38,7 @@ engine: {{cores: 2, inline_bytes: 1GiB}}
 streams:
   drift:
     kind: delta
-    vector: {{dimension: {dimension}}}
+    vector: {{dimension: {dimension}, overflow: {overflow}}}
     compaction: {compaction}
     schema:
       delta_id: {{type: string, required: true}}
@@ -51,6 +51,7 @@ streams:
     identity: delta_id
     pack: {pack}
     skew: {{past: 30d, future: 30d}}
+    {more}
 """
 
 
@@ -84,11 +85,21 @@ def bits(values: Sequence[float] | None) -> bytes | None:
 class Plant:
     """Deltas land and are accepted by rounds; `oracle` knows those that count."""
 
-    def __init__(self, folder: Path, compaction: str, dimension: int = 3, pack: str = "{}") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        compaction: str,
+        dimension: int = 3,
+        pack: str = "{}",
+        more: str = "",
+        overflow: str = "warn",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.dimension = dimension
         self.pack = pack
+        self.more = more  # keys of the stream
+        self.overflow = overflow
         self.clock = FakeClock(NOON + HOUR)
         self.slices: dict[str, list[Delta]] = {}
         self._landed = 0
@@ -97,7 +108,13 @@ class Plant:
 
     def declare(self, compaction: str) -> None:
         (self.folder / "tidemill.yaml").write_text(
-            CONFIG.format(compaction=compaction, dimension=self.dimension, pack=self.pack)
+            CONFIG.format(
+                compaction=compaction,
+                dimension=self.dimension,
+                pack=self.pack,
+                more=self.more,
+                overflow=self.overflow,
+            )
         )
 
     def reopen(self) -> None:
@@ -127,7 +144,7 @@ class Plant:
         for entry in self.mill.state.slices("drift", SliceStatus.ACCEPTED):
             for each in self.slices[entry.id]:
                 found.setdefault(each.delta_id, each)
-        return VectorOracle(self.dimension, found.values())
+        return VectorOracle(self.dimension, found.values(), finite=self.overflow == "quarantine")
 
     # -- what the chains hold
 

@@ -162,7 +162,7 @@ def test_batches_of_windows_one_after_the_other_give_the_bits_of_the_stream(
     whole, sent = plant.oracle, list[Delta]()
     for one in plant.mill.chains.batches("drift", width * SECOND):
         sent += one.batch.deltas
-        assert one.batch == batch_of(each for each in moved if one.start <= each.ts < one.end)
+        assert one.batch == batch_of((x for x in moved if one.start <= x.ts < one.end), "default")
         for vector in whole.ids:
             assert bits(VectorOracle(DIMENSION, sent).at(vector)) == bits(whole.at(vector, one.end - 1))
     plant.mill.close()
@@ -174,8 +174,7 @@ def test_windows_are_as_wide_as_asked_for_and_cut_where_asked(tmp_path: Path) ->
     plant.tick()
     chains = plant.mill.chains
     told = [
-        (one.start - NOON, one.end - NOON, one.stats.received)
-        for one in chains.batched(chains.batches("drift", "1m"))
+        (one.start - NOON, one.end - NOON, one.stats.received) for one in chains.windows("drift", "1m").found
     ]
     assert told == [(0, MINUTE, 3), (MINUTE, 2 * MINUTE, 3)]
     (hour,) = chains.batches("drift")

@@ -16,17 +16,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.hypothesis_settings import examples
 
-from tidemill.chains.fold import (
+from tidemill.chains.fold import fold
+from tidemill.config.vectors import Vector
+from tidemill.model.deltas import Delta, Op
+from tidemill.records.delta_arrays import (
     Deltas,
     deltas_from_payloads,
     deltas_from_rows,
-    fold,
     order_of,
     rows_of,
     taken,
 )
-from tidemill.config.vectors import Vector
-from tidemill.model.deltas import Delta, Op
 from tidemill.testing.vectors import VectorOracle
 
 DIMENSION = 5
@@ -247,7 +247,8 @@ import os, sys, tempfile
 os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()
 import numpy as np
 from tidemill.chains import fold
-deltas = fold.deltas_from_rows(fold.ROWS.empty_table())
+from tidemill.records.delta_arrays import ROWS, deltas_from_rows
+deltas = deltas_from_rows(ROWS.empty_table())
 fold.fold(None, None, deltas, 3)
 [code] = fold._fold.inspect_asm().values()
 print("mul" in code, "fmadd" in code or "fmsub" in code)

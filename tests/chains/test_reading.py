@@ -329,13 +329,13 @@ def grouped(folder: Path, names: Sequence[str], per_group: int) -> ChainParts:
             pa.array(["t"] * size), pa.array(names), pa.array([DELTA] * size), stamp,
             pa.array([f"d{n}" for n in range(size)]), pa.array(["add"] * size),
             pa.array([[0]] * size, pa.list_(pa.int32())), pa.array([[1.0]] * size),
-            pa.array([1] * size), stamp,
+            pa.array([1] * size), stamp, pa.array([0] * size),
         ],
         schema=ROWS,
     )  # fmt: skip
     staged = write_part(
         table.staging("one"), "chain-1.parquet", rows, partition={"bucket": bucket},
-        footer=footer_of(bucket, Made(1, "h"), 0, size, None, "d"), stats_columns=STATS,
+        footer=footer_of(bucket, Made(1, "h"), 0, size, None, 0, "d"), stats_columns=STATS,
         row_group_rows=per_group,
     )  # fmt: skip
     table.commit(table.publish([staged]), [], info={}, now=0)

@@ -141,7 +141,7 @@ def test_deltas_of_a_window_as_one_batch(moves, tmp_path):
     assert window["bytes"] == len(content)
     assert [one.delta_id for one in deltas_in(content)] == ["d0", "d1", "d2", "d3", "d4"]
     assert "2024-01-15T10:00:00Z" in moves("deltas", "moves").out
-    assert "no deltas" in moves("deltas", "moves", "--from", "2025-01-01T00:00:00Z").out
+    assert "no batches" in moves("deltas", "moves", "--from", "2025-01-01T00:00:00Z").out
 
 
 def test_deltas_of_a_stream_that_has_none(moves):

@@ -154,6 +154,7 @@ def test_settings_of_the_engine_and_the_limits() -> None:
     project = load(
         "version: 1\nwarehouse: ../lake\n"
         "engine: {cores: 2, memory: 4G, batch_bytes: 256MiB, chunk_bytes: 8MiB, inline_bytes: 0, "
+        "compaction_memory: 32MiB, "
         "keep_replaced: 1d, flush_on_stop: false}\n"
         "limits: {record_bytes: 64KiB, depth: 8}\n"
         "streams: {s: {schema: {a: any}, gate: none}}"
@@ -165,6 +166,7 @@ def test_settings_of_the_engine_and_the_limits() -> None:
         "batch_bytes": 256 << 20,
         "chunk_bytes": 8 << 20,
         "inline_bytes": 0,
+        "compaction_memory": 32 << 20,
         "keep_replaced": DAY,
         "flush_on_stop": False,
     }

@@ -105,6 +105,7 @@ def test_compaction_is_that_of_the_seed_by_default() -> None:
         "time_threshold": MINUTE,
         "max_chain_length": 1000,
         "background": True,
+        "memory": None,
     }
 
 

@@ -43,6 +43,7 @@ def test_available_says_where_what_and_why() -> None:
     )
     assert event.data == {
         "stream": "weather",
+        "window_id": "807186f78297085ea9a852e3",
         "start": "2024-01-15T13:00:00Z",
         "end": "2024-01-15T14:00:00Z",
         "revision": 2,
@@ -72,6 +73,7 @@ def test_withdrawn_says_which_revision_and_why() -> None:
     assert event.type == "tidemill.dataset.withdrawn"
     assert event.data == {
         "stream": "weather",
+        "window_id": "807186f78297085ea9a852e3",
         "start": "2024-01-15T13:00:00Z",
         "end": "2024-01-15T14:00:00Z",
         "revision": 2,

@@ -7,16 +7,20 @@ ever depends on which rows were merged before.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from tidemill.chains.fold import Deltas, Floats, deltas_from_rows, fold, order_of, taken
+from tidemill.chains.fold import fold
+from tidemill.chains.parts import statistics_of
 from tidemill.chains.payloads import Key, raw_rows
 from tidemill.chains.rules import NONE, REASONS, Chains, Reason, merges, needed
 from tidemill.chains.table import CHECKPOINT, INSTANT, ROWS, STATS, Made, bucket_of, footer_of
@@ -25,8 +29,13 @@ from tidemill.lake.parts import StagedPart, open_part, write_part
 from tidemill.model.deltas import Op
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, read_ipc, write_ipc
+from tidemill.records.delta_arrays import Deltas, Floats, deltas_from_rows, order_of, taken
 
 _GROUP_BYTES: Final = 4 << 20  # of a row group, about: what a look-up of one vector reads
+COPIES: Final = 5  # of its rows, about, that a compaction has in memory: read, in order, as arrays, merged
+
+Span = tuple[Key | None, Key | None]  # from a vector on, up to another one
+EVERYTHING: Final[Span] = (None, None)
 
 
 # -- rows, and what they are as arrays
@@ -74,7 +83,7 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
     return rank[coded.indices.to_numpy(zero_copy_only=False)]
 
 
-def collapsed(found: Arranged, groups: Ints, dimension: int) -> pa.Table:
+def collapsed(found: Arranged, groups: Ints, vector: Vector) -> pa.Table:
     """The rows, with each group of neighbours (see `rules.merges`) as one checkpoint."""
     merged = groups != NONE
     if not merged.any():
@@ -82,18 +91,27 @@ def collapsed(found: Arranged, groups: Ints, dimension: int) -> pa.Table:
     last = merged.copy()
     last[:-1] &= groups[:-1] != groups[1:]
     ends = np.flatnonzero(last)
-    matrix, exists = _folded(found, ends, dimension)
+    folded = _folded(found, ends, vector)
     stay = np.flatnonzero(~merged)
-    checkpoints = _checkpoints(found.rows, groups, ends, matrix, exists)
+    checkpoints = _checkpoints(found.rows, groups, ends, folded)
     place = np.argsort(np.concatenate([stay, ends]), kind="stable")
     both = pa.concat_tables([found.rows.take(pa.array(stay)), checkpoints]).combine_chunks()
     return both.take(pa.array(place))
 
 
-def _folded(found: Arranged, ends: Ints, dimension: int) -> tuple[Floats, Mask]:
-    """The vectors as they are behind the rows `ends`."""
-    chain = found.deltas.vectors
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """Vectors as they are behind some rows, and the rows that were left out on the way."""
+
+    matrix: Floats
+    exists: Mask
+    left_out: Mask
+
+
+def _folded(found: Arranged, ends: Ints, vector: Vector) -> _Folded:
+    chain, dimension = found.deltas.vectors, vector.dimension
     matrix, exists = np.zeros((ends.size, dimension)), np.zeros(ends.size, np.bool_)
+    left_out = np.zeros(chain.size, np.bool_)
     owner = np.searchsorted(ends, np.arange(chain.size))  # the end that a row comes into first
     reached = owner < ends.size
     reached[reached] = chain[ends[owner[reached]]] == chain[reached]
@@ -108,21 +126,22 @@ def _folded(found: Arranged, ends: Ints, dimension: int) -> tuple[Floats, Mask]:
         rows = np.flatnonzero(reached & (slot[np.minimum(owner, ends.size - 1)] >= 0))
         some = taken(found.deltas, rows)
         some = replace(some, vectors=slot[owner[rows]], names=pa.array(now))
-        done = (
-            fold(matrix[now - 1], exists[now - 1], some, dimension)
-            if number
-            else fold(None, None, some, dimension)
-        )
-        matrix[now], exists[now] = done.matrix, done.exists
-    return matrix, exists
+        base, was_there = (matrix[now - 1], exists[now - 1]) if number else (None, None)
+        done = fold(base, was_there, some, dimension, finite=vector.stays_finite)
+        matrix[now], exists[now], left_out[rows] = done.matrix, done.exists, done.left_out
+    return _Folded(matrix, exists, left_out)
 
 
-def _checkpoints(rows: pa.Table, groups: Ints, ends: Ints, matrix: Floats, exists: Mask) -> pa.Table:
+def _checkpoints(rows: pa.Table, groups: Ints, ends: Ints, folded: _Folded) -> pa.Table:
+    matrix, exists = folded.matrix, folded.exists
     size, dimension = matrix.shape
-    at = groups[groups != NONE]
-    deltas = np.bincount(at, weights=one(rows.column("merged")).to_numpy()[groups != NONE]).astype(np.int64)
+    merged = groups != NONE
+    at = groups[merged]
+    deltas = np.bincount(at, weights=one(rows.column("merged")).to_numpy()[merged]).astype(np.int64)
+    before = one(rows.column("left_out")).to_numpy()[merged]
+    left_out = np.bincount(at, weights=before + folded.left_out[merged]).astype(np.int64)
     first = np.full(size, np.iinfo(np.int64).max)
-    np.minimum.at(first, at, instants(rows, "first_ts")[groups != NONE])
+    np.minimum.at(first, at, instants(rows, "first_ts")[merged])
     offsets = np.zeros(size + 1, np.int32)
     np.cumsum(exists * dimension, out=offsets[1:])
     kept = rows.select(["tenant", "vector_id", "ts", "delta_id"]).take(pa.array(ends))
@@ -139,6 +158,7 @@ def _checkpoints(rows: pa.Table, groups: Ints, ends: Ints, matrix: Floats, exist
             pa.ListArray.from_arrays(pa.array(offsets), pa.array(matrix[exists].reshape(-1))),
             pa.array(deltas),
             pa.array(first).cast(INSTANT),
+            pa.array(left_out),
         ],
         schema=ROWS,
     )
@@ -148,13 +168,62 @@ def instants(rows: pa.Table, column: str) -> Ints:
     return one(rows.column(column)).cast(pa.int64()).to_numpy()
 
 
-def read_rows(paths: Sequence[str]) -> pa.Table:
-    """The rows of parts of one bucket, part after part."""
+def read_rows(paths: Sequence[str], span: Span = EVERYTHING) -> pa.Table:
+    """The rows of parts of one bucket, part after part; only of the vectors of a span."""
     pieces = [ROWS.empty_table()]
     for path in paths:
         with open_part(path) as file:
-            pieces.append(file.read(columns=ROWS.names, use_threads=False).select(ROWS.names).cast(ROWS))
+            groups = [number for number in range(file.num_row_groups) if _may_hold(file, number, span)]
+            for number in groups if span != EVERYTHING else ():
+                rows = file.read_row_group(number, columns=ROWS.names, use_threads=False)
+                pieces.append(rows.select(ROWS.names).cast(ROWS).filter(_inside(rows, span)))
+            if span == EVERYTHING:
+                rows = file.read(columns=ROWS.names, use_threads=False)
+                pieces.append(rows.select(ROWS.names).cast(ROWS))
     return pa.concat_tables(pieces)
+
+
+def _may_hold(file: pq.ParquetFile, number: int, span: Span) -> bool:
+    """Whether a row group can hold a vector of the span; its rows are in order of (tenant, vector)."""
+    group = file.metadata.row_group(number)
+    tenant, vector = statistics_of(group, "tenant"), statistics_of(group, "vector_id")
+    if tenant is None or vector is None or not (tenant.has_min_max and vector.has_min_max):
+        return True
+    least, most = (tenant.min, vector.min), (tenant.max, vector.max)  # as far apart as they can be
+    first, end = span
+    return (first is None or most >= first) and (end is None or least < end)
+
+
+def _inside(rows: pa.Table, span: Span) -> pa.ChunkedArray:
+    tenant, vector = rows.column("tenant"), rows.column("vector_id")
+    held = pa.repeat(pa.scalar(True), rows.num_rows)
+    for key, is_end in zip(span, (False, True), strict=True):
+        if key is not None:
+            beyond = pc.or_(
+                pc.greater(tenant, key[0]),
+                pc.and_(pc.equal(tenant, key[0]), pc.greater_equal(vector, key[1])),
+            )
+            held = pc.and_(held, pc.invert(beyond) if is_end else beyond)
+    return held
+
+
+def spans_within(paths: Sequence[str], memory: int) -> list[Span]:
+    """All vectors of parts of one bucket, in as many spans as it takes for the rows of each to be merged
+    in so much memory; of a single vector all rows are needed."""
+    size, pieces = 0, []
+    for path in paths:
+        with open_part(path) as file:
+            metadata = file.metadata
+            size += sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+            pieces.append(file.read(columns=["tenant", "vector_id"], use_threads=False))
+    count = -(-size * COPIES // memory)
+    if count <= 1:
+        return [EVERYTHING]
+    keys = pa.concat_tables(pieces).sort_by([("tenant", "ascending"), ("vector_id", "ascending")])
+    places = np.unique(np.arange(1, count) * keys.num_rows // count)
+    cuts = keys.take(pa.array(places)).to_pylist()
+    edges = [None, *dict.fromkeys((cut["tenant"], cut["vector_id"]) for cut in cuts), None]
+    return list(pairwise(edges))
 
 
 # -- out of raw
@@ -283,10 +352,11 @@ class CompactUnit:
     bucket: str
     standing: Sequence[str]
     settings: Compaction
-    dimension: int
+    vector: Vector
     now: int
     force: bool
     reads: Mapping[Key, int]
+    memory: int  # bytes that it may take
     made: Made
     declared: str
     folder: str
@@ -302,27 +372,65 @@ class Compacted:
     chains: int  # that were compacted
     deltas: int  # that are now in checkpoints
     reasons: Mapping[str, int]  # chains by why
+    overflowed: int  # vectors that have a component that is no finite number, or were kept from it
+    pieces: int  # in which it was done
 
 
 def compact(unit: CompactUnit) -> Iterator[Compacted]:
-    found = arranged(read_rows(unit.standing))
+    """What comes of it does not depend on in how many pieces it is done."""
+    spans = spans_within(unit.standing, unit.memory)
+    reasons: Counter[str] = Counter()
+    deltas = 0
+    pieces = []
+    for number, span in enumerate(spans):
+        done = _merged(unit, arranged(read_rows(unit.standing, span)))
+        reasons.update(done.reasons)
+        deltas += done.deltas
+        if len(spans) == 1:
+            pieces.append(done.rows)
+        else:  # it waits on disk for the others
+            path = Path(unit.folder) / f"compact-{unit.bucket}-{number:05d}.arrow"
+            write_ipc(path, done.rows)
+            pieces.append(read_ipc(str(path)))
+    if deltas:
+        rows = pa.concat_tables(pieces)
+        part, chains = _write(unit, rows), sum(reasons.values())
+        yield Compacted(unit.bucket, part, chains, deltas, dict(reasons), overflowed(rows), len(spans))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Some chains of a bucket, as they are once those of them that need it are compacted."""
+
+    rows: pa.Table
+    deltas: int
+    reasons: Mapping[str, int]
+
+
+def _merged(unit: CompactUnit, found: Arranged) -> _Merged:
     reads = reads_of(found.keys if unit.reads else [], len(found.chains), unit.reads)
     reasons = needed(found.chains, unit.settings, unit.now, reads)
     if unit.force:
         reasons[reasons == NONE] = REASONS.index(Reason.ASKED)
     groups = merges(found.chains, unit.settings, unit.now, reads, reasons != NONE)
     touched = np.unique(found.deltas.vectors[groups != NONE])
-    if not touched.size:
-        return
-    rows = collapsed(found, groups, unit.dimension)
-    told = {reason.value: int(np.count_nonzero(reasons[touched] == n)) for n, reason in enumerate(REASONS)}
-    yield Compacted(
-        unit.bucket,
-        _write(unit, rows),
-        int(touched.size),
-        int(np.count_nonzero((groups != NONE) & found.chains.pending)),
-        {reason: count for reason, count in told.items() if count},
-    )
+    told = Counter(REASONS[number].value for number in reasons[touched].tolist())
+    deltas = int(np.count_nonzero((groups != NONE) & found.chains.pending))
+    return _Merged(collapsed(found, groups, unit.vector), deltas, told)
+
+
+def overflowed(rows: pa.Table) -> int:
+    """Rows, which are checkpoints then, with a component that is no finite number, or that was kept from
+    becoming one."""
+    count = 0
+    for batch in rows.select(["values", "left_out"]).to_batches():
+        values = batch.column("values")
+        finite = np.isfinite(values.flatten().to_numpy(zero_copy_only=False))
+        bad = np.flatnonzero(batch.column("left_out").to_numpy() > 0)
+        if not finite.all():
+            bad = np.union1d(bad, pc.list_parent_indices(values).to_numpy()[~finite])
+        count += bad.size
+    return count
 
 
 def reads_of(keys: Sequence[Key], chains: int, reads: Mapping[Key, int]) -> Ints:
@@ -359,7 +467,7 @@ def facts(paths: Sequence[str]) -> Iterator[Facts]:
 
 
 def _write(unit: BuildUnit | CompactUnit, rows: pa.Table) -> StagedPart:
-    ts = instants(rows.combine_chunks(), "ts")[np.asarray(pc.equal(rows.column("kind"), CHECKPOINT))]
+    ts = instants(rows, "ts")[np.asarray(pc.equal(rows.column("kind"), CHECKPOINT))]
     newest = int(ts.max()) if ts.size else None
     digest = hashlib.blake2b(f"{unit.bucket} {unit.seed}".encode(), digest_size=8).hexdigest()
     return write_part(
@@ -367,7 +475,15 @@ def _write(unit: BuildUnit | CompactUnit, rows: pa.Table) -> StagedPart:
         f"chain-{unit.made.through:010d}-{digest}.parquet",
         rows,
         partition={"bucket": unit.bucket},
-        footer=footer_of(unit.bucket, unit.made, ts.size, rows.num_rows - ts.size, newest, unit.declared),
+        footer=footer_of(
+            unit.bucket,
+            unit.made,
+            ts.size,
+            rows.num_rows - ts.size,
+            newest,
+            overflowed(rows),
+            unit.declared,
+        ),
         stats_columns=STATS,
         row_group_rows=max(256, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)),
         dictionary=("tenant", "kind", "op"),

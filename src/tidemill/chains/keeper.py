@@ -78,6 +78,8 @@ class Compaction:
     bytes_after: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)  # chains by why
     version: int = 0
+    overflowed: int = 0  # vectors of those buckets that are, or were kept from being, no finite numbers
+    pieces: int = 0  # in which it was done, for want of memory or not
 
     @property
     def idle(self) -> bool:
@@ -125,7 +127,7 @@ class Reads:
 
 class ChainKeeper:
     """The chains of one stream. `slices` gives its accepted slices in ledger order; `raw` is looked at as it
-    stands: who has just committed to it refreshes it."""
+    stands: who has just committed to it refreshes it. `memory`: bytes that a compaction may take."""
 
     def __init__(
         self,
@@ -135,6 +137,7 @@ class ChainKeeper:
         raw: Table,
         slices: Callable[[], Sequence[SliceEntry]],
         reads: Reads,
+        memory: int,
     ) -> None:
         assert stream.vector is not None, stream.name
         self.stream = stream
@@ -142,6 +145,7 @@ class ChainKeeper:
         self.engine = engine
         self.raw = raw
         self.table = chain_table(warehouse, stream.name)
+        self._memory = memory
         self._reads = reads
         self._slices = slices
         self._declared = declared_as(stream)
@@ -160,6 +164,11 @@ class ChainKeeper:
         if len(told) < len(self._footers):
             return Made()
         return max(map(Made.told, told), key=lambda made: made.through, default=Made())
+
+    def footers(self) -> Mapping[str, Mapping[str, object]]:
+        """What the parts that stand say of themselves."""
+        self._look()
+        return self._footers
 
     def _look(self) -> None:
         paths = [part.path for part in self.table.snapshot().parts]
@@ -357,15 +366,17 @@ class ChainKeeper:
         made, buckets = self.made(), self.buckets()
         seed = f"compact {now} {force} {self.table.version}"
         folder = self.table.staging(_short(seed))
+        at_once = max(1, min(len(steps), self.engine.parallelism))
         units = [
             CompactUnit(
                 step.bucket,
                 [str(self.table.root / part.path) for part in buckets[step.bucket]],
                 self.stream.compaction,
-                self.vector.dimension,
+                self.vector,
                 now,
                 force,
                 self._reads.of(self._facts[step.bucket][1].keys),
+                self._memory // at_once,
                 made,
                 self._declared,
                 str(folder),
@@ -392,6 +403,8 @@ class ChainKeeper:
             sum(each.part.size for each in done),
             dict(reasons),
             self.table.version,
+            sum(each.overflowed for each in done),
+            sum(each.pieces for each in done),
         )
 
     def buckets(self) -> dict[str, list[Part]]:

@@ -132,13 +132,13 @@ def _groups(path: str) -> list[_Group]:
     with open_part(path) as file:
         found = []
         for number in range(file.num_row_groups):
-            stats = _statistics(file.metadata.row_group(number), "vector_id")
+            stats = statistics_of(file.metadata.row_group(number), "vector_id")
             ends = (stats.min, stats.max) if stats is not None and stats.has_min_max else (None, None)
             found.append(_Group(path, number, *ends))
         return found
 
 
-def _statistics(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
+def statistics_of(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
     """Of a column, which is not where it is in the schema: lists have leaves of other names."""
     columns = (group.column(place) for place in range(group.num_columns))
     return next((column.statistics for column in columns if column.path_in_schema == name), None)

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.chains.fold import deltas_from_payloads, rows_of
 from tidemill.chains.table import DELTA, ROWS
 from tidemill.config.vectors import Vector
 from tidemill.lake.parts import open_part
-from tidemill.model.errors import ConfigError
 from tidemill.records.arrow import one
+from tidemill.records.delta_arrays import deltas_of_raw, rows_of
 
 _COLUMNS: Final = ["tenant", "event_time", "event_id", "slice", "payload"]
 _BATCH_ROWS: Final = 32_768
@@ -53,17 +52,8 @@ def _only(rows: pa.Table, only: frozenset[Key]) -> pa.Table:
 
 def delta_rows(batch: pa.RecordBatch, vector: Vector, where: str = "") -> pa.Table:
     """Rows of a chain, as they came. The batch has the columns of raw."""
-    payloads, time, ids = (batch.column(name) for name in ("payload", "event_time", "event_id"))
-    try:
-        deltas = rows_of(deltas_from_payloads(payloads, time, ids, vector))
-    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(
-            "raw holds records that are no deltas of these vectors",
-            hint="they were accepted before `kind: delta` was declared as it is now: "
-            "declare the deltas as a stream of their own",
-            where=where,
-        ) from error
-    size = batch.num_rows
+    deltas = rows_of(deltas_of_raw(batch, vector, where))
+    size, time = batch.num_rows, batch.column("event_time")
     tenant = one(batch.column("tenant"))
     return pa.Table.from_arrays(
         [
@@ -71,10 +61,11 @@ def delta_rows(batch: pa.RecordBatch, vector: Vector, where: str = "") -> pa.Tab
             deltas.column("vector_id"),
             pa.repeat(pa.scalar(DELTA), size),
             time,
-            ids,
+            batch.column("event_id"),
             *(deltas.column(name) for name in ("op", "indices", "values")),
             pa.array(np.ones(size, np.int64)),
             time,
+            pa.array(np.zeros(size, np.int64)),
         ],
         schema=ROWS,
     )

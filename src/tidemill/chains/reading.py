@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.chains.fold import Deltas, Floats, deltas_from_rows, fold, order_of, taken
+from tidemill.chains.fold import Folded, fold
 from tidemill.chains.keeper import declared_as
 from tidemill.chains.parts import ChainParts
 from tidemill.chains.payloads import raw_rows
@@ -29,6 +29,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import format_instant
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
+from tidemill.records.delta_arrays import Deltas, Floats, deltas_from_rows, order_of, taken
 from tidemill.state.protocol import State
 
 MOST_COMPONENTS: Final = 1 << 26  # of one answer: half a gibibyte
@@ -104,14 +105,14 @@ class VectorDesk:
         fresh = self.waiting_rows(look, vector, tenant, names, at)
         rows = self.chain_rows(look, tenant, names)
         links = linked(rows, fresh)
-        told = _Answers(names, vector.dimension)
+        told = _Answers(names, vector)
         torn = links.torn(_EVER if at is None else at)
-        told.take(links.deltas, at)
+        told.take(links, at)
         if torn:
             self._check_seal(stream, rows, torn)
             told.forget(torn)
             again = self._from_raw(look, look.accepted, vector, tenant, torn, (None, at))
-            told.take(linked(ROWS.empty_table(), again).deltas, at)
+            told.take(linked(ROWS.empty_table(), again), at)
         return told
 
     # -- what there is
@@ -165,15 +166,16 @@ class VectorDesk:
         """Deltas that are accepted and in no chain yet."""
         return self._from_raw(look, look.waiting, vector, tenant, names, (None, at))
 
-    def deltas(self, stream: str, start: int | None, end: int | None, tenant: str | None = None) -> Deltas:
-        """All accepted deltas of a tenant with a time in [start, end)."""
+    def deltas(
+        self, stream: str, start: int | None, end: int | None, tenant: str | None = None
+    ) -> tuple[str, Deltas]:
+        """A tenant, and all its accepted deltas with a time in [start, end)."""
         vector = vector_of(self._streams[stream])
         look = self.look(stream)
         whose = self.tenant_of(stream, look, tenant)
         span = (start, None if end is None else end - 1)
-        return deltas_from_rows(
-            self._from_raw(look, look.accepted, vector, whose, None, span).combine_chunks()
-        )
+        rows = self._from_raw(look, look.accepted, vector, whose, None, span)
+        return whose, deltas_from_rows(rows.combine_chunks())
 
     def _from_raw(
         self,
@@ -237,6 +239,8 @@ class Linked:
     checkpoint: Mask
     waiting: Mask
     first: Ints  # instant of the first delta that the row stands for
+    left_out: Ints  # deltas that it stands for and that were not applied
+    rows: Ints  # where it is in the tables that were linked, one behind the other
 
     def torn(self, at: int) -> list[str]:
         """Vectors whose rows do not tell what they were at an instant: a checkpoint has deltas from before
@@ -259,26 +263,37 @@ def linked(rows: pa.Table, waiting: pa.Table) -> Linked:
     order = order_of(deltas)
     checkpoint = np.asarray(pc.equal(one(both.column("kind")), CHECKPOINT), np.bool_)
     first = one(both.column("first_ts")).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return Linked(taken(deltas, order), checkpoint[order], late[order], first[order])
+    left_out = one(both.column("left_out")).to_numpy(zero_copy_only=False)
+    return Linked(taken(deltas, order), checkpoint[order], late[order], first[order], left_out[order], order)
+
+
+def folded(links: Linked, vector: Vector, at: int | None = None) -> Folded:
+    """The vectors that the rows make, at an instant or now."""
+    return fold(None, None, links.deltas, vector.dimension, at, finite=vector.stays_finite)
 
 
 class _Answers:
     """The vectors as far as they are known."""
 
-    def __init__(self, names: Sequence[str], dimension: int) -> None:
+    def __init__(self, names: Sequence[str], vector: Vector) -> None:
         self._names = pa.array(names, pa.string())
-        self._matrix: Floats = np.zeros((len(names), dimension))
+        self._vector = vector
+        self._matrix: Floats = np.zeros((len(names), vector.dimension))
+        self._left_out: Ints = np.zeros(len(names), np.int64)  # deltas that were not applied
         self._exists: Mask = np.zeros(len(names), np.bool_)
         self._ts: Ints = np.zeros(len(names), np.int64)
         self._known: Mask = np.zeros(len(names), np.bool_)  # of which there was ever a delta
 
-    def take(self, deltas: Deltas, at: int | None) -> None:
+    def take(self, links: Linked, at: int | None) -> None:
         """What the deltas make of the vectors that they are about; it replaces what was known of those."""
-        done = fold(None, None, deltas, self._matrix.shape[1], at)
+        deltas = links.deltas
+        done = folded(links, self._vector, at)
+        left_out = np.where(deltas.ts <= (_EVER if at is None else at), links.left_out, 0) + done.left_out
         place = pc.index_in(deltas.names, self._names).to_numpy(zero_copy_only=False)
         self._matrix[place], self._exists[place] = done.matrix, done.exists
         self._known[place] = done.last >= 0
         self._ts[place] = deltas.ts[done.last] if len(deltas) else 0
+        self._left_out[place] = np.bincount(deltas.vectors, left_out, len(deltas.names))
 
     def forget(self, names: Collection[str]) -> None:
         place = pc.index_in(pa.array(list(names), pa.string()), self._names).to_numpy(zero_copy_only=False)
@@ -293,7 +308,7 @@ class _Answers:
         flat = pa.array(matrix.reshape(-1))
         values = pa.FixedSizeListArray.from_arrays(flat, dimension, mask=pa.array(~exists))
         ts = pa.array(self._ts[place], mask=~self._known[place]).cast(INSTANT)
-        overflow = exists & ~np.isfinite(matrix).all(axis=1)
+        overflow = exists & ~np.isfinite(matrix).all(axis=1) | (self._left_out[place] > 0)
         return pa.table(
             {
                 "vector_id": asked,

@@ -20,7 +20,7 @@ from tidemill.lake.table import Table
 BUCKETS: Final = 16
 CHECKPOINT, DELTA = "checkpoint", "delta"
 INSTANT: Final = pa.timestamp("us", tz="UTC")
-VERSION: Final = 1  # of what a part says and of how vectors are put into buckets
+VERSION: Final = 2  # of what a part says and of how vectors are put into buckets
 
 CHAIN: Final = pa.schema(
     [
@@ -35,6 +35,7 @@ CHAIN: Final = pa.schema(
         pa.field("values", pa.list_(pa.float64())),
         pa.field("merged", pa.int64()),  # how many deltas a checkpoint stands for; 1 of a delta
         pa.field("first_ts", INSTANT),  # of the first of them
+        pa.field("left_out", pa.int64()),  # how many of them would have made a component infinite
     ]
 )
 ROWS: Final = CHAIN.remove(0)  # as they are in a part
@@ -82,9 +83,16 @@ class Made:
 
 
 def footer_of(
-    bucket: str, made: Made, checkpoints: int, pending: int, newest: int | None, declared: str
+    bucket: str,
+    made: Made,
+    checkpoints: int,
+    pending: int,
+    newest: int | None,
+    overflowed: int,
+    declared: str,
 ) -> dict[str, object]:
-    """`newest`: no checkpoint of the part is younger; None: it has none."""
+    """`newest`: no checkpoint of the part is younger; None: it has none. `overflowed`: checkpoints with a
+    component that is no finite number, or that was kept from becoming one."""
     return {
         "kind": "chain",
         "format": VERSION,
@@ -94,5 +102,6 @@ def footer_of(
         "checkpoints": checkpoints,
         "pending": pending,
         "checkpoints_until": newest,
+        "overflowed": overflowed,
         "declared": declared,
     }

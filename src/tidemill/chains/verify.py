@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.chains.building import Arranged, Gathered, arranged, collapsed, read_rows
-from tidemill.chains.fold import deltas_from_rows
 from tidemill.chains.keeper import ChainKeeper
 from tidemill.chains.payloads import Key
 from tidemill.chains.rules import NONE
 from tidemill.chains.table import BUCKETS, ROWS
+from tidemill.config.vectors import Vector
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import read_ipc
+from tidemill.records.delta_arrays import deltas_from_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class _Unit:
     bucket: str
     raw: Sequence[str]
     standing: Sequence[str]
-    dimension: int
+    vector: Vector
 
 
 def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
@@ -55,7 +56,7 @@ def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
             parts = [str(keeper.table.root / part.path) for part in standing.get(bucket, ())]
             raw = [found.path for found in gathered if found.bucket == bucket]
             if raw or parts:
-                units.append(_Unit(bucket, raw, parts, keeper.vector.dimension))
+                units.append(_Unit(bucket, raw, parts, keeper.vector))
         size = sum(part.size for parts in standing.values() for part in parts)
         told = keeper.engine.run(_check, units, "verify chains", size)
     finally:
@@ -69,7 +70,7 @@ def _check(unit: _Unit) -> Iterator[int | Difference]:
     held = arranged(read_rows(unit.standing))
     kept, deltas = _chains(held), _chains(truth)
     yield len(kept.keys() | deltas.keys())
-    expected = arranged(collapsed(truth, _groups(truth, deltas, held, kept), unit.dimension))
+    expected = arranged(collapsed(truth, _groups(truth, deltas, held, kept), unit.vector))
     if _same(held.rows, expected.rows):
         return
     wanted = _chains(expected)

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.chains.batches import BatchStats, batch_of
-from tidemill.chains.reading import VectorDesk, vector_of
+from tidemill.chains.reading import VectorDesk, folded, linked, vector_of
 from tidemill.chains.rules import ChainFacts, Reason, needs
 from tidemill.chains.table import CHECKPOINT, bucket_of
 from tidemill.config import Stream
@@ -36,6 +36,7 @@ class Link:
     bytes: int  # that these and their indices take
     merged: int  # deltas that it stands for
     first_ts: int  # of the first of them
+    left_out: int  # of those deltas: not applied, since a component would not be finite any more
     waiting: bool = False  # accepted, and not in the chain yet
 
 
@@ -85,14 +86,15 @@ def chain_of(
     whose = desk.tenant_of(stream.name, look, tenant)
     standing = desk.chain_rows(look, whose, [vector_id])
     waiting = desk.waiting_rows(look, vector, whose, [vector_id], None)
-    rows = [(row, False) for row in standing.to_pylist()] + [(row, True) for row in waiting.to_pylist()]
+    found = linked(standing, waiting)
+    rows = pa.concat_tables([standing, waiting]).take(pa.array(found.rows)).to_pylist()
     if not rows:
         raise NotFoundError(
             f"there is no delta of a vector {vector_id!r} in {stream.name!r}",
             hint="ids are as the deltas spell them; `tidemill run --once` accepts what has landed",
         )
-    rows.sort(key=lambda each: (each[0]["ts"], each[0]["delta_id"]))
-    links = tuple(_link(row, waiting=waits) for row, waits in rows)
+    left_out = found.left_out + folded(found, vector).left_out
+    links = tuple(map(_link, rows, left_out.tolist(), found.waiting.tolist()))
     facts = ChainFacts([one.ts for one in links], [one.checkpoint for one in links], reads)
     return ChainView(
         stream=stream.name,
@@ -101,13 +103,13 @@ def chain_of(
         bucket=bucket_of(vector_id),
         dimension=vector.dimension,
         links=links,
-        pending=batch_of(_delta(row) for row, _ in rows if row["kind"] != CHECKPOINT).stats,
+        pending=batch_of(_delta(row) for row in rows if row["kind"] != CHECKPOINT).stats,
         compaction=stream.compaction,
         reason=needs(facts, stream.compaction, now),
     )
 
 
-def _link(row: dict[str, pa.Scalar], *, waiting: bool) -> Link:
+def _link(row: dict[str, pa.Scalar], left_out: int, waiting: bool) -> Link:
     values, indices = row["values"] or (), row["indices"] or ()
     return Link(
         checkpoint=row["kind"] == CHECKPOINT,
@@ -118,6 +120,7 @@ def _link(row: dict[str, pa.Scalar], *, waiting: bool) -> Link:
         bytes=_NUMBER_BYTES * len(values) + _INDEX_BYTES * len(indices),
         merged=row["merged"],
         first_ts=from_datetime(row["first_ts"]),
+        left_out=left_out,
         waiting=waiting,
     )
 

@@ -15,7 +15,7 @@ from tidemill.plain import vectors as plain
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.chaining import Batched, ChainRound
+    from tidemill.chaining import Batches, ChainRound
     from tidemill.chains.keeper import Step
     from tidemill.chains.view import ChainView
 
@@ -25,7 +25,7 @@ class VectorsOutput(Protocol):
 
     def vector(self, stream: str, found: pa.Table, at: int | None) -> None: ...
     def chain(self, chain: ChainView) -> None: ...
-    def batches(self, stream: str, found: Sequence[Batched]) -> None: ...
+    def batches(self, stream: str, found: Batches) -> None: ...
     def compacted(self, done: Mapping[str, ChainRound]) -> None: ...
     def planned(self, plans: Mapping[str, Sequence[Step]]) -> None: ...
 
@@ -42,7 +42,7 @@ class JsonVectors:
     def chain(self, chain: ChainView) -> None:
         self._print(plain.chain(chain))
 
-    def batches(self, stream: str, found: Sequence[Batched]) -> None:
+    def batches(self, stream: str, found: Batches) -> None:
         self._print(plain.batches(stream, found))
 
     def compacted(self, done: Mapping[str, ChainRound]) -> None:
@@ -73,13 +73,15 @@ class TextVectors:
         self._say.table(chain_table(chain))
         self._say.table(links_table(chain))
 
-    def batches(self, stream: str, found: Sequence[Batched]) -> None:
+    def batches(self, stream: str, found: Batches) -> None:
         from tidemill.cli.tables_vectors import batches_table
 
-        if found:
-            self._say.table(batches_table(found))
+        if found.found:
+            self._say.table(batches_table(found.found))
         else:
-            self._say.line((shown(stream), "bold"), ": no deltas")
+            self._say.line((shown(stream), "bold"), ": no batches")
+        if found.more:
+            self._say.note(f"the newest {len(found.found):,}; --limit 0 shows all")
 
     def compacted(self, done: Mapping[str, ChainRound]) -> None:
         from tidemill.cli.tables_vectors import compacted_words

@@ -92,7 +92,8 @@ def _packing(of: StreamStatus) -> Text:
 
 def _chains(of: ChainStanding) -> Text:
     held = f"{many(of.checkpoints, 'checkpoint')}, {of.pending:,} pending"
-    return Text(f"{held} in {many(of.parts, 'part')}, {size(of.bytes)}")
+    told = Text(f"{held} in {many(of.parts, 'part')}, {size(of.bytes)}")
+    return told.append(f"; {of.overflowed:,} overflowed", style="red") if of.overflowed else told
 
 
 def _phases(windows: Mapping[str, int]) -> Text:

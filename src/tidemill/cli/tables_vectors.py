@@ -12,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import listing, many, pairs_table, size
+from tidemill.cli.tables import ID_LETTERS, listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant
+from tidemill.plain.windows import is_current
 
 if TYPE_CHECKING:
-    from tidemill.chaining import Batched, ChainRound
+    from tidemill.chaining import Batched, ChainRound, Published
+    from tidemill.chains.batches import BatchStats
     from tidemill.chains.keeper import Step
     from tidemill.chains.view import ChainView, Link
     from tidemill.plain.shapes import Plain
@@ -85,23 +87,34 @@ def _kind(link: Link) -> str:
 
 
 def batches_table(found: Sequence[Batched]) -> Table:
+    is_published = any(one.published is not None for one in found)
+    told = ("rev", "hash", "trigger") if is_published else ()
     table = listing(
-        "window", "until", "came", "deltas", "vectors", "bytes", "average", "over", "file",
-        right=("came", "deltas", "vectors", "bytes", "average"),
+        "window", "until", *told, "came", "deltas", "vectors", "bytes", "average", "over", "file",
+        right=("rev", "came", "deltas", "vectors", "bytes", "average"),
     )  # fmt: skip
     for one in found:
         table.add_row(
             Text(format_instant(one.start)),
             Text(format_instant(one.end)),
-            f"{one.stats.received:,}",
-            f"{one.stats.deltas:,}",
-            f"{one.stats.vectors:,}",
-            size(one.stats.bytes),
-            f"{one.stats.average:,.1f}",
-            Text(format_duration(one.stats.duration)),
+            *(_published(one.published) if one.published is not None else ()),
+            *_numbers(one.stats),
             Text("" if one.file is None else shown(str(one.file))),
         )
     return table
+
+
+def _published(of: Published) -> tuple[str, Text, Text]:
+    stands = of.damage or ("current" if is_current(of.window) else "out of date")
+    trigger = f"{of.window.trigger}" + ("" if stands == "current" else f" ({stands})")
+    return f"{of.window.revision:,}", Text((of.window.observed or "")[:ID_LETTERS]), Text(shown(trigger))
+
+
+def _numbers(of: BatchStats | None) -> tuple[str, ...]:
+    if of is None:
+        return ("", "", "", "", "", "")
+    counts = (f"{number:,}" for number in (of.received, of.deltas, of.vectors))
+    return *counts, size(of.bytes), f"{of.average:,.1f}", format_duration(of.duration)
 
 
 def compacted_words(of: ChainRound) -> str:

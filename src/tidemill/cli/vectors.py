@@ -12,6 +12,7 @@ import typer
 
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import Limit
 from tidemill.cli.spans import instant_of
 
 if TYPE_CHECKING:
@@ -58,33 +59,41 @@ def chain(session: Session, stream: StreamName, id_: VectorId, tenant: Tenant = 
 @command(
     "deltas",
     Panel.VECTORS,
-    "tidemill deltas embeddings --window 1h",
-    "tidemill deltas embeddings --from 2024-01-15T12:00:00Z --to 2024-01-15T13:00:00Z -o out/",
+    "tidemill deltas embeddings",
+    "tidemill deltas embeddings --window 1h --from 2024-01-15T12:00:00Z --to 2024-01-15T13:00:00Z -o out/",
 )
 def deltas(
     session: Session,
     stream: StreamName,
     window: Annotated[
-        str | None, typer.Option(metavar="D", help="By default the aggregation_span of the stream, or 1h.")
+        str | None,
+        typer.Option(metavar="D", help="Make batches of this width now; without aggregation_span, of 1h."),
     ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="T", help="Only deltas from here on …")
-    ] = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="Only from here on …")] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")] = None,
     tenant: Tenant = None,
     target: Annotated[
         str | None, typer.Option("-o", "--folder", metavar="PATH", help="Write each batch as an Arrow file.")
     ] = None,
+    limit: Limit = 50,
 ) -> int:
     """Show the deltas of each window as one batch: how many came, what is left merged, and what it takes.
 
-    A batch has each delta once, in order of time; only what changes no bit is merged, so that applied to any
-    vectors it gives what all of its deltas give.
+    Those of a stream with an aggregation_span are its datasets, with revision, hash and trigger; with
+    --window or --tenant they are made for this answer. A batch has each delta once, in order of time; only
+    what changes no bit is merged, so that applied to any vectors it gives what all of its deltas give.
     """
     with session.mill() as mill:
-        found = mill.chains.batches(stream, window, start, end, tenant=tenant)
-        told = list(mill.chains.batched(found, None if target is None else Path(target)))
-    session.out.vectors.batches(stream, told)
+        found = mill.chains.windows(
+            stream,
+            window,
+            start,
+            end,
+            tenant=tenant,
+            folder=None if target is None else Path(target),
+            limit=None if target is not None else limit or None,
+        )
+    session.out.vectors.batches(stream, found)
     return OK
 
 

@@ -128,9 +128,15 @@ def chain(stream: str, vector_id: str | int, tenant: str | None) -> Request:
 
 
 def deltas(
-    stream: str, window: str | None, start: str | None, end: str | None, tenant: str | None
+    stream: str,
+    window: str | None,
+    start: str | None,
+    end: str | None,
+    tenant: str | None,
+    limit: int | None,
 ) -> Request:
-    return _of(stream, "deltas", window=window, **{"from": start, "to": end}, tenant=tenant)
+    most = None if limit is None else str(limit)
+    return _of(stream, "deltas", window=window, **{"from": start, "to": end}, tenant=tenant, limit=most)
 
 
 def results(

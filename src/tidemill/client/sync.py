@@ -197,9 +197,12 @@ class Client:
         start: str | None = None,
         end: str | None = None,
         tenant: str | None = None,
+        limit: int | None = None,
     ) -> Document:
-        """The deltas of each window as one batch."""
-        return answers.document(self._ask(asking.deltas(stream, window, start, end, tenant)).content)
+        """The deltas of each window as one batch: the newest `limit` that are published, or with a `window`
+        (a width) or a `tenant`, made for this answer."""
+        request = asking.deltas(stream, window, start, end, tenant, limit)
+        return answers.document(self._ask(request).content)
 
     def results(
         self,

@@ -57,6 +57,7 @@ class Engine(pydantic.BaseModel):
     batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB  # slice bytes of one accept batch
     chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 32 * MIB  # read at once
     inline_bytes: ByteSize = 64 * MIB  # work on less is done in this process; 0: everything on Spark
+    compaction_memory: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 256 * MIB  # of chains, at once
     keep_replaced: PositiveDuration = HOUR  # parts that were replaced stay as long, for those still reading
     flush_on_stop: StrictBool = True  # a graceful stop of the daemon lets open streaming windows come out
 

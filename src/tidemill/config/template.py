@@ -22,6 +22,7 @@ engine:
   # batch_bytes: 1GiB  # how many bytes of slices are accepted in one batch
   # chunk_bytes: 32MiB # how much of a slice is read at once
   # inline_bytes: 64MiB # work on less is done without Spark; 0 does everything on Spark
+  # compaction_memory: 256MiB # that compactions of chains may take at once
   # keep_replaced: 1h  # how long parts that were replaced stay, for those still reading them
   # flush_on_stop: true  # a graceful stop lets streaming windows that are open come out as they are
 
@@ -242,7 +243,7 @@ streams:
   # components are meant. `tidemill vector STREAM ID --at T` says what a vector was.
   # embeddings:
   #   kind: delta
-  #   vector: {dimension: 384, id: vector_id, op: op, values: values, indices: indices}
+  #   vector: {dimension: 384, id: vector_id, op: op, values: values, indices: indices, overflow: warn}
   #   event_time: {column: ts, type: iso8601}
   #   compaction:
   #     strategy: tiered_merge  # or full_merge, time_boundary (with an interval, such as 1h), adaptive
@@ -251,4 +252,5 @@ streams:
   #     time_threshold: 1m      # age of the oldest of them, likewise
   #     max_chain_length: 1000  # a chain is never left longer
   #     background: true        # false leaves it to `tidemill compact`
+  #     memory: null            # bytes that it may take at once; null: engine.compaction_memory
 """

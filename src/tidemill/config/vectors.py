@@ -11,10 +11,11 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import StrictBool, StrictInt, model_validator
 
-from tidemill.config.quantities import PositiveDuration, wrong
+from tidemill.config.quantities import ByteSize, PositiveDuration, wrong
 from tidemill.config.schema import SECTION, ColumnName, is_column
 from tidemill.model.time import HOUR, MINUTE
 
+MIB: Final = 1 << 20
 DELTA_ID: Final = "delta_id"  # the identity of a delta, unless another one is declared
 Count = Annotated[StrictInt, pydantic.Field(ge=1, le=10**6)]
 
@@ -29,6 +30,12 @@ class Vector(pydantic.BaseModel):
     op: ColumnName = "op"
     values: ColumnName = "values"
     indices: ColumnName = "indices"
+    overflow: Literal["warn", "quarantine"] = "warn"  # deltas that make a component infinite or no number
+
+    @property
+    def stays_finite(self) -> bool:
+        """Whether deltas that would make a component infinite or no number are left out."""
+        return self.overflow == "quarantine"
 
 
 class Compaction(pydantic.BaseModel):
@@ -43,6 +50,7 @@ class Compaction(pydantic.BaseModel):
     time_threshold: PositiveDuration = MINUTE  # age of the oldest one
     max_chain_length: Count = 1000  # then it is compacted whatever else is said
     background: StrictBool = True  # by the daemon; `tidemill compact` does it in any case
+    memory: Annotated[ByteSize, pydantic.Field(ge=MIB)] | None = None  # null: engine.compaction_memory
 
     @model_validator(mode="after")
     def _limits_fit(self) -> Compaction:

@@ -5,6 +5,8 @@ Plain values only: how a window is judged is in `windows.rules`, how it is kept 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 from tidemill.model.time import SECOND, Interval
 
+ID_DIGITS = 24  # of a window id
 AGGREGATION = "aggregation"  # the name of the windows that `aggregation_span` declares, as a folder has it
 
 
@@ -44,6 +47,12 @@ class WindowKey:
     stream: str
     start: int
     span: int
+
+    @property
+    def id(self) -> str:
+        """The same for the same window, whoever says it."""
+        told = json.dumps([self.stream, AGGREGATION, self.span, self.start], ensure_ascii=False)
+        return hashlib.sha256(told.encode()).hexdigest()[:ID_DIGITS]
 
     @property
     def interval(self) -> Interval:
@@ -181,6 +190,20 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaStats:
+    """What a batch of deltas was made of, beside its slices: the dataset of a stream of deltas is one."""
+
+    received: int  # deltas that were merged into its rows
+    vectors: int  # that they change
+    first: int | None  # the least and the greatest event time of a delta; None: there was none
+    last: int | None
+
+    @property
+    def duration(self) -> int:
+        return 0 if self.first is None or self.last is None else self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """A dataset file as it stands in the warehouse. It says all of this of itself, in its schema metadata."""
 
@@ -193,6 +216,12 @@ class Dataset:
     file: str  # relative to the warehouse
     sealed: int | None = None  # see `Window.sealed`; a file says only that it is, which is read as 0
     columns: str | None = None  # see `Window.columns`
+    deltas: DeltaStats | None = None  # of a stream of deltas
+
+    @property
+    def average(self) -> float:
+        """Bytes of a row."""
+        return self.bytes / self.rows if self.rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ def _chains(done: StreamTick) -> Plain | None:
             "bytes_before": compacted.bytes_before,
             "bytes_after": compacted.bytes_after,
             "reasons": dict(compacted.reasons),
+            "pieces": compacted.pieces,
         },
     }
 

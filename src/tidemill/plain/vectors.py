@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from tidemill.model.time import format_duration, format_instant, from_datetime
 from tidemill.plain.shapes import Plain, instant
+from tidemill.plain.windows import is_current
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.chaining import Batched, ChainRound
+    from tidemill.chaining import Batched, Batches, ChainRound
     from tidemill.chains.batches import BatchStats
     from tidemill.chains.keeper import Step
     from tidemill.chains.view import ChainView, Link
@@ -62,11 +63,14 @@ def _link(of: Link) -> Plain:
         "bytes": of.bytes,
         "merged": of.merged,
         "first_ts": format_instant(of.first_ts),
+        "left_out": of.left_out,
         "waiting": of.waiting,
     }
 
 
-def _batch(of: BatchStats) -> Plain:
+def _batch(of: BatchStats | None) -> Plain:
+    if of is None:
+        return dict.fromkeys(("deltas", "vectors", "bytes", "average", "duration"))
     return {
         "deltas": of.deltas,
         "vectors": of.vectors,
@@ -76,19 +80,27 @@ def _batch(of: BatchStats) -> Plain:
     }
 
 
-def batches(stream: str, found: Sequence[Batched]) -> Plain:
+def batches(stream: str, of: Batches) -> Plain:
+    return {"stream": stream, "windows": [batch(one) for one in of.found], "more": of.more}
+
+
+def batch(of: Batched) -> Plain:
+    """What only a published batch has is null for one that was made on request."""
+    window = None if of.published is None else of.published.window
     return {
-        "stream": stream,
-        "windows": [
-            {
-                "start": format_instant(one.start),
-                "end": format_instant(one.end),
-                "received": one.stats.received,
-                **_batch(one.stats),
-                "file": None if one.file is None else str(one.file),
-            }
-            for one in found
-        ],
+        "window_id": None if window is None else window.key.id,
+        "start": format_instant(of.start),
+        "end": format_instant(of.end),
+        "revision": None if window is None else window.revision,
+        "hash": None if window is None else window.observed,
+        "current": None if window is None else is_current(window),
+        "trigger": None if window is None else window.trigger,
+        "ignored": None if of.published is None else of.published.ignored,
+        "built_at": None if window is None else instant(window.built_at),
+        "received": None if of.stats is None else of.stats.received,
+        **_batch(of.stats),
+        "file": None if of.file is None else str(of.file),
+        "damage": None if of.published is None else of.published.damage,
     }
 
 

@@ -37,8 +37,12 @@ _CHAIN: Final = {
 }  # fmt: skip
 _DELTAS: Final = {
     "stream": "embeddings",
-    "windows": [{"start": START, "end": END, "deltas": 3, "vectors": 2}],
-}
+    "windows": [
+        {"window_id": "5d41402abc4b2a76b9719d91", "start": START, "end": END, "revision": 1, "deltas": 3,
+         "vectors": 2},
+    ],
+    "more": False,
+}  # fmt: skip
 _RESULTS: Final = {"stream": "requests", "window": "visits", "results": [], "more": False}
 _STANDINGS: Final = {"stream": "requests", "windows": [{"window": "visits", "kind": "session", "results": 3}]}
 
@@ -93,17 +97,18 @@ class _Desk:
         self,
         who: Reader,
         stream: str,
-        window: Annotated[str | None, Query(description="how wide; by default the aggregation_span")] = None,
+        window: Annotated[str | None, Query(description="make batches of this width now")] = None,
         start: From = None,
         end: To = None,
         tenant: Tenant = None,
+        limit: Newest = 50,
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
 
         def look() -> Plain:
             chains = self._readers.mill.chains
-            found = chains.batches(declared.name, window, start, end, tenant=whose)
-            return plain.batches(declared.name, list(chains.batched(found)))
+            found = chains.windows(declared.name, window, start, end, tenant=whose, limit=limit)
+            return plain.batches(declared.name, found)
 
         return await self._readers.answer(look)
 

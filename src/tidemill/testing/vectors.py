@@ -5,16 +5,19 @@ It never imports the engine and keeps every delta; the bits of what it answers a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tidemill.model.deltas import Delta, Op
 
 
 class VectorOracle:
-    """All deltas of a stream, in any order of arrival. Each delta_id is given once."""
+    """All deltas of a stream, in any order of arrival. Each delta_id is given once. When vectors stay
+    `finite`, a delta after which a component would not be is left out."""
 
-    def __init__(self, dimension: int, deltas: Iterable[Delta] = ()) -> None:
+    def __init__(self, dimension: int, deltas: Iterable[Delta] = (), *, finite: bool = False) -> None:
         self.dimension = dimension
+        self.finite = finite
         self.deltas: list[Delta] = list(deltas)
 
     def add(self, *deltas: Delta) -> None:
@@ -34,7 +37,9 @@ class VectorOracle:
         """The vector at an instant (None: after all there is); None when it is not there."""
         vector: list[float] | None = None
         for delta in self.chain(vector_id, instant):
-            vector = self._after(vector, delta)
+            after = self._after(vector, delta)
+            if not (self.finite and after is not None and not all(map(math.isfinite, after))):
+                vector = after
         return vector
 
     def _after(self, vector: list[float] | None, delta: Delta) -> list[float] | None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tidemill.config.stream import Link, Stream
 from tidemill.model.time import format_instant, iso_duration
-from tidemill.model.windows import Dataset, OutboxEvent, WindowKey
+from tidemill.model.windows import Dataset, DeltaStats, OutboxEvent, WindowKey
 
 AVAILABLE: Final = "tidemill.dataset.available"
 WITHDRAWN: Final = "tidemill.dataset.withdrawn"
@@ -47,6 +47,8 @@ def available(
         "trigger": trigger,
         "dataset": dict(metadata),
     }
+    if dataset.deltas is not None:
+        data["deltas"] = _batch(dataset, dataset.deltas)
     event_id = _id(AVAILABLE, key, dataset.revision, dataset.hash)
     return OutboxEvent(0, event_id, AVAILABLE, key.stream, now, data)
 
@@ -74,8 +76,23 @@ def dataset_metadata(stream: Stream, told: Sequence[str | None]) -> dict[str, ob
     return metadata
 
 
+def _batch(dataset: Dataset, of: DeltaStats) -> dict[str, object]:
+    """What was merged into a batch of deltas, and what it takes."""
+    return {
+        "received": of.received,
+        "vectors": of.vectors,
+        "average": round(dataset.average, 1),
+        "duration": iso_duration(of.duration),
+    }
+
+
 def _window(key: WindowKey) -> dict[str, object]:
-    return {"stream": key.stream, "start": format_instant(key.start), "end": format_instant(key.end)}
+    return {
+        "stream": key.stream,
+        "window_id": key.id,
+        "start": format_instant(key.start),
+        "end": format_instant(key.end),
+    }
 
 
 def _id(kind: str, key: WindowKey, revision: int, content: str) -> str:

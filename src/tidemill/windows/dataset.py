@@ -16,7 +16,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,12 +24,13 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tidemill.config.stream import Stream
+from tidemill.config.vectors import Vector
 from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, to_datetime
-from tidemill.model.windows import AGGREGATION, Build, Dataset, WindowKey
+from tidemill.model.windows import AGGREGATION, Build, Dataset, DeltaStats, WindowKey
 from tidemill.windows.order import LEAST_ROWS
 
 log = logging.getLogger(__name__)
@@ -93,12 +94,15 @@ def staging_folder(warehouse: Path, stream: str) -> Path:
 
 
 def dataset_schema(stream: Stream) -> pa.Schema:
-    """The columns of a stream's datasets: what every event has, then the declared fields in their order."""
+    """The columns of a stream's datasets: what every event has, then the declared fields in their order; of a
+    stream of deltas, what they do to which vector."""
     fields = [
         pa.field("event_time", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("tenant", pa.string(), nullable=False),
         pa.field("event_id", pa.string(), nullable=False),
     ]
+    if stream.vector is not None:
+        return pa.schema([*fields, *_delta_fields(stream.vector)])
     for name, declared in stream.fields.items():
         if name in LEADING:
             continue  # it is that column
@@ -109,9 +113,23 @@ def dataset_schema(stream: Stream) -> pa.Schema:
     return pa.schema(fields)
 
 
+def _delta_fields(vector: Vector) -> list[pa.Field]:
+    """Each says which column of the records it was read from, and `values` of how many dimensions."""
+    read_from = {"vector_id": vector.id, "op": vector.op, "indices": vector.indices, "values": vector.values}
+    types = {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+    told = {name: {"column": column} for name, column in read_from.items()}
+    told["values"]["dimension"] = str(vector.dimension)
+    return [pa.field(name, types.get(name, pa.string()), metadata=told[name]) for name in read_from]
+
+
 def columns_name(schema: pa.Schema) -> str:
-    """A name for the columns of a dataset: the same names and types in the same order have the same one."""
-    text = "\n".join(f"{one.name}\t{one.type}\t{one.nullable}" for one in schema)
+    """A name for the columns of a dataset: the same names and types, read from the same columns, in the same
+    order have the same one."""
+    text = "\n".join(
+        f"{one.name}\t{one.type}\t{one.nullable}"
+        + "".join(f"\t{key.decode()}={told.decode()}" for key, told in sorted((one.metadata or {}).items()))
+        for one in schema
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -132,11 +150,12 @@ class Content:
     rows: int
     misfits: Mapping[str, int] = field(default_factory=dict)  # column -> values its type can not hold: null
     layout: Layout = LAYOUT
+    deltas: DeltaStats | None = None  # of a stream of deltas, whose rows are one batch
 
     def schema(self, revision: int) -> pa.Schema:
         """The columns, with everything there is to say of the file; the same content, the same text."""
         key = self.build.key
-        said = {
+        said: dict[str, object] = {
             "kind": _KIND,
             "stream": key.stream,
             "window": str(key.interval),
@@ -155,6 +174,8 @@ class Content:
         }
         if self.layout != FIRST_LAYOUT:
             said["layout"] = self.layout.number
+        if self.deltas is not None:
+            said["deltas"] = asdict(self.deltas)
         text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return dataset_schema(self.stream).with_metadata({METADATA_KEY: text.encode()})
 
@@ -213,7 +234,12 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
     seal, columns = 0 if sealed else None, columns_name(schema)
-    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, seal, columns)
+    deltas = _delta_stats(said.get("deltas"))
+    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, seal, columns, deltas)
+
+
+def _delta_stats(said: object) -> DeltaStats | None:
+    return DeltaStats(**said) if isinstance(said, dict) else None
 
 
 # -- finding them
@@ -274,16 +300,15 @@ def drop_datasets(warehouse: Path, keys: Iterable[WindowKey]) -> None:
 def published(warehouse: Path, stream: Stream, build: Build) -> tuple[int, Dataset | None]:
     """The revision that a build gets; and the dataset itself, when a builder that died had published it."""
     revision = build.revision
-    wanted = dataset_schema(stream)
+    wanted = columns_name(dataset_schema(stream))
     while (warehouse / (file := dataset_file(build.key, revision))).exists():
         try:
-            schema = read_schema(warehouse / file)
-            found = _dataset(warehouse, file, schema)
+            found = read_dataset(warehouse, file)
         except StorageError:  # damaged: it stays, and the revision after it is made
             revision += 1
             continue
         same = found.hash == build.desired and (found.sealed is None) == (build.seal is None)
-        if same and schema.equals(wanted):
+        if same and found.columns == wanted:
             return revision, replace(found, sealed=build.seal)
         revision += 1
     return revision, None
@@ -326,7 +351,7 @@ def write_dataset(
                 names = tuple(sorted(member.name for member in content.build.members))
                 build, columns = content.build, columns_name(dataset_schema(content.stream))
                 return Dataset(
-                    key, revision, build.desired, names, rows, size, file, build.seal, columns
+                    key, revision, build.desired, names, rows, size, file, build.seal, columns, content.deltas
                 ), False
             revision, found = published(warehouse, content.stream, content.build)
             if found is not None:

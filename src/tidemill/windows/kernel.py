@@ -7,7 +7,7 @@ bytes of a dataset depend on its slices only. It never touches the state: the dr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from tidemill.config.stream import Stream
 from tidemill.lake.sync import make_folder
 from tidemill.model.errors import TidemillError
 from tidemill.model.slices import set_hash
-from tidemill.model.windows import Build, Dataset, WindowKey
+from tidemill.model.windows import Build, Dataset, DeltaStats, WindowKey
 from tidemill.records.arrays import Ints
 from tidemill.windows.dataset import (
     LAYOUT,
@@ -32,6 +32,7 @@ from tidemill.windows.dataset import (
     staging_folder,
     write_dataset,
 )
+from tidemill.windows.deltas import as_batch, together, vector_parts
 from tidemill.windows.order import STEP, Run, arranged, batches, times, whole
 from tidemill.windows.raw import Parts, Piece, Reader, Recent, wanted
 from tidemill.windows.spill import MOST_BUCKETS, Spill
@@ -162,10 +163,12 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
 
 
 def _write(unit: BuildUnit, task: _Task, rows: _Rows, number: int) -> tuple[Dataset, bool]:
-    count, misfits = int(rows.reader.counts[number]), rows.reader.misfits[number]
-    found = batches(rows.runs(number), dataset_schema(unit.stream), unit.step, unit.layout.least_rows)
-    content = Content(unit.stream, task.build, count, misfits, unit.layout)
-    return write_dataset(Path(unit.warehouse), content, task.revision, found)
+    with ExitStack() as stack:
+        found, layout = rows.of_window(number, stack), unit.layout
+        misfits = rows.reader.misfits[number]
+        content = Content(unit.stream, task.build, found.count, misfits, layout, found.deltas)
+        written = batches(found.runs, dataset_schema(unit.stream), unit.step, layout.least_rows)
+        return write_dataset(Path(unit.warehouse), content, task.revision, written)
 
 
 def _failed(build: Build, error: BaseException, began: float) -> BuiltWindow:
@@ -174,11 +177,21 @@ def _failed(build: Build, error: BaseException, began: float) -> BuiltWindow:
     return BuiltWindow(build.key, None, text, time.perf_counter() - began, False)
 
 
+@dataclass(frozen=True, slots=True)
+class _WindowRows:
+    """The rows of one dataset, in order."""
+
+    count: int
+    runs: Iterable[Run]
+    deltas: DeltaStats | None = None  # what they were merged from, in a stream of deltas
+
+
 class _Rows:
     """The rows of a group of windows, typed: in memory, or set down on disk where they are too many."""
 
     def __init__(self, unit: BuildUnit, group: Sequence[_Task], stack: ExitStack) -> None:
         self._sizes = unit.sizes
+        self._are_deltas = unit.stream.kind == "delta"
         wants = wanted([task.build for task in group])
         self.reader = Reader(unit.stream, wants, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
@@ -189,31 +202,58 @@ class _Rows:
             histogram = _Histogram(self.reader, pieces)
             pieces = histogram.pieces
             if histogram.size > self._sizes.memory:
-                folder = staging_folder(warehouse, unit.stream.name)
-                make_folder(folder, top=warehouse)
-                self._set_down(histogram, folder, stack)
+                self._folder = staging_folder(warehouse, unit.stream.name)
+                make_folder(self._folder, top=warehouse)
+                self._set_down(histogram, stack)
                 return
         self._table = whole((table for table, _ in self.reader.read(pieces)), self.reader.schema)
         self._by_time = np.argsort(times(self._table), kind="stable")
         self._sorted = times(self._table)[self._by_time]
 
-    def _set_down(self, histogram: _Histogram, folder: Path, stack: ExitStack) -> None:
+    def _set_down(self, histogram: _Histogram, stack: ExitStack) -> None:
+        """By time; deltas by vector, since all of a vector are merged together."""
         table, self._buckets = histogram.buckets(self._sizes.bucket)
-        buckets = self._buckets[-1].stop
-        self._spill = stack.enter_context(Spill(folder, self.reader.schema, buckets, self._sizes.buffer))
+        self._in_time: Callable[[Ints, Ints], Ints] = lambda at, window: table[histogram.cells(at, window)]
+        self._spill = stack.enter_context(self._spilled(self._buckets[-1].stop))
+        firsts = np.array([buckets.start for buckets in self._buckets], np.int64)
+        sizes = np.array([len(buckets) for buckets in self._buckets], np.int64)
         for rows, window in self.reader.read(histogram.pieces):
-            self._spill.add(rows, table[histogram.cells(times(rows), window)])
+            if self._are_deltas:
+                self._spill.add(rows, firsts[window] + vector_parts(rows, sizes[window]))
+            else:
+                self._spill.add(rows, self._in_time(times(rows), window))
         self._spill.finish()
 
-    def runs(self, number: int) -> Iterator[Run]:
-        """The rows of a window of the group, in order."""
+    def _spilled(self, buckets: int) -> Spill:
+        return Spill(self._folder, self.reader.schema, buckets, self._sizes.buffer)
+
+    def of_window(self, number: int, stack: ExitStack) -> _WindowRows:
+        """The rows of the dataset of a window of the group; what they need is there until the stack ends."""
+        if self._spill is not None and self._are_deltas:
+            return self._merged_on_disk(self._spill, number, stack)
         if self._spill is not None:
-            yield from self._spill.runs(self._buckets[number], self._sizes.bucket)
-            return
+            runs = self._spill.runs(self._buckets[number], self._sizes.bucket)
+            return _WindowRows(int(self.reader.counts[number]), runs)
         span = self.reader.wanted.starts[number], self.reader.wanted.ends[number]
         low, high = np.searchsorted(self._sorted, span)
-        if low < high:
-            yield arranged(self._table, self._by_time[low:high])
+        if self._are_deltas:
+            rows, stats = as_batch(self._table.take(pa.array(self._by_time[low:high])))
+            return _WindowRows(rows.num_rows, [arranged(rows)], stats)
+        return _WindowRows(int(high - low), [arranged(self._table, self._by_time[low:high])])
+
+    def _merged_on_disk(self, by_vector: Spill, number: int, stack: ExitStack) -> _WindowRows:
+        """Some vectors after the others are merged, and what is left of them is set down by time."""
+        buckets = self._buckets[number]
+        in_time = stack.enter_context(self._spilled(len(buckets)))
+        stats = []
+        for bucket in buckets:
+            rows, told = as_batch(whole(by_vector.pieces(bucket), self.reader.schema))
+            window = np.full(rows.num_rows, number, np.int64)
+            in_time.add(rows, self._in_time(times(rows), window) - buckets.start)
+            stats.append(told)
+        in_time.finish()
+        runs = in_time.runs(range(len(buckets)), self._sizes.bucket)
+        return _WindowRows(int(in_time.rows.sum()), runs, together(stats))
 
 
 def _place(piece: Piece) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from tidemill.records.arrow import one, string_buffers
 STEP: Final = 15 * MINUTE  # a record batch ends with one
 LEAST_ROWS: Final = 8_192  # of a batch that ends with its step: fewer go on into the next step
 BATCH_ROWS: Final = 32_768
-BATCH_BYTES: Final = 16 << 20  # of text in one batch
+BATCH_BYTES: Final = 16 << 20  # of texts and lists in one batch
 
 SLICE: Final = "~slice"  # rank of its id among those of the build: no declared column has such a name
 LINE: Final = "~line"
@@ -84,12 +84,12 @@ def batches(
     runs: Iterable[Run], schema: pa.Schema, step: int, least: int = LEAST_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """The rows of runs that follow each other as record batches: one ends with the first step after which it
-    has `least` rows, or inside of a step when it has BATCH_ROWS rows or BATCH_BYTES of text."""
+    has `least` rows, or inside of a step when it has BATCH_ROWS rows or BATCH_BYTES."""
     held = _Held(schema)
     at = 0
     for run in runs:
         steps = times(run.table)[run.rows] // step
-        weights = np.cumsum(_text_bytes(run))
+        weights = np.cumsum(_weights(run))
         ends = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size)
         start = 0
         while start < steps.size:
@@ -138,11 +138,14 @@ class _Held:
         return pa.RecordBatch.from_arrays([one(column) for column in tables[0].columns], schema=self._schema)
 
 
-def _text_bytes(run: Run) -> Ints:
-    """Per row, the bytes of its texts."""
+def _weights(run: Run) -> Ints:
+    """Per row, the bytes of its texts and lists."""
     total = np.zeros(run.rows.size, np.int64)
-    for column in run.table.columns:
-        if pa.types.is_string(column.type) and run.rows.size:
+    for column in run.table.columns if run.rows.size else ():
+        if pa.types.is_string(column.type):
             ends, _ = string_buffers(one(column))
             total += ends[run.rows + 1] - ends[run.rows]
+        elif pa.types.is_list(column.type):
+            sizes = pc.fill_null(pc.list_value_length(one(column)), 0).to_numpy(zero_copy_only=False)
+            total += sizes[run.rows] * (column.type.value_type.bit_width // 8)
     return total

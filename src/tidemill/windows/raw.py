@@ -23,6 +23,7 @@ from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
 from tidemill.windows.columns import Columns, columns_of, typed
 from tidemill.windows.dataset import dataset_schema
+from tidemill.windows.deltas import delta_columns
 from tidemill.windows.order import LINE, SLICE
 
 _NARROW: Final = ("event_time", "slice")
@@ -202,17 +203,23 @@ class Reader:
     def _typed(self, batch: pa.RecordBatch, rows: Ints, window: Ints, rank: Ints) -> pa.Table:
         if rows.size < batch.num_rows:
             batch = batch.take(pa.array(rows))
-        read = typed(self.columns, one(batch.column("payload")))
         self.counts += np.bincount(window, minlength=self.counts.size)
-        for column, at in read.misfits:
-            for number, count in Counter(window[at].tolist()).items():
-                self.misfits[number][column] += count
         arrays = [
             batch.column("event_time"),
             batch.column("tenant").dictionary_decode(),
             batch.column("event_id"),
-            *read.arrays,
+            *self._declared(batch, window),
             pa.array(rank.astype(np.int32)),
             batch.column("line"),
         ]
         return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _declared(self, batch: pa.RecordBatch, window: Ints) -> Sequence[pa.Array]:
+        """What the payloads say."""
+        if self.stream.vector is not None:
+            return delta_columns(batch, self.stream.vector)
+        read = typed(self.columns, one(batch.column("payload")))
+        for column, at in read.misfits:
+            for number, count in Counter(window[at].tolist()).items():
+                self.misfits[number][column] += count
+        return read.arrays

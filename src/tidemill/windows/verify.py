@@ -19,7 +19,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_
 from tidemill.model.time import align
 from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
 from tidemill.state.protocol import State
-from tidemill.windows.dataset import Layout, dataset_schema, layout_of, read_dataset, read_schema
+from tidemill.windows.dataset import Layout, columns_name, dataset_schema, layout_of, read_dataset
 from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.windows.pending import PendingSlices
 from tidemill.windows.rules import WATERMARK, WindowRules, admit, has_other_rules, judge, windows_of
@@ -60,8 +60,9 @@ def verify_datasets(
         current = not wrong and window.desired == window.observed  # another set is on its way otherwise
         if not current or is_sealed:
             continue
-        if read_schema(warehouse / window.file).equals(dataset_schema(stream)):
-            good.append((window, read_dataset(warehouse, window.file)))
+        dataset = read_dataset(warehouse, window.file)
+        if dataset.columns == columns_name(dataset_schema(stream)):
+            good.append((window, dataset))
         else:
             differences.append((str(window.key.interval), f"{window.file} has other columns than declared"))
     by_layout: dict[Layout, list[tuple[Window, Dataset]]] = {}
