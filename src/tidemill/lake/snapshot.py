@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -61,15 +62,30 @@ class Snapshot:
         ranges: Mapping[str, Range] | None = None,
     ) -> list[Part]:
         """Parts that can hold a matching row. Ranges are inclusive at both ends; None leaves an end open."""
-        wanted = {column: frozenset(values) for column, values in (partition or {}).items()}
-        limits = [(column, low, high) for column, (low, high) in (ranges or {}).items()]
-        return [
-            part
-            for part in self.parts
-            if part.rows
-            and all(part.partition[column] in values for column, values in wanted.items())
-            and all(part.may_hold(column, low, high) for column, low, high in limits)
+        found = [part for part in self._among(partition or {}) if part.rows]
+        for column, (low, high) in (ranges or {}).items():
+            found = [part for part in found if part.may_hold(column, low, high)]
+        return found
+
+    def _among(self, partition: Mapping[str, Collection[str]]) -> Sequence[Part]:
+        """Parts that lie in these partitions, in the order of all."""
+        if not partition:
+            return self.parts
+        found = [
+            (place, part)
+            for key, parts in self._by_partition.items()
+            if all(dict(key)[column] in values for column, values in partition.items())
+            for place, part in parts
         ]
+        return [part for _, part in sorted(found, key=itemgetter(0))]
+
+    @cached_property
+    def _by_partition(self) -> Mapping[tuple[tuple[str, str], ...], Sequence[tuple[int, Part]]]:
+        """The parts of each partition, with their places among all."""
+        found: dict[tuple[tuple[str, str], ...], list[tuple[int, Part]]] = {}
+        for place, part in enumerate(self.parts):
+            found.setdefault(tuple(part.partition.items()), []).append((place, part))
+        return found
 
     def apart(self, column: str, parts: Sequence[Part]) -> list[list[Part]]:
         """Parts in groups whose values of an integer column do not overlap, in ascending order."""
