@@ -16,32 +16,23 @@ from tidemill.model.errors import InputError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.names import ROLLUPS
 from tidemill.model.time import MAX_INSTANT, Interval
-from tidemill.query import (
-    Answer,
-    Arrivals,
-    Available,
-    Explanation,
-    NoRollups,
-    Outdated,
-    Querier,
-    SnapshotSource,
-)
+from tidemill.query.coverage import Arrivals, Available, Outdated
 from tidemill.query.pending import arrivals_of
-from tidemill.query.raw import RawEvents
-from tidemill.query.source import Source
-from tidemill.query.tenants import tenant_for
-from tidemill.rollups.spec import declared_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.mill import Mill
+    from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query.source import Source
 
 Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)
 
 
 def querier_of(mill: Mill) -> Querier:
     """A querier over the rollups as they are whenever it is asked; Spark starts only when it is needed."""
+    from tidemill.query import NoRollups, Querier, SnapshotSource
+    from tidemill.query.raw import RawEvents
 
     def source_for(stream: str) -> Source:
         found = mill.snapshot("rollups", stream)
@@ -80,6 +71,8 @@ def ask(
 
 
 def rows_of(answer: Answer | Explanation) -> pa.Table:
+    from tidemill.query import Explanation
+
     if isinstance(answer, Explanation):
         raise InputError("EXPLAIN has no rows", hint="use `ask` for an explanation")
     return answer.table
@@ -100,6 +93,8 @@ def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> 
 
 def available(mill: Mill, stream: str) -> Available:
     """From when on there is what answers about the stream are made of, and which metrics are not built."""
+    from tidemill.rollups.spec import declared_metrics
+
     gone = mill.expiries.horizons(stream)
     levels = {name.removeprefix(ROLLUPS): at for name, at in gone.items() if name.startswith(ROLLUPS)}
     declared = declared_metrics(mill.project.stream(stream))
@@ -130,6 +125,8 @@ def outdated(
 
 def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:
     """The tenant that is meant; None: all of them."""
+    from tidemill.query.tenants import tenant_for
+
     if whose.tenant is not None and not whose.check and not whose.all_tenants:
         return whose.tenant
     declared = mill.project.stream(stream).tenant.value

@@ -1,7 +1,7 @@
 """The one object that wires the rooms: open a project, land slices, tick, ask.
 
-Opening is cheap and starts no JVM; Spark starts with the first work that needs it. The wall clock is read
-here and nowhere below.
+Opening is cheap: it starts no JVM and loads neither Arrow nor Delta, since a command that only asks the state
+needs none of them. So methods import what they alone need. The wall clock is read here and nowhere below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from tidemill import chaining, given, rounds
+from tidemill import chaining, given
 from tidemill.config import Project
 from tidemill.faults import Round, StreamFault
 from tidemill.ingest.adopt import has_landings
@@ -24,9 +24,7 @@ from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.lake.looking import Looks
-from tidemill.lake.snapshot import Snapshot
 from tidemill.lake.sync import storage_errors
-from tidemill.lake.table import Table
 from tidemill.locks import exclusive
 from tidemill.model.errors import NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
@@ -52,6 +50,8 @@ if TYPE_CHECKING:
     from tidemill.expiring import Keeper
     from tidemill.flowing import Flow
     from tidemill.following import Feed
+    from tidemill.lake.snapshot import Snapshot
+    from tidemill.lake.table import Table
     from tidemill.metrics import Meter
     from tidemill.packing import Packer
     from tidemill.query import Answer, Explanation, Querier
@@ -211,6 +211,8 @@ class Mill:
         When `patient`, one that failed before is left alone until its next try. Only one process at a time
         works on a warehouse; another one gets BusyError.
         """
+        from tidemill import rounds
+
         with self._working():
             return rounds.tick(self, self.clock if now is None else _running(now), patient=patient)
 
@@ -240,6 +242,8 @@ class Mill:
         wake: threading.Event | None = None,
     ) -> None:
         """The daemon: ticks until `stop` is set, then flushes. Who lands in this process sets `wake`, too."""
+        from tidemill import rounds
+
         rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake)
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
@@ -404,6 +408,8 @@ class Mill:
 
     def existing(self, kind: str, stream: str) -> Table | None:
         """A table as it is now, for who works on it; None before anybody wrote to it."""
+        from tidemill.lake.table import Table
+
         known = self._tables.get((kind, stream))
         if known is not None:
             known.refresh()
@@ -445,15 +451,9 @@ class Mill:
         return watermark_of(self.project.stream(stream), self.state, self.clock())
 
     def quarantine(
-        self,
-        stream: str,
-        *,
-        reason: str | None = None,
-        slice: str | None = None,
-        limit: int | None = None,
-        after: Place | None = None,
-        tenant: str | None = None,
-    ) -> pa.Table:
+        self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None,
+        after: Place | None = None, tenant: str | None = None,
+    ) -> pa.Table:  # fmt: skip
         """What was not accepted, verbatim, with the reason; behind the row `after`."""
         from tidemill.standing import quarantined
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import rebuild_runs
-from tidemill.accept.clocks import TimeRules
 from tidemill.accept.recall import PartFacts, part_facts, progress_told, records_of
 from tidemill.accept.undo import clocks_left, progress_left, remove_batches
+from tidemill.accept.watermark import TimeRules
 from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.log import scan_slices

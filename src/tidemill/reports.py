@@ -104,7 +104,7 @@ def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[Source
 
 def watermark_of(stream: Stream, state: State, now: int) -> int | None:
     """Of a stream as of `now`, or as of the oldest slice that waits: what it meets can not be known later."""
-    from tidemill.accept.clocks import watermark_at
+    from tidemill.accept.watermark import watermark_at
 
     pending = state.pending(stream.name, 1)[:1]
     instant = min(now, pending[0].slice.arrival) if pending else now

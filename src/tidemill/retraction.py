@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemill.accept.catchup import catch_up, ensure_runs, rebuild_runs
-from tidemill.accept.clocks import Clocks, Passing, TimeRules, recorded
+from tidemill.accept.clocks import Clocks, Passing, recorded
 from tidemill.accept.expired import slices_expired
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.undo import clocks_left, progress_left, quarantined_rows, remove_batches
+from tidemill.accept.watermark import TimeRules
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.expiries import QUARANTINE
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.accept.buffer import PIECES, Buffer, Piece
-from tidemill.accept.clocks import Clocks, Passing, TimeRules, recorded, settled
+from tidemill.accept.clocks import Clocks, Passing, recorded, settled
+from tidemill.accept.watermark import TimeRules
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 from tidemill.state.protocol import ClockState, Progress

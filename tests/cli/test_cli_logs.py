@@ -54,7 +54,7 @@ def test_levels():
 
 
 def test_json_lines_on_stderr_where_there_is_no_terminal(capsys):
-    start_logging(1, quiet=False, console=Console(stderr=True))
+    start_logging(1, quiet=False, console=lambda: Console(stderr=True))
     log = logging.getLogger("tidemill.accept.batch")
     log.debug("no")
     log.info("two\nlines", extra={"stream": "requests"})
@@ -68,7 +68,7 @@ def test_json_lines_on_stderr_where_there_is_no_terminal(capsys):
 
 def test_starting_twice_logs_once(capsys):
     for _ in range(2):
-        start_logging(0, quiet=False, console=Console(stderr=True))
+        start_logging(0, quiet=False, console=lambda: Console(stderr=True))
     logging.getLogger("tidemill").warning("once")
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -76,7 +76,7 @@ def test_starting_twice_logs_once(capsys):
 def test_readable_and_coloured_on_a_terminal():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, markup=False, highlight=False, width=200)
-    start_logging(0, quiet=False, console=console)
+    start_logging(0, quiet=False, console=lambda: console)
     logging.getLogger("tidemill").warning("[bold]\x1b[5m", extra={"slice": "f" * 64})
     line = screen.getvalue()
     assert "[bold]\\x1b[5m" in line

@@ -17,7 +17,7 @@ from tests.hypothesis_settings import at_length, examples
 from tests.pipeline.test_engine_oracle import rows_of
 
 from tidemill.accept import buffer
-from tidemill.accept.clocks import watermark_at
+from tidemill.accept.watermark import watermark_at
 from tidemill.eventtime import Ordering, Timed, Watermark
 from tidemill.lake.parts import read_footer
 from tidemill.lake.table import Table

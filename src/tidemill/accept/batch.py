@@ -16,13 +16,14 @@ import numpy as np
 
 from tidemill.accept.buffer import Buffer, Rows, buffered
 from tidemill.accept.buffer import Piece as Timings
-from tidemill.accept.clocks import Clocks, Passing, TimeRules, all_again, recorded, settled
+from tidemill.accept.clocks import Clocks, Passing, all_again, recorded, settled
 from tidemill.accept.failed import declaration, next_try, trouble_with
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.runs import SUFFIX, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.accept.tables import is_by_day, quarantine_table, raw_table
+from tidemill.accept.watermark import TimeRules
 from tidemill.accept.write import Tap, WriteChunk, WriteUnit, Written, write
 from tidemill.config import Engine as EngineSettings
 from tidemill.config import Limits, Stream

@@ -9,53 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.accept.buffer import Buffer, Piece, Rows, held, no_rows
-from tidemill.config import Stream
-from tidemill.eventtime import Clock, SourceClock, StreamClock
+from tidemill.accept.watermark import TimeRules, stream_clock
 from tidemill.lake.table import Table
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.state.protocol import NO_PROGRESS, ClockState, Progress
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRules:
-    """What a stream declares about event time."""
-
-    in_event_time: bool
-    tolerance: int = 0
-    idle_timeout: int | None = None
-    max_bytes: int | None = None
-
-    @classmethod
-    def of(cls, stream: Stream) -> TimeRules:
-        time = stream.event_time
-        return cls(stream.in_event_time, time.late_tolerance, time.idle_timeout, time.max_buffer_bytes)
-
-
-def stream_clock(
-    tolerance: int,
-    idle_timeout: int | None,
-    clocks: Iterable[ClockState] = (),
-    progress: Progress = NO_PROGRESS,
-) -> StreamClock:
-    """A stream's clock as its last accepted slice left it."""
-    sources = {
-        c.source: SourceClock(Clock(tolerance, c.watermark, c.max_seen), c.arrival)
-        for c in sorted(clocks, key=lambda c: c.source)
-    }
-    return StreamClock(tolerance, idle_timeout, sources, progress.watermark, progress.emitted)
-
-
-def watermark_at(
-    stream: Stream, clocks: Sequence[ClockState], progress: Progress, instant: int
-) -> int | None:
-    """The watermark of a stream as of an instant at or after its last accepted slice: sources that are idle
-    by then do not hold it. By processing time it is the instant itself.
-
-    While slices that were sent back wait to be judged again nobody knows it: do not ask before they are."""
-    rules = TimeRules.of(stream)
-    if not rules.in_event_time:
-        return instant
-    return stream_clock(rules.tolerance, rules.idle_timeout, clocks, progress).at(instant).watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def read_quarantine(
             break
         path = snapshot.root / part.path
         with storage_errors("read quarantine", path):
-            rows = pq.read_table(path, partitioning=None)
+            rows = pq.ParquetFile(path).read()
         if reason is not None:
             rows = rows.filter(pc.equal(rows.column("reason"), reason))
         if slice_id is not None:
@@ -162,7 +162,7 @@ def take_away(table: Table, replay: Replay, reason: str | None, now: int) -> Non
     staged = []
     for number, part in enumerate(replay.parts):
         path = table.root / part.path
-        rows = pq.read_table(path, partitioning=None)
+        rows = pq.ParquetFile(path).read()
         others = pc.not_equal(rows.column("reason"), reason) if reason is not None else None
         rest = rows.filter(others) if others is not None else rows.slice(0, 0)
         if rest.num_rows:

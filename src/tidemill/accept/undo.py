@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tidemill.accept.clocks import TimeRules, all_again, recorded, settled
+from tidemill.accept.clocks import all_again, recorded, settled
 from tidemill.accept.recall import EXPIRED, PACKED, clocks_told, footers, told_as
 from tidemill.accept.rewrite import RewriteUnit, rewrite
 from tidemill.accept.standins import (
@@ -23,6 +23,7 @@ from tidemill.accept.standins import (
     write_expired,
     write_word,
 )
+from tidemill.accept.watermark import TimeRules
 from tidemill.engine import Engine
 from tidemill.lake.parts import StagedPart, read_footer
 from tidemill.lake.snapshot import Part

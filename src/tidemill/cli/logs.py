@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.shown import shown
@@ -34,13 +36,14 @@ def level_for(verbose: int, *, quiet: bool) -> int:
     return (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
 
 
-def start_logging(verbose: int, *, quiet: bool, console: Console) -> None:
-    """Log to `console` if it is a terminal, else to stderr as JSON; replaces what an earlier call set up."""
+def start_logging(verbose: int, *, quiet: bool, console: Callable[[], Console]) -> None:
+    """Log to the console if it is a terminal, else to stderr as JSON; replaces what an earlier call set up.
+    Nobody asks for the console before there is something to log."""
     level = level_for(verbose, quiet=quiet)
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if handler.name == _NAME]:
         root.removeHandler(old)
-    handler = TerminalHandler(console) if console.is_terminal else JsonHandler()
+    handler = CommandHandler(console)
     handler.set_name(_NAME)
     handler.setLevel(level)
     root.addHandler(handler)
@@ -69,6 +72,22 @@ def as_line(record: logging.LogRecord) -> str:
     if trace := _trace(record):
         line["trace"] = trace
     return dumps(line)
+
+
+class CommandHandler(logging.Handler):
+    """For people or as JSON, decided with the first record: most commands log nothing."""
+
+    def __init__(self, console: Callable[[], Console]) -> None:
+        super().__init__()
+        self._console = console
+
+    @cached_property
+    def _chosen(self) -> logging.Handler:
+        console = self._console()
+        return TerminalHandler(console) if console.is_terminal else JsonHandler()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._chosen.emit(record)
 
 
 class JsonHandler(logging.Handler):

@@ -6,7 +6,7 @@ Results go to stdout, errors and advice to stderr. Data is never read as markup.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -128,7 +128,14 @@ class Output(Protocol):
 class TextOutput:
     """Tables and lines through Rich; colours only on a terminal."""
 
-    def __init__(self, out: Console, err: Console, *, verbose: int = 0, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        out: Callable[[], Console],
+        err: Callable[[], Console],
+        *,
+        verbose: int = 0,
+        quiet: bool = False,
+    ) -> None:
         self._out = out
         self._err = err
         self._verbose = verbose
@@ -186,8 +193,9 @@ class TextOutput:
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
         # would write past them.
-        with self._out.capture() as text:
-            self._out.print(what, soft_wrap=soft_wrap)
+        console = self._out()
+        with console.capture() as text:
+            console.print(what, soft_wrap=soft_wrap)
         sys.stdout.write(text.get())
         sys.stdout.flush()
 
@@ -200,16 +208,16 @@ class TextOutput:
         from rich.text import Text
 
         code = (f"error[{problem.code}]", "bold red")
-        self._err.print(Text.assemble(code, f": {shown(str(problem), lines=True)}"), soft_wrap=True)
+        self._err().print(Text.assemble(code, f": {shown(str(problem), lines=True)}"), soft_wrap=True)
         if problem.hint:
             hint = shown(problem.hint, lines=True).replace("\n", "\n        ")
-            self._err.print(Text.assemble(("  hint", "cyan"), f": {hint}"), soft_wrap=True)
+            self._err().print(Text.assemble(("  hint", "cyan"), f": {hint}"), soft_wrap=True)
 
     def note(self, text: str) -> None:
         from rich.text import Text
 
         if not self._quiet:
-            self._err.print(Text(shown(text, lines=True), style="dim"), soft_wrap=True)
+            self._err().print(Text(shown(text, lines=True), style="dim"), soft_wrap=True)
 
     def made(self, folder: Path, files: Sequence[SampleFile], steps: Sequence[tuple[str, str]]) -> None:
         self._line(

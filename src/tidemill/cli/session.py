@@ -49,11 +49,16 @@ class Session:
         from tidemill.cli.output import TextOutput
 
         quiet, verbose = self.settings.quiet, self.settings.verbose
-        return TextOutput(_console(stderr=False), self.errors, verbose=verbose, quiet=quiet)
+        return TextOutput(lambda: self._results, lambda: self.errors, verbose=verbose, quiet=quiet)
+
+    @cached_property
+    def _results(self) -> Console:
+        return _console(stderr=False)
 
     @cached_property
     def errors(self) -> Console:
-        """Shared by errors, the log and the progress bars, so that they do not write over each other."""
+        """Shared by errors, the log and the progress bars, so that they do not write over each other. It is
+        made when there is something to write: Rich takes a while to load."""
         return _console(stderr=True)
 
     @property
@@ -92,7 +97,7 @@ class Session:
 
     def call(self, work: Callable[[Session], int]) -> int:
         """The exit code of `work`; errors are told, never raised."""
-        start_logging(self.settings.verbose, quiet=self.settings.quiet, console=self.errors)
+        start_logging(self.settings.verbose, quiet=self.settings.quiet, console=lambda: self.errors)
         try:
             code = work(self)
             sys.stdout.flush()

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
 
 from tidemill.config.names import SafeName
 from tidemill.config.quantities import ByteSize, PositiveDuration, wrong
-from tidemill.config.schema import SECTION
+from tidemill.config.schema import ABSENT, SECTION
 from tidemill.model.time import DAY, MILLISECOND, SECOND
 
 KIB: Final = 1 << 10
@@ -177,8 +177,8 @@ class StreamGateway(pydantic.BaseModel):
     model_config = SECTION
 
     window: DeclaredWindow | None = None  # null: that of `gateway`
-    triggers: Triggers = Triggers()  # the keys that are not given are those of `gateway`
-    memory: StreamMemory = StreamMemory()
+    triggers: Triggers = ABSENT  # the keys that are not given are those of `gateway`
+    memory: StreamMemory = ABSENT
 
     @model_validator(mode="before")
     @classmethod
@@ -226,14 +226,14 @@ class Gateway(pydantic.BaseModel):
 
     host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
     port: Port = 8470
-    window: DeclaredWindow = AdaptiveWindow()
-    triggers: Triggers = Triggers()
+    window: DeclaredWindow = ABSENT
+    triggers: Triggers = ABSENT
     background: PositiveDuration = 100 * MILLISECOND  # how often open windows are looked at
-    memory: Memory = Memory()
-    wal: Wal = Wal()
-    requests: Requests = Requests()
+    memory: Memory = ABSENT
+    wal: Wal = ABSENT
+    requests: Requests = ABSENT
     receipts: PositiveDuration = DAY  # how long outcomes can be asked for
-    otlp: Otlp = Otlp()
+    otlp: Otlp = ABSENT
     objects: Annotated[
         tuple[Annotated[str, AfterValidator(_folder)], ...], pydantic.Field(max_length=MAX_FOLDERS)
     ] = ()

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
 from tidemill.config.events import Events
 from tidemill.config.gateway import Gateway
 from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
-from tidemill.config.schema import SECTION
+from tidemill.config.schema import ABSENT, SECTION
 from tidemill.config.stream import Stream
 from tidemill.model.choices import choices
 from tidemill.model.errors import NotFoundError
@@ -114,12 +114,12 @@ class Settings(pydantic.BaseModel):
 
     version: Annotated[Literal[1], BeforeValidator(_version)]
     warehouse: Annotated[str, BeforeValidator(_warehouse)] = "warehouse"
-    engine: Engine = Engine()
-    limits: Limits = Limits()
-    state: StateStore = StateStore()
-    builder: Builder = Builder()
-    events: Events = Events()
-    gateway: Gateway = Gateway()
+    engine: Engine = ABSENT
+    limits: Limits = ABSENT
+    state: StateStore = ABSENT
+    builder: Builder = ABSENT
+    events: Events = ABSENT
+    gateway: Gateway = ABSENT
     streams: Mapping[str, object] = {}
 
     @model_validator(mode="before")

@@ -19,8 +19,12 @@ KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")  # wh
 MAX_SCALE: Final = 15
 DECIMAL_DIGITS: Final = 18  # so that a value, scaled, is a 64-bit integer
 
-SECTION: Final = ConfigDict(frozen=True, extra="forbid")
-"""How every section of the file is read: unknown keys are errors, and nothing changes afterwards."""
+SECTION: Final = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+"""How every section of the file is read: unknown keys are errors, and nothing changes afterwards.
+Validators are built for what is read as a whole: at import, each section would get one that nobody uses."""
+
+ABSENT: Final = pydantic.Field(default={}, validate_default=True)
+"""The default of a section: what the file would mean by an empty one."""
 
 _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _COLUMN_HINT: Final = "use letters, digits and _, not starting with a digit; dots lead into objects"

@@ -19,7 +19,7 @@ from tidemill.config.names import SafeName
 from tidemill.config.packing import Pack
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
 from tidemill.config.querying import QueryDefaults
-from tidemill.config.schema import KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
+from tidemill.config.schema import ABSENT, KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.vectors import Compaction, Vector, with_implied
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
@@ -207,31 +207,31 @@ class Stream(pydantic.BaseModel):
     source_links: tuple[Link, ...] = ()
     kind: Literal["events", "delta"] = "events"  # delta: records change vectors
     vector: Vector | None = None  # of a delta stream
-    compaction: Compaction = Compaction()  # of its chains
+    compaction: Compaction = ABSENT  # of its chains
     format: FormatName = "auto"
-    csv: Csv = Csv()
-    json_rows: Annotated[Json, pydantic.Field(alias="json")] = Json()
+    csv: Csv = ABSENT
+    json_rows: Annotated[Json, pydantic.Field(alias="json")] = ABSENT
     manifests: Annotated[tuple[Pattern, ...], pydantic.Field(max_length=MAX_MANIFESTS)] = ()  # watched
     fields: Annotated[Mapping[ColumnName, Field], pydantic.Field(alias="schema")]
     event_type: EventType | None = None
-    event_time: EventTime = EventTime(mode="processing")
+    event_time: EventTime = pydantic.Field(default={"mode": "processing"}, validate_default=True)
     messages: Messages | None = None  # None: a record is one event, and holds no others
     identity: ColumnList = ()
-    tenant: Tenant = Tenant(value="default")
-    skew: Skew = Skew()
+    tenant: Tenant = pydantic.Field(default={"value": "default"}, validate_default=True)
+    skew: Skew = ABSENT
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
-    retention: Retention = Retention()
-    gateway: StreamGateway = StreamGateway()  # how its events are gathered, where that is not as of all
-    query: QueryDefaults = QueryDefaults()  # what queries do unless they say otherwise
-    pack: Pack = Pack()  # of small parts of raw into large ones
+    retention: Retention = ABSENT
+    gateway: StreamGateway = ABSENT  # how its events are gathered, where that is not as of all
+    query: QueryDefaults = ABSENT  # what queries do unless they say otherwise
+    pack: Pack = ABSENT  # of small parts of raw into large ones
     aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
     gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window
     coverage: CoverageName = "observed"  # what says that a time is complete, beside declared bounds
-    late_slices: LateSlices = LateSlices()
+    late_slices: LateSlices = ABSENT
     windows: Mapping[WindowName, WindowDeclaration] = {}  # streaming ones; each has a table of results
 
     @model_validator(mode="before")

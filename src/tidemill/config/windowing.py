@@ -17,7 +17,7 @@ from pydantic import AfterValidator, StrictBool, StrictInt, model_validator
 from tidemill.config.conditions import Condition
 from tidemill.config.late import LateRows
 from tidemill.config.quantities import PositiveDuration, Step, wrong
-from tidemill.config.schema import SECTION, ColumnList
+from tidemill.config.schema import ABSENT, SECTION, ColumnList
 from tidemill.model.choices import choices
 from tidemill.model.errors import InputError
 from tidemill.model.predicates import Predicate, parse_predicate
@@ -143,7 +143,7 @@ class WindowDeclaration(pydantic.BaseModel):
     aggregates: Mapping[AggregateName, AggregateText] = {"count": "count"}
     having: Condition | None = None
     close: Literal["watermark", "complete"] = "watermark"
-    late: LateRows = LateRows()
+    late: LateRows = ABSENT
 
     @model_validator(mode="before")
     @classmethod

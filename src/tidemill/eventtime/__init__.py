@@ -7,6 +7,7 @@ from tidemill.eventtime.progress import SourceClock, StreamClock
 from tidemill.eventtime.registry import (
     Origin,
     Parser,
+    Registered,
     fault_of,
     origin,
     read_time,
@@ -20,6 +21,7 @@ __all__ = [
     "Ordering",
     "Origin",
     "Parser",
+    "Registered",
     "SourceClock",
     "StreamClock",
     "Timed",

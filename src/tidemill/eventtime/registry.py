@@ -7,7 +7,7 @@ record, with a reason, and must not be an error for the pipeline.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
 from importlib.metadata import EntryPoint, entry_points
@@ -125,6 +125,19 @@ def resolve(name: str) -> Parser:
 def registered() -> tuple[str, ...]:
     """Every type that `resolve` knows, those of installed packages included, by name."""
     return tuple(sorted({*_parsers, *(point.name for point in entry_points(group=ENTRY_POINTS))}))
+
+
+class Registered(Collection[str]):
+    """The same names, looked up when somebody asks. To know a built-in type, no installed package is read."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in _parsers or name in registered()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(registered())
+
+    def __len__(self) -> int:
+        return len(registered())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidemill.accept.clocks import watermark_at
+from tidemill.accept.watermark import watermark_at
 from tidemill.config.stream import Stream
 from tidemill.ingest.flight import is_landing
 from tidemill.ingest.retractions import is_judging_again

@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tidemill.lake.snapshot import Snapshot
-from tidemill.lake.table import Table
+if TYPE_CHECKING:
+    from tidemill.lake.snapshot import Snapshot
+    from tidemill.lake.table import Table
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Looks:
 
     def snapshot(self, kind: str, stream: str) -> Snapshot | None:
         """The newest version; None before anybody wrote to it."""
+        from tidemill.lake.table import Table  # loads Arrow: a mill that reads no table starts without it
+
         with self._guard:
             kept = self._kept.setdefault((kind, stream), _Kept())
         with kept.guard:

@@ -1,10 +1,17 @@
-"""The query text, its plan and its execution in process over the rollups. Never recomputes from raw."""
+"""The query text, its plan and its execution in process over the rollups. Never recomputes from raw.
 
-from tidemill.query.answer import Answer, Explanation
-from tidemill.query.coverage import Arrivals, Available, Completeness, Missing, Outdated, Pending
-from tidemill.query.querier import Querier
-from tidemill.query.run import Runner
-from tidemill.query.source import Files, NoRollups, SnapshotSource, Source
+Its names are loaded when somebody asks for them: to say what is pending takes no parser and no DuckDB.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemill.query.answer import Answer, Explanation
+    from tidemill.query.coverage import Arrivals, Available, Completeness, Missing, Outdated, Pending
+    from tidemill.query.querier import Querier
+    from tidemill.query.run import Runner
+    from tidemill.query.source import Files, NoRollups, SnapshotSource, Source
 
 __all__ = [
     "Answer",
@@ -22,3 +29,18 @@ __all__ = [
     "SnapshotSource",
     "Source",
 ]
+
+_MODULES = {
+    "answer": ("Answer", "Explanation"),
+    "coverage": ("Arrivals", "Available", "Completeness", "Missing", "Outdated", "Pending"),
+    "querier": ("Querier",),
+    "run": ("Runner",),
+    "source": ("Files", "NoRollups", "SnapshotSource", "Source"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"tidemill.query.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
