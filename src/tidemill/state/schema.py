@@ -19,6 +19,7 @@ from tidemill.state.ddl import VERSIONS
 VERSION: Final = len(VERSIONS)
 APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file is never written to
 BUSY_SECONDS: Final = 30.0
+LOG_BYTES: Final = 4 << 20  # that the write-ahead log keeps on disk once it was written back
 
 
 @contextmanager
@@ -64,6 +65,7 @@ def connect(path: Path) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             _check(connection, path)
         except BaseException:
             connection.close()
