@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 from tests.chains.chains_playing import EAGER, NOON, STRATEGIES, WALK, Plant, compact, copy_of, delta
 from tests.hypothesis_settings import at_length, examples
 
+from tidemill.chains.batches import batch_of, deltas_in
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import MINUTE, SECOND
+from tidemill.plain.windows import is_current
 
 SETTINGS = {**STRATEGIES, **{f"eager {name}": text for name, text in EAGER.items()}}
+TEN = 10 * SECOND
+BATCHES = """aggregation_span: 10s
+    coverage: watermark
+    late_slices: {policy: reemit, max_lateness: 30d}"""
 POINTS = [*WALK, "pack.before_commit", "pack.after_commit"]
 few = examples(6)
 many = at_length(150)
@@ -63,7 +69,7 @@ steps = st.lists(
 def test_vectors_are_what_the_oracle_says_whatever_happened(
     name: str, script: list[tuple[str, object]]
 ) -> None:
-    played(SETTINGS[name], script)
+    played(name, script)
 
 
 @pytest.mark.soak
@@ -71,13 +77,16 @@ def test_vectors_are_what_the_oracle_says_whatever_happened(
 @many
 @given(script=steps)
 def test_vectors_are_what_the_oracle_says_at_length(name: str, script: list[tuple[str, object]]) -> None:
-    played(SETTINGS[name], script)
+    played(name, script)
 
 
-def played(compaction: str, script: list[tuple[str, object]]) -> None:
-    """Late deltas, repeats, retractions, crashes, packs, compactions."""
+def played(name: str, script: list[tuple[str, object]]) -> None:
+    """Late deltas, repeats, retractions, crashes, packs, compactions; with eager ones vectors stay finite,
+    and batches are handed on."""
+    is_eager = name.startswith("eager")
+    own = {"overflow": "quarantine", "more": BATCHES} if is_eager else {}
     with TemporaryDirectory() as folder:
-        plant = Plant(Path(folder) / "plant", compaction, pack="{slices: 2}")
+        plant = Plant(Path(folder) / "plant", SETTINGS[name], pack="{slices: 2}", **own)
         plant.clock.set(NOON + 30 * SECOND)
         made = 0
         for number, (step, given_) in enumerate(script):
@@ -103,6 +112,7 @@ def played(compaction: str, script: list[tuple[str, object]]) -> None:
                 plant = _died(plant, str(given_), Path(folder) / f"crash-{number}")
         plant.tick()
         plant.check([NOON - MINUTE, NOON + MINUTE])
+        check_batches(plant)
         compact(plant)
         plant.check()
         assert plant.mill.chains.verify("drift")[1] == []
@@ -111,6 +121,24 @@ def played(compaction: str, script: list[tuple[str, object]]) -> None:
         compact(plant)
         assert plant.version() == version
         plant.mill.close()
+
+
+def check_batches(plant: Plant) -> None:
+    """A batch is what all deltas of its window come to; each window that the watermark has passed has one."""
+    deltas, published = plant.oracle.deltas, plant.mill.chains.windows("drift", "10s").found
+    if plant.more:
+        passed = plant.mill.watermark("drift") or 0
+        published = plant.mill.chains.windows("drift").found
+        starts = {one.ts // TEN * TEN for one in deltas}
+        assert [one.start for one in published] == sorted(at for at in starts if at + TEN <= passed)
+    for one in published:
+        inside = [each for each in deltas if one.start <= each.ts < one.end]
+        assert one.stats is not None
+        assert one.stats.received == len(inside)
+        if one.published is not None:
+            assert is_current(one.published.window)
+            file = plant.mill.project.warehouse / str(one.file)
+            assert deltas_in(file.read_bytes()) == batch_of(inside).deltas
 
 
 def _died(plant: Plant, point: str, folder: Path) -> Plant:

@@ -69,3 +69,16 @@ def test_a_round_warns_once_and_the_status_counts(tmp_path: Path, caplog: pytest
     standing = plant.mill.chains.standing("drift")
     assert standing is not None
     assert standing.overflowed == 1
+
+
+def test_chains_have_series(tmp_path: Path) -> None:
+    plant = Plant(tmp_path / "plant", EAGER["tiered"])
+    plant.land(*STORY[:4])
+    plant.mill.meter.tick(plant.mill.tick())
+    plant.land(delta("d0", "v", 0, "set", [1], (0,)))  # before the checkpoint
+    plant.mill.meter.tick(plant.mill.tick())
+    lines = plant.mill.meter.text().splitlines()
+    wanted = {"deltas_total": 9, "deltas_merged_total": 5, "checkpoints": 1, "pending": 2, "overflowed": 1}
+    for name, value in wanted.items():
+        assert f'tidemill_chain_{name}{{stream="drift"}} {value}.0' in lines, name
+    assert 'tidemill_chains_remade_total{stream="drift"} 1.0' in lines

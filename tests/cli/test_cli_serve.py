@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -10,19 +11,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
 
 from tidemill.cli.serve import _declared
 from tidemill.cli.session import Session
 from tidemill.cli.settings import Settings
+from tidemill.cli.tables_serving import gateways_table
 from tidemill.cli.trying import curl_line, first_event
 from tidemill.client import Client
 from tidemill.config import TEMPLATE, parse_project
+from tidemill.config.gateway import Gateway
 from tidemill.eventtime import registered
 from tidemill.mill import Mill, wall_clock
+from tidemill.model.gateway import GatewayStatus, Pressure
 
 FILE = Path("tidemill.yaml")
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8").partition("\n## serve\n")[2]
@@ -235,3 +241,13 @@ def test_the_line_to_try_shows_a_token_where_one_is_needed():
     assert line is not None
     assert "-H 'authorization: Bearer tm_…'" in line
     assert line.endswith("'http://h:1/v1/streams/requests/events?wait=1'")
+
+
+def test_status_names_the_part_of_memory_that_is_nearly_full():
+    memory = {"total": (60, 1000), "buffer": (60, 500), "buffer of clicks": (60, 64)}
+    one = GatewayStatus("g", 7, 0, None, Pressure.LOW, "buffer of clicks", memory, (), 0, 0, 0)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(gateways_table(Gateway(), [one]))
+    assert "pressure low (buffer of clicks: 60 B of 64 B)" in console.export_text()
+    console.print(gateways_table(Gateway(), [replace(one, memory={**memory, "buffer of clicks": (30, 64)})]))
+    assert "pressure low  (as of" in console.export_text()

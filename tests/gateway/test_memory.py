@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.config.gateway import Memory
 from tidemill.gateway.memory import ENTRY_BYTES, Component, MemoryTracker, cost_of, level
-from tidemill.model.errors import OverloadedError, Retry
+from tidemill.model.errors import OverloadedError, Retry, TooLargeError
 from tidemill.model.gateway import Pressure, Submission
 
 MIB = 1 << 20
@@ -78,6 +78,19 @@ def test_high_water_admits() -> None:
     tracker = small()
     assert tracker.allocate("buffer", 7 * MIB) is Pressure.HIGH  # 7 of 8
     assert tracker.usage()["buffer"] == (7 * MIB, 8 * MIB)
+
+
+def test_what_never_fits_the_budget_of_a_stream_is_too_large_and_not_a_matter_of_waiting() -> None:
+    tracker = MemoryTracker(Memory(), {"big": MIB})
+    tracker.allocate("buffer", MIB // 2, "big")
+    with pytest.raises(OverloadedError) as full:
+        tracker.allocate("buffer", MIB // 2, "big")
+    assert full.value.retry is Retry.LATER
+    with pytest.raises(TooLargeError, match="buffer of big: 996147") as never:
+        tracker.allocate("buffer", MIB, "big")
+    assert (never.value.retry, never.value.where) == (Retry.NEVER, "streams.big.gateway.memory.buffer")
+    assert tracker.usage()["buffer of big"] == (MIB // 2, MIB)
+    tracker.allocate("buffer", MIB, "other")
 
 
 def test_the_total_refuses_what_a_component_would_take() -> None:

@@ -24,6 +24,8 @@ streams:
     schema: {ts: {type: string, required: true}}
     event_time: {column: ts, type: iso8601}
     tenant: {value: acme}
+    aggregation_span: 1m
+    coverage: watermark
   visits:
     schema:
       event_id: {type: string, required: true}
@@ -81,6 +83,11 @@ def test_what_the_command_line_says_http_and_the_client_say_too(full) -> None:
                 "deltas?window=1h",
                 ("deltas", "embeddings", "--window", "1h"),
             ),
+            (
+                client.deltas("embeddings", limit=7),
+                "deltas?limit=7",
+                ("deltas", "embeddings", "--limit", "7"),
+            ),
         ):
             assert full.http.get(f"/v1/streams/embeddings/{asked}").json() == told
             assert said_by_cli(full, *command) == told
@@ -94,6 +101,8 @@ def test_what_the_command_line_says_http_and_the_client_say_too(full) -> None:
         ):
             assert full.http.get(f"/v1/streams/visits/{asked}").json() == told
             assert said_by_cli(full, *command) == told
+        (batch,) = client.deltas("embeddings")["windows"]
+        assert (batch["start"], batch["revision"], batch["received"]) == ("2026-01-05T10:00:00Z", 1, 1)
         assert client.vector("embeddings", "a/1")["values"] == [1.5, 2.25]
         assert client.vector("embeddings", "a/1", "2026-01-05T10:04:00Z")["values"] == [1.0, 2.0]
         (result,) = client.results("visits", "minutes", limit=1)["results"]

@@ -88,11 +88,13 @@ def gateways_table(settings: Gateway, running: Sequence[GatewayStatus]) -> Table
 
 def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:
     used, allowed = of.memory.get("total", (0, 0))
+    part, of_part = of.memory.get(of.fullest, (0, 0))
+    full = f" ({shown(of.fullest)}: {size(part)} of {size(of_part)})" if 2 * part > of_part else ""
     yield (
         shown(of.gateway),
         Text.assemble(
             f"{shown(of.address or 'starting')}, process {of.pid}, {size(used)} of {size(allowed)} in use, ",
-            (f"pressure {of.pressure.value}", STYLES[of.pressure]),
+            (f"pressure {of.pressure.value}{full}", STYLES[of.pressure]),
             f"  (as of {format_instant(of.at)})",
         ),
     )

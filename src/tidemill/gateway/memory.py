@@ -11,13 +11,14 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from tidemill.config.gateway import Memory
-from tidemill.model.errors import OverloadedError
+from tidemill.model.errors import OverloadedError, TooLargeError
 from tidemill.model.gateway import Pressure, Submission
 
 Component = Literal["buffer", "requests", "windows", "rates"]
 TOTAL: Final = "total"
 ENTRY_BYTES: Final = 600  # what an entry takes besides its content: objects, places in tables
 MEDIUM: Final = 0.5
+_OF_STREAM: Final = "buffer of "
 _FILLED: Final = ("buffer", "requests", TOTAL)
 
 
@@ -37,13 +38,13 @@ def cost_of(submission: Submission) -> int:
 
 def part_of(stream: str) -> str:
     """What the budget of a stream is called among the parts of memory."""
-    return f"buffer of {stream}"
+    return f"{_OF_STREAM}{stream}"
 
 
 def setting_of(part: str) -> str:
     """The key of the configuration that says what a part of memory may be."""
-    if part.startswith("buffer of "):
-        return f"streams.{part.removeprefix('buffer of ')}.gateway.memory.buffer"
+    if part.startswith(_OF_STREAM):
+        return f"streams.{part.removeprefix(_OF_STREAM)}.gateway.memory.buffer"
     return "gateway.memory.max" if part == TOTAL else f"gateway.memory.{part}"
 
 
@@ -67,12 +68,15 @@ class MemoryTracker:
         self._guard = threading.Lock()
 
     def allocate(self, component: Component, size: int, stream: str | None = None) -> Pressure:
-        """Count `size` bytes more and say how it stands; OverloadedError: too many, and none are counted."""
+        """Count `size` bytes more and say how it stands; OverloadedError: too many, and none are counted;
+        TooLargeError: more than the budget of the stream ever has room for."""
         assert size >= 0, size
         with self._guard:
             parts = self._parts(component, stream)
             for name in parts:
                 used, allowed = self._used[name], self._allowed[name]
+                if name.startswith(_OF_STREAM) and size > self._emergency * allowed:
+                    raise _never_fits(name, size, int(self._emergency * allowed))
                 if size and used + size > self._emergency * allowed:
                     raise self._refusal(name, used, allowed, size)
             for name in parts:
@@ -127,3 +131,13 @@ class MemoryTracker:
             where=setting,
             refused=not setting.startswith("streams."),
         )
+
+
+def _never_fits(part: str, size: int, room: int) -> TooLargeError:
+    """Whoever sends it again is told the same: it is no matter of waiting."""
+    setting = setting_of(part)
+    return TooLargeError(
+        f"{size} bytes are more than fit in the {part}: {room}",
+        hint=f"send less at once; {setting} sets what is allowed",
+        where=setting,
+    )
