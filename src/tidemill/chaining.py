@@ -6,7 +6,6 @@ Part of the mill. It decides nothing: which chains are compacted, and how, is fo
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -290,21 +289,22 @@ def _dataset(warehouse: Path, window: Window, ignored: int, folder: Path | None)
     """A batch that is published; a copy of it goes to the folder."""
     from tidemill.chains.batches import BatchStats
     from tidemill.lake.writers import whole_file
+    from tidemill.windows.catalog import dataset_of, open_dataset
     from tidemill.windows.damage import damage_of
-    from tidemill.windows.dataset import read_dataset
+    from tidemill.windows.pieces import pieces
 
     key, damage = window.key, damage_of(warehouse, window)
     assert window.file is not None, key
     stats, file = None, Path(window.file)
     if damage is None:
-        dataset = read_dataset(warehouse, window.file)
+        dataset = dataset_of(warehouse, window)
         of = dataset.deltas
         if of is not None:  # None: it was built before the stream was one of deltas, and the next round sees
             stats = BatchStats(of.received, 0, dataset.rows, of.vectors, dataset.bytes, of.first, of.last)
         if folder is not None:
             file = folder / _file_name(key.start, key.end)
-            with whole_file(file) as target:
-                shutil.copyfile(warehouse / window.file, target)
+            with whole_file(file) as target, target.open("wb") as out:
+                out.writelines(pieces(open_dataset(warehouse, dataset), "arrow"))
     return Batched(key.start, key.end, stats, file, Published(window, ignored, damage))
 
 

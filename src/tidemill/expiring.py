@@ -26,7 +26,8 @@ from tidemill.model.streaming import LatePolicy
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, Interval, align, format_duration, format_instant
 from tidemill.model.windows import Phase, Window
 from tidemill.retraction import finish_retractions
-from tidemill.windows.dataset import drop_datasets, revisions
+from tidemill.windows.catalog import drop_datasets
+from tidemill.windows.dataset import revisions
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -276,6 +277,7 @@ def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
 
 def _drop_datasets(mill: Mill, stream: Stream, before: int) -> None:
     """Files first: the state knows which there are until they are gone."""
-    drop_datasets(mill.project.warehouse, [window.key for window in _windows(mill, stream, before)])
+    keys = [window.key for window in _windows(mill, stream, before)]
+    drop_datasets(mill.project.warehouse, stream.name, keys)
     failpoint("expire.after_files")
     mill.state.forget_windows(stream.name, before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.config import Stream
-from tidemill.ingest.bounds import check_bounds, parse_bound
+from tidemill.ingest.bounds import declared_bounds
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Format
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
@@ -24,13 +24,7 @@ def span(start: Instant | None, end: Instant | None) -> Interval:
 
 def bounds(stream: Stream, start: Instant | None, end: Instant | None) -> Interval | None:
     """Declared bounds of a slice; None: none are."""
-    if start is None and end is None:
-        return None
-    if start is None or end is None:
-        raise InputError("declared bounds need both ends", hint="give --start and --end, half-open")
-    declared = Interval(*(parse_bound(one) if isinstance(one, str) else one for one in (start, end)))
-    check_bounds(stream, declared)
-    return declared
+    return declared_bounds(stream, start, end)
 
 
 def format_of(stream: Stream, wanted: str | Format | None) -> Format | None:

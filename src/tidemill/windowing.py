@@ -26,15 +26,11 @@ from tidemill.reports import watermark_of
 from tidemill.state.protocol import State
 from tidemill.windows.announce import available, dataset_metadata
 from tidemill.windows.builder import Builders, Outcome, Yard
+from tidemill.windows.catalog import drop_datasets, find_datasets, open_dataset
 from tidemill.windows.coordinator import Coordinated, Coordinator
 from tidemill.windows.damage import DamageWatch
-from tidemill.windows.dataset import (
-    clean_temporaries,
-    columns_of_file,
-    drop_datasets,
-    find_datasets,
-)
-from tidemill.windows.export import export_datasets
+from tidemill.windows.dataset import clean_temporaries, columns_of_file
+from tidemill.windows.export import export_datasets, export_name
 from tidemill.windows.rules import rules_of, seal_of
 
 if TYPE_CHECKING:
@@ -107,7 +103,7 @@ class WindowYard:
         horizon = self._expiries.horizons(dataset.key.stream).get(DATASETS)
         if horizon is None or dataset.key.end > horizon:
             return False
-        drop_datasets(self._project.warehouse, [dataset.key])
+        drop_datasets(self._project.warehouse, dataset.key.stream, [dataset.key])
         return True
 
     def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
@@ -210,13 +206,8 @@ def export(
     chosen = [mill.windows.dataset(stream, at, revision) for at in windows]
     warehouse = mill.project.warehouse
     if not target.is_dir():
-        return [export_datasets([warehouse / one.file for one in chosen], target, to).target]
+        return [export_datasets([open_dataset(warehouse, one) for one in chosen], target, to).target]
     return [
-        export_datasets([warehouse / one.file], target / f"{export_name(one)}.{to}", to).target
+        export_datasets([open_dataset(warehouse, one)], target / f"{export_name(one)}.{to}", to).target
         for one in chosen
     ]
-
-
-def export_name(dataset: Dataset) -> str:
-    """Of the file that an export makes when only a folder was named: stream, window, revision."""
-    return f"{dataset.key.stream}_{Path(dataset.file).parent.name}_r{dataset.revision}"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.eventtime import register, registered, registry, resolve
+from tidemill.eventtime import iso8601_in, register, registered, registry, resolve
 from tidemill.model.errors import InputError
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_instant, parse_instant
 
 BUILT_IN = ("iso8601", "unixtimestamp_ms", "unixtimestamp_ns", "unixtimestamp_s", "unixtimestamp_us")
 UNIX = {"unixtimestamp_s": 6, "unixtimestamp_ms": 3, "unixtimestamp_us": 0, "unixtimestamp_ns": -3}
@@ -65,8 +65,7 @@ def test_v28_unknown_type_lists_the_registered_types() -> None:
         ("unixtimestamp_ns", Decimal("1999.9"), 1),
         ("iso8601", "1970-01-01T00:00:01.5Z", 1_500_000),
         ("iso8601", "1970-01-01T01:00:00+01:00", 0),
-        ("iso8601", "1970-01-01T00:00:00.1234567", 123_456),
-        ("iso8601", "1970-01-02", 86_400_000_000),
+        ("iso8601", "1970-01-01T00:00:00.1234567Z", 123_456),
     ],
 )
 def test_value_becomes_exact_microseconds_rounded_down(name: str, value: object, expected: int) -> None:
@@ -90,6 +89,17 @@ def test_unix_timestamp_refuses_what_is_not_a_number(name: str, value: object) -
 def test_iso8601_refuses_what_is_not_an_instant_in_text(value: object) -> None:
     with pytest.raises(ValueError):
         resolve("iso8601")(value)
+
+
+def test_a_time_without_an_offset_is_what_a_clock_of_the_zone_showed() -> None:
+    with pytest.raises(ValueError, match=r"does not say its offset from UTC; .*event_time\.timezone"):
+        resolve("iso8601")("2024-07-01T12:00:00")
+    paris = iso8601_in("Europe/Paris")
+    assert paris("2024-07-01T12:00:00") == parse_instant("2024-07-01T10:00:00Z")
+    assert paris("2024-10-27T02:30:00") == parse_instant("2024-10-27T00:30:00Z")  # the first of the two
+    assert paris("2024-07-01T12:00:00Z") == parse_instant("2024-07-01T12:00:00Z")
+    with pytest.raises(ValueError, match="put forward over it"):
+        paris("2024-03-31T02:30:00")
 
 
 @pytest.mark.parametrize(("name", "exponent"), UNIX.items())

@@ -22,7 +22,7 @@ from tidemill.model.errors import OverloadedError
 from tidemill.model.failpoints import observed
 from tidemill.model.gateway import Entry, Pressure, Submission, Trigger
 from tidemill.model.slices import Format
-from tidemill.model.time import MINUTE
+from tidemill.model.time import MINUTE, Interval
 from tidemill.state.sqlite import open_state
 
 PROJECT = """
@@ -181,6 +181,39 @@ def test_what_a_dead_gateway_acknowledged_is_landed_once(tmp_path: Path) -> None
     assert json.loads(dead.state.slices("b")[0].slice.metadata)["window"]["trigger"] == "recovery"
     assert dead.state.receipt(entry.id).first == 1
     assert dead.take_up() == []
+
+
+def bounded(gateway: Gateway, id_: str | None, start: int, end: int) -> Entry:
+    content = b'{"id":"%s","at":1}\n' % id_.encode() if id_ is not None else b""
+    records = 0 if id_ is None else 1
+    return submitted(gateway, Submission("a", "http", content, records, declared=Interval(start, end)))
+
+
+def test_a_request_with_bounds_is_a_slice_of_its_own(tmp_path: Path) -> None:
+    house = House(tmp_path / "p", **SLOW)
+    with house.open() as gateway:
+        sent(gateway, "a", "1")
+        bounded(gateway, "2", 100, 200)
+        bounded(gateway, None, 200, 300)
+        sent(gateway, "a", "3")
+    slices = [(one.slice.declared, one.slice.size > 0) for one in house.state.slices("a")]
+    assert slices == [(None, True), (Interval(100, 200), True), (Interval(200, 300), False), (None, True)]
+    assert [one.trigger for one in house.outputs] == ["bounds", "bounds", "bounds", "shutdown"]
+
+
+def test_bounds_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    house = House(tmp_path / "p", window=HOUR)
+    (house.warehouse / "slices").write_text("in the way, so that nothing lands")
+    with house.open() as gateway:
+        sent(gateway, "a", "1")
+        bounded(gateway, "2", 100, 200)
+        sent(gateway, "a", "3")
+        dead = copy_of(house, tmp_path / "dead")
+        (house.warehouse / "slices").unlink()
+    (dead.warehouse / "slices").unlink()
+    dead.take_up()
+    assert [one.slice.declared for one in dead.state.slices("a")] == [None, Interval(100, 200), None]
+    assert dead.lines("a") == [f'{{"id":"{number}","at":1}}' for number in (1, 2, 3)]
 
 
 def test_a_crash_at_every_point_loses_and_doubles_nothing(tmp_path: Path) -> None:

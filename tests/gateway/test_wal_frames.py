@@ -23,6 +23,7 @@ from tidemill.gateway.frames import (
 )
 from tidemill.model.gateway import Entry, Submission, WindowOutput, WindowStats
 from tidemill.model.slices import Format
+from tidemill.model.time import Interval
 
 MARK = b"\x01marked\xff"
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -36,6 +37,7 @@ SUBMISSIONS = st.builds(
     format=st.sampled_from(Format),
     tenant=st.none() | WORDS,
     unnamed=st.lists(st.integers(0, (1 << 32) - 1), max_size=5).map(tuple),
+    declared=st.none() | st.tuples(NUMBERS, NUMBERS).map(lambda pair: Interval(*sorted(pair))),
 )
 ENTRIES = st.builds(Entry, st.just("0123456789ab"), NUMBERS, NUMBERS, SUBMISSIONS)
 WINDOWS = st.builds(
@@ -56,10 +58,11 @@ def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
     frame = whole(carried_entry(entry.submission), entry.lsn, entry.arrival)
     opening = opening_of(frame[:FRAME_BYTES], MARK)
     assert opening is not None
-    assert (opening.kind, opening.group, opening.size) == (Kind.ENTRY, 77, len(frame) - FRAME_BYTES)
+    kind = Kind.ENTRY if entry.submission.declared is None else Kind.BOUNDED
+    assert (opening.kind, opening.group, opening.size) == (kind, 77, len(frame) - FRAME_BYTES)
     assert opening.holds(frame[FRAME_BYTES:])
     assert entry_of(entry.gateway, opening, frame[FRAME_BYTES:]) == entry
-    assert feed_of(frame[FRAME_BYTES:]) == (entry.submission.stream, entry.submission.source)
+    assert feed_of(opening, frame[FRAME_BYTES:]) == (entry.submission.stream, entry.submission.source)
 
 
 @given(WINDOWS, st.sets(st.integers(1, 60)).map(sorted))

@@ -6,12 +6,15 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
 from tidemill.client import AsyncClient, Client, ClientError, Retries
 from tidemill.config.gateway import KIB
+from tidemill.model.errors import InputError
+from tidemill.model.time import HOUR
 
 NEVER = Retries(total=0)
 
@@ -158,3 +161,27 @@ def test_a_server_that_is_not_there_yet_is_waited_for():
         assert client.send("s", {"a": 1}).ingestion == "aa-1"
     server.join(30)
     assert len(tries) == 3
+
+
+def test_bounds_are_declared_with_the_last_request(served):
+    bounds = {"start": "2026-01-05T10:00:00Z", "end": datetime(2026, 1, 5, 11, tzinfo=UTC)}
+    events = [served.request(name) for name in "abc"]
+    with Client(served.url, retries=NEVER, batch=2) as client:
+        client.send("requests", events, **bounds)
+        client.send("requests", [], start="2026-01-05T11:00:00Z", end="2026-01-05T12:00:00Z")
+        with pytest.raises(InputError, match="both ends"):
+            client.send("requests", events, start="2026-01-05T10:00:00Z")
+        with pytest.raises(InputError, match="time zone"):
+            client.send("requests", events, start=datetime(2026, 1, 5), end=bounds["end"])  # noqa: DTZ001
+
+    async def send() -> None:
+        async with AsyncClient(served.url, retries=NEVER, batch=2) as client:
+            more = [served.request(name, 30) for name in "def"]
+            await client.send("requests", more, start="2026-01-05T12:00:00Z", end="2026-01-05T13:00:00Z")
+            table = pa.Table.from_pylist([served.request("g")])
+            await client.send_arrow("requests", table, **bounds)
+
+    asyncio.run(send())
+    served.settle()
+    hours = [one.slice.declared and (one.slice.declared.start // HOUR) % 24 for one in served.mill.ledger()]
+    assert hours[::-1] == [None, 10, 11, None, 12, 10]

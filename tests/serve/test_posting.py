@@ -234,3 +234,49 @@ streams:
     event_time: {column: ts, type: iso8601}
     identity: [event_id]
 """
+
+
+BOUNDS = {"start": "2026-01-05T10:00:00Z", "end": "2026-01-05T11:00:00Z"}
+
+
+def test_a_request_with_bounds_completes_its_window(served):
+    answer = served.http.post(
+        "/v1/streams/requests/events", params=BOUNDS, json=[served.request("a"), served.request("b", 5)]
+    )
+    assert answer.status_code == 202, answer.text
+    served.settle()
+    (view,) = served.mill.windows.windows("requests")
+    assert (view.standing.value, view.window.rows) == ("final", 2)
+    (entry,) = served.mill.ledger("requests")
+    assert str(entry.slice.declared) == "[2026-01-05T10:00:00Z, 2026-01-05T11:00:00Z)"
+
+
+def test_a_request_with_bounds_may_say_that_nothing_happened(served):
+    with served.ticking():
+        answer = served.http.post("/v1/streams/requests/events", params=BOUNDS | {"wait": "1"}, json=[])
+    assert (answer.status_code, answer.json()["events"]) == (200, 0)
+    served.settle()
+    (view,) = served.mill.windows.windows("requests")
+    assert (view.standing.value, view.window.rows) == ("final", 0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "what"),
+    [
+        ({"start": BOUNDS["start"]}, "both ends"),
+        ({"start": BOUNDS["start"], "end": BOUNDS["start"]}, "cover no time"),
+        ({"start": "2026-01-05T10:00:00", "end": BOUNDS["end"]}, "which time zone"),
+        ({"start": BOUNDS["end"], "end": BOUNDS["start"]}, "before it starts"),
+    ],
+)
+def test_bounds_that_cannot_be_meant_are_refused(still, bounds, what):
+    answer = still.http.post("/v1/streams/requests/events", params=bounds, json=[still.request("a")])
+    assert (answer.status_code, answer.json()["code"]) == (400, "input")
+    assert what in answer.json()["detail"]
+
+
+def test_one_tenant_does_not_declare_bounds_for_all(served):
+    headers = served.token("ingest", tenant="acme")
+    own = served.http.post("/v1/streams/requests/events", params=BOUNDS, json=[], headers=headers)
+    shared = served.http.post("/v1/streams/events/events", params=BOUNDS, json=[], headers=headers)
+    assert (own.status_code, shared.status_code, shared.json()["code"]) == (202, 403, "forbidden")

@@ -29,15 +29,13 @@ from tidemill.model.failpoints import EXIT_CODE, observed
 from tidemill.model.slices import set_hash
 from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant, to_datetime
 from tidemill.model.windows import Build, Dataset, Member, WindowKey
+from tidemill.windows.catalog import datasets_of, open_dataset
 from tidemill.windows.dataset import (
     FIRST_LAYOUT,
     clean_temporaries,
     columns_name,
     dataset_file,
-    datasets_of,
-    find_datasets,
     layout_of,
-    newest,
     read_dataset,
     read_schema,
     said_of_itself,
@@ -335,7 +333,9 @@ def test_no_rows_is_a_dataset_that_says_so(tmp_path: Path) -> None:
         dataset = built(build(warehouse, WindowUnit(a_build([A]), raw)))
         assert dataset.rows == 0
         assert read(warehouse, dataset).num_rows == 0
-        assert read_dataset(warehouse, dataset.file) == as_read(dataset)
+        assert datasets_of(warehouse, "weather") == [as_read(dataset)]
+        assert open_dataset(warehouse, dataset).said["hash"] == dataset.hash
+        assert not (warehouse / window_folder(dataset.key)).exists()  # no file, no folder
         assert pytest.importorskip("polars").read_ipc(warehouse / dataset.file).shape == (0, 10)
 
 
@@ -463,9 +463,7 @@ def test_a_number_that_is_taken_by_something_else_is_never_overwritten(tmp_path:
     assert (second.revision, results[0].adopted) == (2, False)
     assert (tmp_path / "w" / first.file).read_bytes() == content
     assert said_of_itself(tmp_path / "w" / second.file)["revision"] == 2
-    assert newest(tmp_path / "w", second.key) == as_read(second)
     assert datasets_of(tmp_path / "w", "weather", second.key) == [as_read(first), as_read(second)]
-    assert list(find_datasets(tmp_path / "w", "weather", newest_only=True)) == [as_read(second)]
 
 
 @pytest.mark.parametrize(("other", "wanted", "adopted"), [([A], 1, True), ([A, B], 2, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from tidemill.model.errors import InputError, StorageError
 from tidemill.model.slices import set_hash
 from tidemill.model.time import HOUR, parse_instant
 from tidemill.model.windows import Build, Member, WindowKey
+from tidemill.windows.catalog import DatasetFile
 from tidemill.windows.dataset import Content, dataset_schema, make_folders, write_dataset
-from tidemill.windows.export import FORMATS, export_datasets
+from tidemill.windows.export import FORMATS, Exported
+from tidemill.windows.export import export_datasets as export_files
 
 TEN = parse_instant("2024-01-15T10:00:00Z")
 SLICE = "a" * 64
@@ -56,6 +59,10 @@ def dataset(warehouse: Path, hour: int, rows: int, declared: Stream | None = Non
     make_folders(warehouse, "sales", [build.key])
     made, _ = write_dataset(warehouse, Content(declared, build, rows), 1, batches)
     return warehouse / made.file
+
+
+def export_datasets(files: Sequence[Path], target: Path, to: str, *, overwrite: bool = False) -> Exported:
+    return export_files([DatasetFile.at(file) for file in files], target, to, overwrite=overwrite)
 
 
 @pytest.mark.parametrize("to", ["parquet", "arrow"])

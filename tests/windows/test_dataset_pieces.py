@@ -17,6 +17,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.slices import set_hash
 from tidemill.model.time import HOUR, parse_instant
 from tidemill.model.windows import Build, Member, WindowKey
+from tidemill.windows.catalog import DatasetFile
 from tidemill.windows.dataset import METADATA_KEY, Content, dataset_schema, make_folders, write_dataset
 from tidemill.windows.pieces import PIECE, pieces
 
@@ -63,7 +64,7 @@ def read(content: bytes, to: str) -> pa.Table:
 @pytest.mark.parametrize("batches", [0, 1, 7])
 def test_the_pieces_are_the_dataset(tmp_path: Path, to: str, batches: int) -> None:
     file = dataset(tmp_path / "w", batches)
-    content = b"".join(pieces(file, to))
+    content = b"".join(pieces(DatasetFile.at(file), to))
     assert read(content, to).equals(ipc.open_file(file).read_all())
     if to == "arrow":
         assert content == file.read_bytes()
@@ -72,7 +73,7 @@ def test_the_pieces_are_the_dataset(tmp_path: Path, to: str, batches: int) -> No
 @pytest.mark.parametrize("to", ["arrow", "parquet"])
 def test_a_tenant_gets_its_rows_and_nothing_that_tells_of_others(tmp_path: Path, to: str) -> None:
     file = dataset(tmp_path / "w", 5)
-    table = read(b"".join(pieces(file, to, "globex")), to)
+    table = read(b"".join(pieces(DatasetFile.at(file), to, "globex")), to)
     assert table.column("event_id").to_pylist() == [f"globex-{n}" for n in range(1, 15, 3)]
     assert table.column("tenant").unique().to_pylist() == ["globex"]
     said = json.loads(table.schema.metadata[METADATA_KEY])
@@ -80,7 +81,7 @@ def test_a_tenant_gets_its_rows_and_nothing_that_tells_of_others(tmp_path: Path,
         "kind": "export", "tenant": "globex", "stream": "sales",
         "window": "[2024-01-15T10:00:00Z, 2024-01-15T11:00:00Z)", "start": TEN, "span": HOUR, "revision": 1,
     }  # fmt: skip
-    nobody = read(b"".join(pieces(file, to, "initech")), to)
+    nobody = read(b"".join(pieces(DatasetFile.at(file), to, "initech")), to)
     assert nobody.num_rows == 0
     assert nobody.schema.names == table.schema.names
 
@@ -88,17 +89,17 @@ def test_a_tenant_gets_its_rows_and_nothing_that_tells_of_others(tmp_path: Path,
 @pytest.mark.parametrize("to", ["arrow", "parquet"])
 def test_a_large_dataset_is_never_in_memory_as_a_whole(tmp_path: Path, to: str) -> None:
     file = dataset(tmp_path / "w", 60, rows=3000, note=20)
-    sizes = [len(piece) for piece in pieces(file, to, None if to == "parquet" else "acme")]
+    sizes = [len(piece) for piece in pieces(DatasetFile.at(file), to, None if to == "parquet" else "acme")]
     assert len(sizes) > 1
-    whole = [len(piece) for piece in pieces(file, "arrow")]
+    whole = [len(piece) for piece in pieces(DatasetFile.at(file), "arrow")]
     assert sum(whole) == file.stat().st_size
     assert max(whole) <= PIECE
     before = pa.total_allocated_bytes()
-    first = pieces(file, "arrow", "acme")
+    first = pieces(DatasetFile.at(file), "arrow", "acme")
     next(first)
     assert pa.total_allocated_bytes() - before < 4 << 20
 
 
 def test_what_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
-        pieces(tmp_path / "nothing.arrow", "arrow")
+        pieces(DatasetFile.at(tmp_path / "nothing.arrow"), "arrow")

@@ -20,6 +20,7 @@ from tidemill.accept.clocks import Clocks, Passing, all_again, recorded, settled
 from tidemill.accept.failed import declaration, next_try, trouble_with
 from tidemill.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.accept.quarantine import REPLAY
+from tidemill.accept.repeats import find_repeats
 from tidemill.accept.runs import SUFFIX, run_folder
 from tidemill.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.accept.tables import is_by_day, quarantine_table, raw_table
@@ -32,7 +33,7 @@ from tidemill.engine.jobs import spread
 from tidemill.lake.parts import StagedPart
 from tidemill.lake.table import Table
 from tidemill.model.failpoints import failpoint
-from tidemill.model.slices import Codec, Counts, Format, SliceEntry, SliceStatus, set_hash
+from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import Interval
 from tidemill.records.arrays import Mask
 from tidemill.records.arrow import one, read_ipc
@@ -75,6 +76,7 @@ class _Slice:
     watermark: int | None = None
     duplicate: int = 0
     conflict: int = 0
+    repeats: Sequence[Repeat] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class Acceptor:
         first_lines = _first_lines(slices, chunks)
         gated = self._gate(batch, slices, chunks, first_lines, work)
         self._count(slices, gated)
+        self._find_repeats(slices, chunks, gated)
         moved = self._clocks(slices, chunks, gated)
         failpoint("accept.after_gate")
 
@@ -263,6 +266,15 @@ class Acceptor:
             for number in s.chunks:
                 s.duplicate += sum(g.duplicates.get(number, 0) for g in gated)
                 s.conflict += sum(g.conflicts.get(number, 0) for g in gated)
+
+    def _find_repeats(
+        self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
+    ) -> None:
+        drops = [g.drops for g in gated if g.drops is not None and g.duplicates]
+        staged = [(s.entry, {number: chunks[number].columns for number in s.chunks}) for s in slices]
+        found = find_repeats(self.state, self.stream, staged, drops) if drops else {}
+        for s in slices:
+            s.repeats = found.get(s.entry.id, ())
 
     def _clocks(
         self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
@@ -417,8 +429,9 @@ class Acceptor:
             "rejects": dict(counts.rejects),
             "watermark": s.watermark,
             "error": s.error,
-            "judgement": self._judgement(s.entry, counts.accepted),
+            "judgement": self._judgement(s, counts.accepted),
             **failed,
+            **({"repeats": [repeat.as_fields() for repeat in s.repeats]} if s.repeats else {}),
             **({"retried": s.entry.retried} if s.entry.retried else {}),
         }
 
@@ -488,18 +501,20 @@ class Acceptor:
             observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
             watermark=s.watermark,
             error=s.error,
-            judgement=self._judgement(s.entry, counts.accepted),
+            judgement=self._judgement(s, counts.accepted),
             retry_at=s.retry_at,
             failed_as=s.failed_as,
             retried=s.entry.retried,
+            repeats=s.repeats,
         )
 
-    def _judgement(self, entry: SliceEntry, accepted: int) -> int:
+    def _judgement(self, s: _Slice, accepted: int) -> int:
         """One more when the slice was sent back and what it adds may be another now: other records of it are
         accepted (a retraction takes a rival away from them and never adds one, so what was accepted stays so,
-        and their number says it all), or metrics look at what came before it."""
+        and their number says it all), it repeats rows of others, or metrics look at what came before it."""
+        entry = s.entry
         changed = entry.accepted_before is not None and (
-            accepted != entry.accepted_before or self.stream.in_order
+            accepted != entry.accepted_before or bool(s.repeats) or self.stream.in_order
         )
         return entry.judgement + 1 if changed else entry.judgement
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tidemill.lake.parts import read_footer
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
-from tidemill.model.slices import Counts
+from tidemill.model.slices import Counts, Repeat
 from tidemill.model.time import DAY, Interval
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one
@@ -309,7 +309,14 @@ def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceR
         retry_at=0 if failed and by_storage else None,
         failed_as=str(summary.get("failed_as") or "") if failed and not by_storage else None,
         retried=int(str(summary.get("retried", 0))),
+        repeats=_repeats(summary),
     )
+
+
+def _repeats(summary: Mapping[str, object]) -> tuple[Repeat, ...]:
+    told = summary.get("repeats", [])
+    assert isinstance(told, list), summary
+    return tuple(map(Repeat.from_fields, told))
 
 
 def _tiles(parts: Sequence[PartFacts]) -> dict[int, frozenset[str]]:

@@ -13,12 +13,13 @@ from tidemill.bodies.columnar import ARROW_FILE, ARROW_STREAM, PARQUET, columnar
 from tidemill.bodies.decompress import check_size
 from tidemill.bodies.json_bodies import json_lines
 from tidemill.bodies.lines import ndjson_lines
-from tidemill.bodies.tenancy import check_stream, unnamed_lines
+from tidemill.bodies.tenancy import check_stream, check_whole_stream, unnamed_lines
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.model.errors import InputError, MediaTypeError
 from tidemill.model.gateway import Submission
 from tidemill.model.slices import Format
+from tidemill.model.time import Interval
 
 JSON: Final = "application/json"
 PLAIN_TYPES: Final[dict[str, Callable[[bytes, Requests], tuple[bytes, int]]]] = {
@@ -40,22 +41,26 @@ def read_body(
     limits: Requests,
     tenant: str | None,
     source: str,
+    declared: Interval | None = None,
 ) -> Submission:
-    """What a body (decompressed) brings to a stream, and for whom; nothing of it is taken if this fails."""
+    """What a body (decompressed) brings to a stream, and for whom; nothing of it is taken if this fails. With
+    declared bounds it may hold no events: nothing happened between them."""
     media = media_type(content_type)
     check_stream(stream, tenant)
+    if declared is not None:
+        check_whole_stream(stream, tenant)
     check_size(content, limits.body)
     if media in _COLUMNAR:
         records, unnamed = columnar_rows(content, media, stream, limits, tenant)
-        _check_any(records)
-        return Submission(stream.name, source, content, records, _COLUMNAR[media], tenant, unnamed)
+        _check_any(records, declared)
+        return Submission(stream.name, source, content, records, _COLUMNAR[media], tenant, unnamed, declared)
     if media in CLOUD_TYPES:
         lines, records = cloud_event_lines(content, media, stream, limits, tenant)
     else:
         lines, records = PLAIN_TYPES[media](content, limits)
-    _check_any(records)
+    _check_any(records, declared)
     unnamed = unnamed_lines(lines, stream, tenant)
-    return Submission(stream.name, source, lines, records, tenant=tenant, unnamed=unnamed)
+    return Submission(stream.name, source, lines, records, tenant=tenant, unnamed=unnamed, declared=declared)
 
 
 def media_type(content_type: str | None) -> str:
@@ -91,6 +96,10 @@ def _unread(message: str) -> MediaTypeError:
     )
 
 
-def _check_any(records: int) -> None:
-    if not records:
-        raise InputError("the body holds no events", where="body", hint="send at least one event")
+def _check_any(records: int, declared: Interval | None) -> None:
+    if not records and declared is None:
+        raise InputError(
+            "the body holds no events",
+            where="body",
+            hint="send at least one event, or say with start and end when nothing happened",
+        )

@@ -27,6 +27,16 @@ def check_stream(stream: Stream, tenant: str | None) -> None:
     )
 
 
+def check_whole_stream(stream: Stream, tenant: str | None) -> None:
+    """That the tenant may speak for all of the stream, as bounds do: windows are of every tenant in it."""
+    if tenant is not None and stream.tenant.value != tenant:
+        raise ForbiddenError(
+            f"bounds of stream {stream.name!r} cover the events of every tenant",
+            where=stream.name,
+            hint="leave start and end out, or use an operator's token: one that is made without --tenant",
+        )
+
+
 def unnamed_lines(lines: bytes, stream: Stream, tenant: str | None) -> tuple[int, ...]:
     """Places of the lines that name no tenant; ForbiddenError for the first that names another."""
     column = stream.tenant.column

@@ -157,7 +157,7 @@ def _revisions(datasets: Sequence[Dataset], window: Window) -> Table:
         "rev", "rows", "bytes", "slices", "hash", "file", right=("rev", "rows", "bytes", "slices")
     )
     for one in datasets:
-        current = one.file == window.file and plain_windows.is_current(window)
+        current = one.revision == window.revision and plain_windows.is_current(window)
         table.add_row(
             Text(str(one.revision), style="bold green" if current else ""),
             number(one.rows),

@@ -16,9 +16,9 @@ import httpx
 
 from tidemill.client import answers, asking
 from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
-from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Request, Rules, Whose
+from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Bound, Request, Rules, Whose
 from tidemill.client.listening import EventLines
-from tidemill.client.packing import Body, Event, Ids
+from tidemill.client.packing import NOTHING, Body, Event, Ids, with_last
 from tidemill.client.retrying import RETRIES, Retries
 from tidemill.client.wire import Attempts, Seen, address, built, is_direct
 
@@ -79,12 +79,16 @@ class AsyncClient:
         *,
         wait: bool | float = False,
         source: str | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
     ) -> Sent:
         """Send an event or many; returns once all are durable, and with `wait` (True, or seconds) decided.
 
-        Many are sent in requests of at most `batch` events, while they are still being made.
+        Many are sent in requests of at most `batch` events, while they are still being made. `start` and
+        `end` say that these are all events of that time (there may be none): it is declared with the last
+        request, so that nothing counts as complete before all of it is there.
         """
-        each = self.send_each(stream, events, wait=wait, source=source)
+        each = self.send_each(stream, events, wait=wait, source=source, start=start, end=end)
         return answers.together([one async for one in each])
 
     async def send_each(
@@ -94,10 +98,13 @@ class AsyncClient:
         *,
         wait: bool | float = False,
         source: str | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
     ) -> AsyncIterator[Sent]:
         """The same, request by request: for more events than one wants to hold the outcomes of."""
-        async for body in self._packed([events] if isinstance(events, Mapping) else events):
-            yield await self._sent(stream, body, wait, source)
+        bounds = asking.bounds(start, end)
+        async for body in self._packed([events] if isinstance(events, Mapping) else events, bounds):
+            yield await self._sent(stream, body, wait, source, bounds)
 
     async def send_arrow(
         self,
@@ -106,24 +113,36 @@ class AsyncClient:
         *,
         wait: bool | float = False,
         source: str | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
     ) -> Sent:
         """Send a table, a batch or batches (a RecordBatchReader, too), as Arrow streams."""
         from tidemill.client.arrow import bodies
 
         rules = self._rules
-        packed = bodies(table, rules.ids, rules.batch, rules.batch_bytes)
-        return answers.together([await self._sent(stream, body, wait, source) for body in packed])
+        bounds = asking.bounds(start, end)
+        packed = with_last(bodies(table, rules.ids, rules.batch, rules.batch_bytes))
+        sent = [await self._sent(stream, body, wait, source, bounds) for body in packed]
+        if bounds and not sent:
+            sent = [await self._sent(stream, NOTHING, wait, source, bounds)]
+        return answers.together(sent)
 
-    async def _packed(self, events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Body]:
+    async def _packed(
+        self, events: Iterable[Event] | AsyncIterable[Event], bounds: Mapping[str, str]
+    ) -> AsyncIterator[Body]:
         packer = self._rules.packer()
         async for event in _one_by_one(events):
             if (body := packer.add(event)) is not None:
                 yield body
         if (body := packer.rest()) is not None:
             yield body
+        elif bounds:
+            yield NOTHING
 
-    async def _sent(self, stream: str, body: Body, wait: bool | float, source: str | None) -> Sent:
-        answer = await self._ask(self._rules.events(stream, body, wait, source))
+    async def _sent(
+        self, stream: str, body: Body, wait: bool | float, source: str | None, bounds: Mapping[str, str]
+    ) -> Sent:
+        answer = await self._ask(self._rules.events(stream, body, wait, source, bounds))
         return answers.sent(answer.status_code, answer.content)
 
     # -- asking

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from ipaddress import ip_address
 from math import ceil
 from typing import Final
@@ -22,8 +23,11 @@ BATCH: Final = 1000  # events of a request
 BATCH_BYTES: Final = 4 << 20
 GZIP_ABOVE: Final = 64 << 10
 WAITS: Final = 60.0  # seconds on top of the timeout, where the server says how long it waits
+NO_BOUNDS: Final[Mapping[str, str]] = {}
 SILENCE: Final = 60.0  # seconds; a server that is there says something more often
 _JSON: Final = {"content-type": "application/json"}
+
+Bound = str | datetime  # an instant that says its offset from UTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,27 @@ class Whose:
 
     def said(self) -> dict[str, object]:
         return {"tenant": self.tenant, "all_tenants": self.all_tenants or None}
+
+
+def bounds(start: Bound | None, end: Bound | None) -> dict[str, str]:
+    """What events cover, as parameters of the request that completes them; none where nothing is said."""
+    given = {"start": start, "end": end}
+    if start is None and end is None:
+        return {}
+    if start is None or end is None:
+        raise InputError("declared bounds need both ends", hint="give both start and end, half-open")
+    return {name: _bound(name, value) for name, value in given.items() if value is not None}
+
+
+def _bound(name: str, value: Bound) -> str:
+    if isinstance(value, str):
+        return value
+    if value.tzinfo is None:
+        raise InputError(
+            f"{name} {value.isoformat()!r} does not say which time zone it is in",
+            hint="give the datetime a tzinfo, such as datetime.UTC",
+        )
+    return value.isoformat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +96,17 @@ class Rules:
     def tries(self) -> Tries:
         return Tries(self.retries, self.clock(), self.random)
 
-    def events(self, stream: str, body: Body, wait: bool | float, source: str | None) -> Request:
+    def events(
+        self,
+        stream: str,
+        body: Body,
+        wait: bool | float,
+        source: str | None,
+        bounds: Mapping[str, str] = NO_BOUNDS,
+    ) -> Request:
         content, encoding = compressed(body.content, self.gzip_above)
         headers = {"content-type": body.media, **encoding}
-        params = {} if source is None else {"source": source}
+        params = {**({} if source is None else {"source": source}), **(bounds if body.last else NO_BOUNDS)}
         waits = 0.0
         if wait is True:
             params["wait"], waits = "1", WAITS

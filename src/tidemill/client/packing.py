@@ -7,8 +7,8 @@ caller's events are never changed.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -62,6 +62,21 @@ class Body:
     content: bytes
     events: int
     media: str = NDJSON
+    last: bool = False  # nothing of what is to be sent follows it
+
+
+NOTHING: Final = Body(b"", 0, last=True)
+
+
+def with_last(bodies: Iterable[Body]) -> Iterator[Body]:
+    """The same, the last one marked as such."""
+    held: Body | None = None
+    for body in bodies:
+        if held is not None:
+            yield held
+        held = body
+    if held is not None:
+        yield replace(held, last=True)
 
 
 class Packer:
@@ -81,16 +96,17 @@ class Packer:
         full = self._lines and (
             len(self._lines) >= self._most_events or self._size + len(line) > self._most_bytes
         )
-        body = self.rest() if full else None
+        body = self._body(last=False) if full else None
         self._lines.append(line)
         self._size += len(line)
         return body
 
     def rest(self) -> Body | None:
-        """The body of what is left; None when nothing is."""
-        if not self._lines:
-            return None
-        body = Body(b"".join(self._lines), len(self._lines))
+        """The body of what is left, the last one; None when nothing is."""
+        return self._body(last=True) if self._lines else None
+
+    def _body(self, *, last: bool) -> Body:
+        body = Body(b"".join(self._lines), len(self._lines), last=last)
         self._lines, self._size = [], 0
         return body
 

@@ -15,9 +15,9 @@ import httpx
 
 from tidemill.client import answers, asking
 from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
-from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Request, Rules, Whose
+from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Bound, Request, Rules, Whose
 from tidemill.client.listening import EventLines
-from tidemill.client.packing import Body, Event, Ids
+from tidemill.client.packing import NOTHING, Body, Event, Ids, with_last
 from tidemill.client.retrying import RETRIES, Retries
 from tidemill.client.wire import Attempts, Seen, address, built, is_direct
 
@@ -78,12 +78,18 @@ class Client:
         *,
         wait: bool | float = False,
         source: str | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
     ) -> Sent:
         """Send an event or many; returns once all are durable, and with `wait` (True, or seconds) decided.
 
-        Many are sent in requests of at most `batch` events, while they are still being made.
+        Many are sent in requests of at most `batch` events, while they are still being made. `start` and
+        `end` say that these are all events of that time (there may be none): it is declared with the last
+        request, so that nothing counts as complete before all of it is there.
         """
-        return answers.together(list(self.send_each(stream, events, wait=wait, source=source)))
+        return answers.together(
+            list(self.send_each(stream, events, wait=wait, source=source, start=start, end=end))
+        )
 
     def send_each(
         self,
@@ -92,10 +98,13 @@ class Client:
         *,
         wait: bool | float = False,
         source: str | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
     ) -> Iterator[Sent]:
         """The same, request by request: for more events than one wants to hold the outcomes of."""
-        for body in self._packed([events] if isinstance(events, Mapping) else events):
-            yield self._sent(stream, body, wait, source)
+        bounds = asking.bounds(start, end)
+        for body in self._packed([events] if isinstance(events, Mapping) else events, bounds):
+            yield self._sent(stream, body, wait, source, bounds)
 
     def send_arrow(
         self,
@@ -104,24 +113,34 @@ class Client:
         *,
         wait: bool | float = False,
         source: str | None = None,
+        start: Bound | None = None,
+        end: Bound | None = None,
     ) -> Sent:
         """Send a table, a batch or batches (a RecordBatchReader, too), as Arrow streams."""
         from tidemill.client.arrow import bodies
 
         rules = self._rules
-        packed = bodies(table, rules.ids, rules.batch, rules.batch_bytes)
-        return answers.together([self._sent(stream, body, wait, source) for body in packed])
+        bounds = asking.bounds(start, end)
+        packed = with_last(bodies(table, rules.ids, rules.batch, rules.batch_bytes))
+        sent = [self._sent(stream, body, wait, source, bounds) for body in packed]
+        if bounds and not sent:
+            sent = [self._sent(stream, NOTHING, wait, source, bounds)]
+        return answers.together(sent)
 
-    def _packed(self, events: Iterable[Event]) -> Iterator[Body]:
+    def _packed(self, events: Iterable[Event], bounds: Mapping[str, str]) -> Iterator[Body]:
         packer = self._rules.packer()
         for event in events:
             if (body := packer.add(event)) is not None:
                 yield body
         if (body := packer.rest()) is not None:
             yield body
+        elif bounds:
+            yield NOTHING
 
-    def _sent(self, stream: str, body: Body, wait: bool | float, source: str | None) -> Sent:
-        answer = self._ask(self._rules.events(stream, body, wait, source))
+    def _sent(
+        self, stream: str, body: Body, wait: bool | float, source: str | None, bounds: Mapping[str, str]
+    ) -> Sent:
+        answer = self._ask(self._rules.events(stream, body, wait, source, bounds))
         return answers.sent(answer.status_code, answer.content)
 
     # -- asking

@@ -239,6 +239,12 @@ def _event_time(
             f"iso8601 reads text, and column {declared.column!r} is of type {field.type}",
             "declare the column as string, or use one of the unixtimestamp types",
         )
+    if declared.timezone is not None and declared.type not in (None, "iso8601"):
+        yield Finding(
+            (*path, "timezone"),
+            f"{declared.type} has no use for a time zone",
+            "timezone is for iso8601 times that do not say their offset from UTC: leave it out",
+        )
 
 
 def _messages(stream: Stream, columns: Columns) -> Iterator[Finding]:

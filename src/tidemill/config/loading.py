@@ -162,7 +162,7 @@ def _streams(document: Document, time_types: Collection[str]) -> dict[str, Strea
 def _with_message_times(document: Document, streams: Mapping[str, Stream]) -> dict[str, Stream]:
     """Those that hold messages of others, told of the event times of all."""
     times = {
-        name: MessageTime(stream.time_column, stream.event_time.type or "")
+        name: MessageTime(stream.time_column, stream.event_time.type or "", stream.event_time.timezone)
         for name, stream in streams.items()
         if stream.time_column is not None
     }

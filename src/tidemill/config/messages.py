@@ -15,10 +15,12 @@ from tidemill.config.schema import SECTION, ColumnName
 
 
 class MessageTime(NamedTuple):
-    """The event time that messages of one stream have: a column of theirs, and its type."""
+    """The event time that messages of one stream have: a column of theirs, its type, and the time zone of
+    those without an offset."""
 
     column: str
     type: str
+    timezone: str | None = None
 
 
 class Messages(pydantic.BaseModel):

@@ -1,4 +1,4 @@
-"""Durations, sizes and heap sizes as they are written in `tidemill.yaml`, as integers in the models.
+"""Durations, sizes, heap sizes and time zones as they are written in `tidemill.yaml`.
 
 Nothing here is approximate: what has no exact value in microseconds or bytes is refused.
 """
@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from tidemill.model.errors import InputError
 from tidemill.model.time import DURATION_HINT, MAX_INSTANT, MIN_INSTANT, parse_duration
+from tidemill.model.zones import zone_hint, zone_named
 
 SIZE_HINT: Final = "use a number of bytes, or 64KiB, 48MiB, 1GiB, 1GB"
 MEMORY_HINT: Final = "use a JVM heap size such as 512m, 1g or 4g, at least 512m"
@@ -109,6 +110,16 @@ def _cores(value: object) -> int | str:
     raise wrong(f"{value!r} is not a number of cores", CORES_HINT)
 
 
+def _time_zone(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong(f"{value!r} is not a time zone", zone_hint(str(value)[:60]))
+    try:
+        zone_named(value)
+    except InputError as error:
+        raise wrong(error.message, error.hint) from None
+    return value
+
+
 Duration = Annotated[int, BeforeValidator(_duration)]
 """Microseconds, zero or more."""
 
@@ -125,3 +136,6 @@ HeapSize = Annotated[str, PlainValidator(_heap)]
 """What the JVM takes after -Xmx."""
 
 Cores = Annotated[int | Literal["auto"], PlainValidator(_cores)]
+
+TimeZone = Annotated[str, PlainValidator(_time_zone)]
+"""A name of the IANA database."""

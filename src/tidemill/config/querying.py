@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import pydantic
-from pydantic import AfterValidator, model_validator
+from pydantic import model_validator
 
-from tidemill.config.quantities import wrong
+from tidemill.config.quantities import TimeZone
 from tidemill.config.schema import SECTION
-from tidemill.model.errors import InputError
-from tidemill.model.zones import zone_named
-
-
-def _zone(name: str) -> str:
-    try:
-        zone_named(name)
-    except InputError as error:
-        raise wrong(error.message, error.hint) from None
-    return name
 
 
 class QueryDefaults(pydantic.BaseModel):
@@ -26,7 +16,7 @@ class QueryDefaults(pydantic.BaseModel):
 
     model_config = SECTION
 
-    timezone: Annotated[str, AfterValidator(_zone)] | None = None  # None: UTC, and cells aligned to the epoch
+    timezone: TimeZone | None = None  # None: UTC, and cells aligned to the epoch
     week_start: Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"] = (
         "monday"
     )

@@ -17,7 +17,7 @@ from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.names import SafeName
 from tidemill.config.packing import Pack
-from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, wrong
+from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, TimeZone, wrong
 from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import ABSENT, KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
 from tidemill.config.vectors import Compaction, Vector, with_implied
@@ -139,6 +139,7 @@ class EventTime(pydantic.BaseModel):
 
     column: str | None = None
     type: str | None = None
+    timezone: TimeZone | None = None  # of iso8601 times without an offset; None: they are refused
     late_tolerance: Duration = 0
     mode: TimeMode = "event"
     enabled: StrictBool = True

@@ -123,6 +123,7 @@ streams:
       column: ts
       type: unixtimestamp_ms
       late_tolerance: 2s
+      # timezone: Europe/Paris   # of iso8601 times without an offset; by default they are refused
       # mode: event              # processing uses the arrival instead
       # enabled: true            # false does the same, and leaves the rest as it is
       # idle_timeout: 5m         # a source silent for so long holds nothing back; by default it always does

@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from operator import index
 from typing import Final, Literal
 
 from tidemill.model.errors import InputError
-from tidemill.model.time import INSTANT_HINT, MAX_INSTANT, MIN_INSTANT, parse_instant
+from tidemill.model.time import INSTANT_HINT, MAX_INSTANT, MIN_INSTANT, has_offset, parse_instant
+from tidemill.model.zones import instant_of_wall, zone_named
 
 Parser = Callable[[object], int]
 """A JSON value (int, Decimal for other numbers, str, bool, None …) to UTC microseconds."""
@@ -25,6 +27,7 @@ ENTRY_POINTS: Final = "tidemill.eventtime"
 # Wide enough for every instant to 1e-40 s, and rounding down, so that cutting a longer number here
 # and flooring it to a microsecond afterwards give the same as flooring the exact value.
 _EXACT: Final = Context(prec=60, rounding=ROUND_FLOOR, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+_NAIVE_HINT: Final = "end it with Z or +02:00, or declare event_time.timezone"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -73,13 +76,29 @@ def _unix(exponent: int) -> Parser:
     return parse
 
 
-def _iso8601(value: object) -> int:
-    if not isinstance(value, str):
-        raise ValueError(f"an ISO 8601 time is a string, not {_kind(value)}")
-    try:
-        return _in_range(parse_instant(value))
-    except InputError:
-        raise ValueError(f"{value[:40]!r} is not an ISO 8601 time; {INSTANT_HINT}") from None
+@cache
+def iso8601_in(zone: str | None) -> Parser:
+    """A parser of ISO 8601 times; those without an offset are what a clock in `zone` showed. None: they could
+    be any instant, and are refused."""
+    where = None if zone is None else zone_named(zone)
+
+    def parse(value: object) -> int:
+        if not isinstance(value, str):
+            raise ValueError(f"an ISO 8601 time is a string, not {_kind(value)}")
+        try:
+            found = parse_instant(value)
+        except InputError:
+            raise ValueError(f"{value[:40]!r} is not an ISO 8601 time; {INSTANT_HINT}") from None
+        if has_offset(value):
+            return _in_range(found)
+        if where is None:
+            raise ValueError(f"{value[:40]!r} does not say its offset from UTC; {_NAIVE_HINT}")
+        instant = instant_of_wall(where, found)
+        if instant is None:
+            raise ValueError(f"no clock in {zone} showed {value[:40]!r}: it was put forward over it")
+        return _in_range(instant)
+
+    return parse
 
 
 _parsers: Final[dict[str, Parser]] = {
@@ -87,7 +106,7 @@ _parsers: Final[dict[str, Parser]] = {
     "unixtimestamp_ms": _unix(3),
     "unixtimestamp_us": _unix(0),
     "unixtimestamp_ns": _unix(-3),
-    "iso8601": _iso8601,
+    "iso8601": iso8601_in(None),
 }
 _BUILT_IN: Final = frozenset(_parsers)
 

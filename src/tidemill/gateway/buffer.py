@@ -40,8 +40,8 @@ class Buffer:
     """Of one stream and source.
 
     A window that is over by the time of the next arrival is set aside when that comes, so a late look does
-    not make it longer; the same when a file comes, which is a window of its own. Those that are set aside
-    are due at once, with the reason that they were closed for.
+    not make it longer; the same when a file comes, or a request with bounds, which is a window of its own.
+    Those that are set aside are due at once, with the reason that they were closed for.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Buffer:
         """Entries come in the order of the log, and so of arrival."""
         submission, arrival = entry.submission, entry.arrival
         self.monitor.record(arrival, submission.records)
-        if submission.format is not Format.NDJSON:
-            self._put_aside(Trigger.FILE)
-            self._set_aside.append(Taken((entry,), Trigger.FILE.value))
+        if (alone := submission.alone) is not None:
+            self._put_aside(alone)
+            self._set_aside.append(Taken((entry,), alone.value))
             return
         if self._entries and arrival >= self._until:
             self._put_aside(Trigger.TIME)

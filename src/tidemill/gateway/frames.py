@@ -21,6 +21,7 @@ from zlib import crc32
 
 from tidemill.model.gateway import Entry, Submission, WindowOutput, WindowStats
 from tidemill.model.slices import Format
+from tidemill.model.time import Interval
 
 MAGIC: Final = b"TMWAL\x00\x00\x01"
 MARK_BYTES: Final = 8
@@ -32,6 +33,7 @@ _FACTS: Final = struct.Struct("<BIQQq")  # kind, bytes carried, start of the gro
 _ENTRY: Final = struct.Struct(
     "<BIIIIi"
 )  # format; records, unnamed; bytes of stream, source, tenant (-1: none)
+_BOUNDS: Final = struct.Struct("<qq")  # what a bounded entry opens with: start, end
 _RUNS: Final = struct.Struct("<II")  # bytes of the window as JSON, number of runs
 _RUN: Final = struct.Struct("<QI")  # first lsn, how many
 _CRC: Final = struct.Struct("<I")
@@ -47,6 +49,10 @@ _FORMATS: Final = {number: format_ for format_, number in _NUMBERS.items()}
 class Kind(IntEnum):
     ENTRY = 1
     CLOSE = 2
+    BOUNDED = 3  # an entry with declared bounds
+
+
+_KINDS: Final = frozenset(Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,10 @@ def carried_entry(submission: Submission) -> Carried:
     places = submission.unnamed
     facts = _ENTRY.pack(_NUMBERS[submission.format], submission.records, len(places), stream, source, tenant)
     listed = struct.pack(f"<{len(places)}I", *places) if places else b""
-    return _carried(Kind.ENTRY, facts + names + listed, submission.content)
+    if submission.declared is None:
+        return _carried(Kind.ENTRY, facts + names + listed, submission.content)
+    bounds = _BOUNDS.pack(submission.declared.start, submission.declared.end)
+    return _carried(Kind.BOUNDED, bounds + facts + names + listed, submission.content)
 
 
 def carried_close(output: WindowOutput, lsns: Sequence[int]) -> Carried:
@@ -160,21 +169,30 @@ def opening_of(text: bytes, mark: bytes) -> Opening | None:
     if len(text) != FRAME_BYTES or not text.startswith(mark):
         return None
     kind, size, group, lsn, arrival = _FACTS.unpack_from(text, _FRAME.size)
-    if kind not in (Kind.ENTRY, Kind.CLOSE):
+    if kind not in _KINDS:
         return None
     return Opening(kind, size, group, lsn, arrival, _FRAME.unpack_from(text)[1], text[_FRAME.size :])
 
 
-def feed_of(carried: bytes) -> tuple[str, str]:
+def _entry_at(opening: Opening) -> int:
+    """Where in what is carried the entry itself begins."""
+    return _BOUNDS.size if opening.kind == Kind.BOUNDED else 0
+
+
+def feed_of(opening: Opening, carried: bytes) -> tuple[str, str]:
     """Stream and source of the entry that these bytes are."""
-    _, _, _, stream, source, _ = _ENTRY.unpack_from(carried)
-    middle = _ENTRY.size + stream
-    return carried[_ENTRY.size : middle].decode(), carried[middle : middle + source].decode()
+    at = _entry_at(opening)
+    _, _, _, stream, source, _ = _ENTRY.unpack_from(carried, at)
+    at += _ENTRY.size
+    middle = at + stream
+    return carried[at:middle].decode(), carried[middle : middle + source].decode()
 
 
 def entry_of(gateway: str, opening: Opening, carried: bytes) -> Entry:
-    format_, records, places, stream, source, tenant = _ENTRY.unpack_from(carried)
-    at = _ENTRY.size
+    at = _entry_at(opening)
+    declared = Interval(*_BOUNDS.unpack_from(carried)) if at else None
+    format_, records, places, stream, source, tenant = _ENTRY.unpack_from(carried, at)
+    at += _ENTRY.size
     names: list[str] = []
     for length in (stream, source, max(tenant, 0)):
         names.append(carried[at : at + length].decode())
@@ -188,6 +206,7 @@ def entry_of(gateway: str, opening: Opening, carried: bytes) -> Entry:
         format=_FORMATS[format_],
         tenant=None if tenant < 0 else names[2],
         unnamed=unnamed,
+        declared=declared,
     )
     return Entry(gateway, opening.lsn, opening.arrival, submission)
 

@@ -15,6 +15,7 @@ from tidemill.gateway.gathering import gathered
 from tidemill.ingest.landing import Landed, Landing
 from tidemill.model.gateway import Entry, Receipt, WindowOutput, WindowStats
 from tidemill.model.slices import Format
+from tidemill.model.time import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class ClosedWindow:
     @property
     def format(self) -> Format:
         return self.entries[0].submission.format
+
+    @property
+    def declared(self) -> Interval | None:
+        """The bounds that its sender declared; such a window has one entry."""
+        return self.entries[0].submission.declared
 
     @property
     def lsns(self) -> tuple[int, ...]:
@@ -61,6 +67,7 @@ def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Re
         cast("BinaryIO", _Pieces(entry.submission.content for entry in window.entries)),
         arrival=output.end,
         format=window.format,
+        declared=window.declared,
         source=output.source,
         name=output.id,
         metadata=described(window),

@@ -120,7 +120,7 @@ class Replay:
                 if opening.lsn != expected:
                     raise _damage(segment.path, at, f"entry {opening.lsn} is where {expected} belongs")
                 segment.entries.append(at)
-                segment.feeds.append(self._feeds.setdefault(feed_of(carried), len(self._feeds)))
+                segment.feeds.append(self._feeds.setdefault(feed_of(opening, carried), len(self._feeds)))
             at += FRAME_BYTES + opening.size
         return at
 

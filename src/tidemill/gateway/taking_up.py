@@ -83,13 +83,14 @@ def _windows(orphan: Orphan, streams: Mapping[str, Stream]) -> Iterator[ClosedWi
 
 
 def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator[ClosedWindow]:
-    """Those of a stream and source come one after the other, by lsn; each file is a window of its own."""
+    """Those of a stream and source come one after the other, by lsn; what is a slice of its own (a file, or a
+    request with bounds) is a window of its own."""
     for (name, _), found in groupby(rest, lambda entry: (entry.submission.stream, entry.submission.source)):
         stream = streams.get(name)  # a stream that is declared no more: what it was sent is kept
         gathered: list[Entry] = []
         size = 0
         for entry in found:
-            alone = entry.submission.format is not Format.NDJSON
+            alone = entry.submission.alone is not None
             if gathered and (alone or size + len(entry.submission.content) > MOST_BYTES):
                 yield _made(gathered, stream)
                 gathered, size = [], 0

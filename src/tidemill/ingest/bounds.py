@@ -22,6 +22,17 @@ def parse_bound(text: str) -> int:
     return found
 
 
+def declared_bounds(stream: Stream, start: str | int | None, end: str | int | None) -> Interval | None:
+    """Of a slice of the stream, as its sender gives them (text, or microseconds); None: none are."""
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise InputError("declared bounds need both ends", hint="give both start and end, half-open")
+    declared = Interval(*(parse_bound(one) if isinstance(one, str) else one for one in (start, end)))
+    check_bounds(stream, declared)
+    return declared
+
+
 def check_bounds(stream: Stream, declared: Interval) -> None:
     """InputError when bounds cover no time, or touch more windows than anybody means."""
     if declared.end <= declared.start:

@@ -47,6 +47,7 @@ POINTS: Final[dict[str, str]] = {
     "windows.after_take": "a builder holds a lease, nothing is built",
     "dataset.after_temp": "a dataset is durable under a temporary name",
     "dataset.after_link": "a dataset has its name, the state does not know it",
+    "dataset.after_record": "datasets without rows are recorded, the state does not know them",
     "windows.before_state": "datasets are published, the state does not know it",
     "windows.after_state": "the state knows the new datasets, nobody was told",
     "events.after_send": "a sink has events, its cursor does not know it",

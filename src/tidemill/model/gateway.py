@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from tidemill.model.slices import Format
+from tidemill.model.time import Interval
 
 CUSTOM: Final = "custom:"  # in front of the name of a trigger that came by entry point
 
@@ -24,6 +25,7 @@ class Trigger(StrEnum):
     RATE_CHANGE = "rate_change"
     MEMORY = "memory_pressure"
     FILE = "file"  # a whole file came: it is a window of its own, and closes the one before it
+    BOUNDS = "bounds"  # a request came that declares what it covers: likewise
     WAITING = "waiting"  # a sender waits for the outcome of what is in it
     EXPLICIT = "explicit"  # somebody asked for it, by `flush`
     SHUTDOWN = "shutdown"
@@ -44,7 +46,8 @@ class Submission:
     """Records of one request for one stream, ready to be made durable.
 
     As NDJSON, `content` is `records` lines, each with its line end, none of them blank; several such
-    submissions make one slice. In another format it is a whole file, and a slice of its own.
+    submissions make one slice. In another format it is a whole file, and a slice of its own; so is one with
+    declared bounds, since they are of what it holds and of nothing else.
     """
 
     stream: str
@@ -54,6 +57,14 @@ class Submission:
     format: Format = Format.NDJSON
     tenant: str | None = None  # whose token brought it; None: nobody's in particular
     unnamed: tuple[int, ...] = ()  # places (from 0) of records that name no tenant: they are `tenant`'s
+    declared: Interval | None = None  # the time that it covers, as its sender says
+
+    @property
+    def alone(self) -> Trigger | None:
+        """Why it is a slice of its own; None: it is not."""
+        if self.declared is not None:
+            return Trigger.BOUNDS
+        return None if self.format is Format.NDJSON else Trigger.FILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -89,6 +89,33 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """Rows that were accepted from a slice which arrived later than the one that repeats them: the earlier
+    arrival could not be read at first, so the later one went through the gate before it."""
+
+    slice: str  # that the rows were accepted from
+    times: Interval  # from the first of them to the last (end exclusive)
+    lines: Sequence[tuple[int, int]]  # of that slice: stretches, first and last line
+
+    @property
+    def rows(self) -> int:
+        return sum(last - first + 1 for first, last in self.lines)
+
+    def as_fields(self) -> dict[str, object]:
+        """For JSON."""
+        times = [self.times.start, self.times.end]
+        return {"slice": self.slice, "times": times, "lines": [list(stretch) for stretch in self.lines]}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, object]) -> Repeat:
+        times, lines = fields["times"], fields["lines"]
+        assert isinstance(times, list), fields
+        assert isinstance(lines, list), fields
+        stretches = tuple((int(first), int(last)) for first, last in lines)
+        return cls(str(fields["slice"]), Interval(int(times[0]), int(times[1])), stretches)
+
+
+@dataclass(frozen=True, slots=True)
 class SliceEntry:
     """A row of the ledger."""
 
@@ -110,6 +137,7 @@ class SliceEntry:
     failures: int = 0  # how often in a row it could not be read
     retry_at: int | None = None  # it failed by its storage: from then on it is tried again
     failed_as: str | None = None  # it failed by its content: the declaration that it was read by
+    repeats: Sequence[Repeat] = ()  # rows of later arrivals that it holds, too
 
     @property
     def id(self) -> str:

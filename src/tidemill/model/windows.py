@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from tidemill.model.slices import Repeat
 from tidemill.model.time import SECOND, Interval
 
 ID_DIGITS = 24  # of a window id
@@ -85,6 +86,7 @@ class Member:
     rejected: int = 0  # records of it that were rejected; nobody knows which windows they are of
     runs: Sequence[Interval] | None = None  # what it covers of the window; None: what its bounds say
     met: int | None = None  # the watermark that its records met; None: there was none
+    repeats: Sequence[Repeat] = ()  # rows of later arrivals that it holds, too: where it counts, they do
 
     @property
     def covers(self) -> Sequence[Interval]:

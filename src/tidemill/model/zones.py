@@ -49,6 +49,20 @@ def first_instant(zone: tzinfo, local: int) -> int:
     return low * SECOND
 
 
+def instant_of_wall(zone: tzinfo, local: int) -> int | None:
+    """The instant at which a local clock shows `local` (microseconds as if they were UTC): the first one,
+    where the clock was put back and showed it twice; None where it was put forward and never showed it."""
+    before, after = (_offset_of_wall(zone, local, fold) for fold in (0, 1))
+    return None if before < after else local - before
+
+
+def wall_offset(zone: tzinfo, first: int, last: int) -> int | None:
+    """The offset that belongs to everything a clock shows from `first` to `last`, which are less than a few
+    hours apart; None where there is more than one, or none."""
+    found = {_offset_of_wall(zone, local, fold) for local in (first, last) for fold in (0, 1)}
+    return found.pop() if len(found) == 1 else None
+
+
 def offset_at(zone: tzinfo, instant: int) -> int:
     """How far the local clock is ahead of UTC at an instant."""
     safe = min(max(instant, _SAFE.start), _SAFE.end)

@@ -91,7 +91,7 @@ def dataset(of: Dataset, window: Window) -> Plain:
     """A revision as it stands in the warehouse."""
     return {
         "revision": of.revision,
-        "current": is_current(window) and of.file == window.file,
+        "current": is_current(window) and of.revision == window.revision,
         "hash": of.hash,
         "rows": of.rows,
         "bytes": of.bytes,

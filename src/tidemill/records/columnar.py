@@ -140,14 +140,15 @@ def _floats(array: pa.Array) -> list[str]:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """RFC 3339 with no, 3, 6 or 9 digits, as many as are needed."""
+    """RFC 3339 with no, 3, 6 or 9 digits, as many as are needed; without an offset where the column has no
+    time zone, which could be any."""
     plain = pc.cast(pc.cast(array, pa.int64()), pa.timestamp(array.type.unit))
-    texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%SZ")
-    if array.type.unit == "s":
-        return texts
-    for _ in range({"ms": 0, "us": 1, "ns": 2}[array.type.unit]):
-        texts = pc.replace_substring_regex(texts, r"(\.\d+)000Z$", r"\1Z")
-    return pc.replace_substring_regex(texts, r"\.000Z$", "Z")
+    texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
+    if array.type.unit != "s":
+        for _ in range({"ms": 0, "us": 1, "ns": 2}[array.type.unit]):
+            texts = pc.replace_substring_regex(texts, r"(\.\d+)000$", r"\1")
+        texts = pc.replace_substring_regex(texts, r"\.000$", "")
+    return texts if array.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
 
 
 def _structs(array: pa.StructArray, name: str) -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
+from tidemill.model.zones import wall_offset, zone_named
 from tidemill.records.hashing import mix
 from tidemill.records.loads import byte_at, copy_bytes, word_at
 from tidemill.records.scan import EXPONENT, FRACTION, INTEGER
@@ -298,13 +299,15 @@ def _two(b: Bytes, p: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask) -> None:
-    """The usual spelling `YYYY-MM-DDTHH:MM:SS[.fraction](Z|+hh:mm)`; any other is left to `judge`."""
+def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, local: Mask) -> None:
+    """The usual spelling `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other is left to `judge`. Without
+    an offset it is `local`, and read as if it were UTC."""
     for i in range(starts.size):
         exact[i] = False
+        local[i] = False
         p = starts[i]
         e = ends[i]
-        if e - p < 20 or b[p + 4] != 0x2D or b[p + 7] != 0x2D or b[p + 13] != 0x3A or b[p + 16] != 0x3A:
+        if e - p < 19 or b[p + 4] != 0x2D or b[p + 7] != 0x2D or b[p + 13] != 0x3A or b[p + 16] != 0x3A:
             continue
         if b[p + 10] != 0x54 and b[p + 10] != 0x20:
             continue
@@ -333,7 +336,7 @@ def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask) -> 
             continue
         p += 19
         micros = 0
-        if b[p] == 0x2E:
+        if p < e and b[p] == 0x2E:
             p += 1
             digits = 0
             while p < e and 48 <= b[p] <= 57 and digits < 9:
@@ -347,7 +350,9 @@ def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask) -> 
                 micros *= 10
                 digits += 1
         offset = 0
-        if p + 1 == e and b[p] == 0x5A:
+        if p == e:
+            local[i] = True
+        elif p + 1 == e and b[p] == 0x5A:
             pass
         elif p + 6 == e and (b[p] == 0x2B or b[p] == 0x2D) and b[p + 3] == 0x3A:
             hours = _two(b, p + 1)
@@ -369,9 +374,26 @@ def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask) -> 
         exact[i] = True
 
 
-def instants(b: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Mask]:
-    """ISO 8601 texts as microseconds, and where they are certain."""
+def instants(b: Bytes, starts: Ints, ends: Ints, zone: str | None = None) -> tuple[Ints, Mask]:
+    """ISO 8601 texts as microseconds, and where they are certain. Without an offset they are what a clock in
+    `zone` showed; None: nothing is certain of them."""
     values = np.zeros(starts.size, np.int64)
-    exact = np.empty(starts.size, np.bool_)
-    _instants(b, starts, ends, values, exact)
+    exact, local = np.empty(starts.size, np.bool_), np.empty(starts.size, np.bool_)
+    _instants(b, starts, ends, values, exact, local)
+    at = np.flatnonzero(local & exact)
+    if at.size:
+        values[at], exact[at] = _from_wall(values[at], zone)
     return values, exact
+
+
+def _from_wall(shown: Ints, zone: str | None) -> tuple[Ints, Mask]:
+    """Instants at which a clock showed this, and where they are certain: not in an hour in which the clock
+    was put forward or back, which `judge` looks at closely."""
+    if zone is None:
+        return shown, np.zeros(shown.size, np.bool_)
+    hours, place = np.unique(shown // HOUR, return_inverse=True)
+    where = zone_named(zone)
+    found = [wall_offset(where, hour * HOUR, hour * HOUR + HOUR - 1) for hour in hours.tolist()]
+    offset = np.array([0 if one is None else one for one in found], np.int64)
+    certain = np.array([one is not None for one in found], np.bool_)
+    return shown - offset[place], certain[place]

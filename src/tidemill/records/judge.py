@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
-from tidemill.eventtime import Parser, read_time, resolve
+from tidemill.eventtime import Parser, iso8601_in, read_time, resolve
 from tidemill.model.deltas import Op
 from tidemill.model.slices import Reject
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
@@ -269,14 +269,14 @@ def _event_type(value: object, plan: ReadPlan) -> str | None:
     return found
 
 
-def _instant(found: object, said: str, type: str, parser: Parser | None) -> int:
+def _instant(found: object, said: str, type: str, parser: Parser | None, zone: str | None) -> int:
     """What stands in a column as an instant; `said` is how people are told of the column."""
     if found is None:
         raise RuleError(Reject.BAD_TIME, f"{said} is missing")
     if isinstance(found, Number):
         found = found.plain()
     try:
-        instant = read_time(parser or resolve(type), found)
+        instant = read_time(parser or (iso8601_in(zone) if type == "iso8601" else resolve(type)), found)
     except ValueError as error:
         raise RuleError(Reject.BAD_TIME, f"{said} is no {type}: {error}") from None
     if not MIN_INSTANT <= instant < MAX_INSTANT:
@@ -293,7 +293,7 @@ def message_time(messages: Iterable[object], rule: MessageRule) -> int | None:
         if time is not None:
             body = message if rule.body is None else at(message, rule.body)
             said = f"{time.column} of message {number}, of stream {name},"
-            return _instant(at(body, time.column), said, time.type, time.parser)
+            return _instant(at(body, time.column), said, time.type, time.parser, time.zone)
     return None
 
 
@@ -310,7 +310,8 @@ def _time(value: object, plan: ReadPlan, arrival: int) -> int:
             )
     if plan.time_column is None:
         return arrival
-    return _instant(at(value, plan.time_column), plan.time_column, plan.time_type, plan.time_parser)
+    found = at(value, plan.time_column)
+    return _instant(found, plan.time_column, plan.time_type, plan.time_parser, plan.time_zone)
 
 
 def _fits(found: object, rule: ColumnRule) -> bool:

@@ -33,6 +33,7 @@ class TimeRule:
     column: str
     type: str
     parser: Parser | None  # set for parsers that are not built in
+    zone: str | None = None  # of iso8601 times without an offset; None: they are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class ReadPlan:
     depth: int
     sealed_before: int | None = None  # events of an earlier time are refused
     delta: DeltaRule | None = None  # its records change vectors
+    time_zone: str | None = None  # see `TimeRule.zone`
     messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
 
     @property
@@ -117,7 +119,8 @@ def _messages(stream: Stream) -> MessageRule | None:
     if (declared := stream.messages) is None or not stream.in_event_time:
         return None
     times = {
-        name: TimeRule(time.column, time.type, _parser(time.type)) for name, time in declared.times.items()
+        name: TimeRule(time.column, time.type, _parser(time.type), time.timezone)
+        for name, time in declared.times.items()
     }
     return MessageRule(declared.column, declared.stream, declared.body, times)
 
@@ -152,5 +155,6 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         record_bytes=limits.record_bytes,
         depth=limits.depth,
         delta=_delta(stream),
+        time_zone=stream.event_time.timezone,
         messages=_messages(stream),
     )

@@ -285,7 +285,7 @@ class _Bulk:
             return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `judge`
         if plan.time_type == "iso8601":
             is_text = tags == STRING
-            return instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0))
+            return instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0), plan.time_zone)
         time, keep = whole_numbers(text, start, end, tags)
         if plan.time_type == "unixtimestamp_ns":
             return time // 1000, keep

@@ -19,7 +19,9 @@ from tidemill.serve.problems import responses
 from tidemill.serve.readers import Reader, Readers
 from tidemill.serve.reading_shapes import CURSOR, END, SLICE, START, shown
 from tidemill.serve.tenancy import OF_WINDOW, only, shares
+from tidemill.windows.catalog import open_dataset
 from tidemill.windows.damage import damage_of
+from tidemill.windows.export import export_name
 from tidemill.windows.pieces import pieces
 
 if TYPE_CHECKING:
@@ -162,13 +164,13 @@ class _Desk:
         declared, at = self._declared(stream, who), parse_instant(start)
         whose = who.tenant if shares(declared, who) else None
         dataset = await self._readers.run(lambda: self._desk.dataset(declared.name, at, revision))
-        file = self._readers.mill.project.warehouse / dataset.file
-        name = f"{declared.name}_{file.parent.name}_r{dataset.revision}.{format}"
+        warehouse = self._readers.mill.project.warehouse
+        name = f"{export_name(dataset)}.{format}"
         headers = {
             "Content-Disposition": f'attachment; filename="{name}"',
             "Tidemill-Revision": str(dataset.revision),
         }
-        made = await self._readers.run(lambda: pieces(file, format, whose))
+        made = await self._readers.run(lambda: pieces(open_dataset(warehouse, dataset), format, whose))
         return await self._readers.streamed(made, MEDIA[format], headers)
 
     def _declared(self, name: str, who: Principal) -> Stream:

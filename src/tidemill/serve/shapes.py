@@ -208,6 +208,15 @@ _WAIT: Final = {
     "description": "1: the answer comes once the gate has decided, or the time is up",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }
+_BOUNDS: Final = [
+    {
+        "name": name,
+        "in": "query",
+        "description": f"{what} of the time that these events cover, as an instant with its offset from UTC",
+        "schema": {"type": "string", "format": "date-time"},
+    }
+    for name, what in (("start", "the beginning"), ("end", "the end (exclusive)"))
+]
 _PREFER: Final = {
     "name": "Prefer",
     "in": "header",
@@ -238,7 +247,7 @@ _LOCATION: Final = {
 }
 
 POST_EVENTS: Final[dict[str, Any]] = {
-    "parameters": [STREAM, _WAIT, _SOURCE, _PREFER, _ENCODING],
+    "parameters": [STREAM, _WAIT, _SOURCE, *_BOUNDS, _PREFER, _ENCODING],
     "requestBody": {"required": True, "content": _EVENTS},
 }
 GET_INGESTION: Final[dict[str, Any]] = {"parameters": [_INGESTION, _OUTCOMES_ASKED]}

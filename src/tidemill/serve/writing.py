@@ -16,6 +16,7 @@ from starlette.responses import Response
 from tidemill.access.grants import Principal, Scope
 from tidemill.bodies.decompress import decompressed
 from tidemill.bodies.reading import CLOUD_TYPES, PLAIN_TYPES, media_type, read_body
+from tidemill.ingest.bounds import declared_bounds
 from tidemill.model.errors import MediaTypeError, NotFoundError
 from tidemill.model.gateway import Entry, Receipt
 from tidemill.model.time import SECOND
@@ -35,6 +36,7 @@ from tidemill.serve.waiting import Waiting
 if TYPE_CHECKING:
     from tidemill.config import Stream
     from tidemill.model.gateway import Submission
+    from tidemill.model.time import Interval
     from tidemill.serve.acknowledging import Acknowledging
     from tidemill.serve.service import Service
 
@@ -71,7 +73,8 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
         summary="Send events",
         description=(
             "One event or many, in any of the media types. They are durable when the answer comes; with "
-            "`wait=1` it says what became of each."
+            "`wait=1` it says what became of each. With `start` and `end` they are a slice of their own that "
+            "covers this time; there may be none then."
         ),
         operation_id="post_events",
         status_code=202,
@@ -125,10 +128,11 @@ class _Desk:
         given = parameters(request)
         wait = waiting_time(request, given, service.project.gateway.requests.wait)
         source = source_name(given.get("source"))
+        declared = declared_bounds(stream, given.get("start"), given.get("end"))
         media = _media(request)
         await admit(service)
         with Held(service.gateway.memory) as held:
-            submission = await _read(service, request, held, stream, media, who, source)
+            submission = await _read(service, request, held, stream, media, who, source, declared)
             service.rates.admit_rest(who, submission.records - 1, service.clock())
             entry = await self._acknowledging.durable(submission)
         if wait is None:
@@ -180,7 +184,14 @@ def _media(request: Request) -> str:
 
 
 async def _read(
-    service: Service, request: Request, held: Held, stream: Stream, media: str, who: Principal, source: str
+    service: Service,
+    request: Request,
+    held: Held,
+    stream: Stream,
+    media: str,
+    who: Principal,
+    source: str,
+    declared: Interval | None,
 ) -> Submission:
     limits = service.project.gateway.requests
     content = await body(request, held, limits.body, limits.timeout)
@@ -190,7 +201,7 @@ async def _read(
         plain = decompressed(content, encoding, limits.body) if encoding is not None else content
         if plain is not content:
             held.add(len(plain))
-        return read_body(plain, media, stream, limits, who.tenant, source)
+        return read_body(plain, media, stream, limits, who.tenant, source, declared)
 
     return await taken_apart(service, content, encoding, _INLINE.get(media, 0), work)
 

@@ -31,6 +31,7 @@ from tidemill.state.rows import (
     from_row,
     mark,
     rejects_text,
+    repeats_text,
     to_row,
 )
 
@@ -38,7 +39,8 @@ ENTRY = ", ".join(SLICE_COLUMNS)
 TILE = "level, start, hash, revision, part, rows"
 _UPDATE_ENTRY = (
     "UPDATE slices SET status = ?, records = ?, accepted = ?, duplicate = ?, conflict = ?, rejected = ?,"
-    " late = ?, rejects = ?, observed_start = ?, observed_end = ?, watermark = ?, batch = ?, error = ?,"
+    " late = ?, rejects = ?, observed_start = ?, observed_end = ?, watermark = ?, repeats = ?, batch = ?,"
+    " error = ?,"
     " attempt = ?, judgement = ?, accepted_before = ?, retracted_at = ?, retract_reason = ?, retried = ?,"
     " failures = ?, retry_at = ?, failed_as = ? WHERE seq = ?"
 )
@@ -84,8 +86,9 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
         (
             after.status.value, counts.records, counts.accepted, counts.duplicate, counts.conflict,
             counts.rejected, counts.late, rejects_text(counts.rejects), *bounds(after.observed),
-            after.watermark, after.batch, after.error, after.attempt, after.judgement, after.accepted_before,
-            after.retracted_at, after.retract_reason, after.retried, after.failures, after.retry_at,
+            after.watermark, repeats_text(after.repeats), after.batch, after.error, after.attempt,
+            after.judgement, after.accepted_before, after.retracted_at, after.retract_reason,
+            after.retried, after.failures, after.retry_at,
             after.failed_as, after.seq,
         ),
     )  # fmt: skip

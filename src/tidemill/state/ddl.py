@@ -259,4 +259,9 @@ ALTER TABLE windows ADD COLUMN blocked_by INTEGER;
 CREATE INDEX windows_blocked ON windows (blocked_by) WHERE blocked_by IS NOT NULL;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
+# Before, nothing said which rows of later arrivals a slice held that could not be read in time.
+_SEVENTH: Final = """
+ALTER TABLE slices ADD COLUMN repeats TEXT;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)

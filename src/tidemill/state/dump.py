@@ -13,7 +13,9 @@ from typing import Final
 
 from tidemill.state.rows import SLICE_COLUMNS, TRIES
 
-_OUTCOME: Final = frozenset(SLICE_COLUMNS[SLICE_COLUMNS.index("records") : SLICE_COLUMNS.index("error") + 1])
+_OUTCOME: Final = {
+    *SLICE_COLUMNS[SLICE_COLUMNS.index("records") : SLICE_COLUMNS.index("error") + 1], "repeats"
+}  # fmt: skip
 _UNKNOWN: Final = dict.fromkeys(_OUTCOME, "status = 'retracted'") | {
     "error": "status = 'retracted' OR (status = 'failed' AND retry_at IS NOT NULL)"
 }

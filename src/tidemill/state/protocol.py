@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tidemill.model.gateway import Receipt
-from tidemill.model.slices import Counts, NewSlice, SliceEntry, SliceStatus
+from tidemill.model.slices import Counts, NewSlice, Repeat, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval
 from tidemill.model.windows import (
@@ -42,6 +42,7 @@ class SliceResult:
     retry_at: int | None = None  # with an error by its storage: when it is tried again
     failed_as: str | None = None  # with an error by its content: the declaration that it was read by
     retried: int = 0  # as `SliceEntry.retried` was when it was decided
+    repeats: Sequence[Repeat] = ()  # as `SliceEntry.repeats` is to be
 
 
 @dataclass(frozen=True, slots=True)

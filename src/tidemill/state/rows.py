@@ -4,11 +4,11 @@ database."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidemill.model.gateway import Receipt
-from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus
+from tidemill.model.slices import Codec, Counts, Format, NewSlice, Repeat, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 
 SLICE_COLUMNS: Final = (
@@ -16,7 +16,7 @@ SLICE_COLUMNS: Final = (
     "declared_start", "declared_end", "status", "records", "accepted", "duplicate", "conflict",
     "rejected", "late", "rejects", "observed_start", "observed_end", "watermark", "batch", "error",
     "landings", "metadata", "attempt", "judgement", "accepted_before", "retracted_at", "retract_reason",
-    "retried", "failures", "retry_at", "failed_as", "replays",
+    "retried", "failures", "retry_at", "failed_as", "replays", "repeats",
 )  # fmt: skip
 TRIES: Final = ("failures", "retry_at", "failed_as")  # of a slice: what only the state knows
 TOTALS: Final = (
@@ -36,10 +36,11 @@ def to_row(entry: SliceEntry) -> tuple[Value, ...]:
         entry.seq, new.id, new.stream, new.source, new.name, new.format.value, new.codec.value,
         new.path, new.size, new.arrival, *bounds(new.declared), entry.status.value, counts.records,
         counts.accepted, counts.duplicate, counts.conflict, counts.rejected, counts.late,
-        rejects_text(counts.rejects), *bounds(entry.observed), entry.watermark, entry.batch,
-        entry.error, entry.landings, new.metadata, entry.attempt, entry.judgement, entry.accepted_before,
-        entry.retracted_at, entry.retract_reason, entry.retried, entry.failures, entry.retry_at,
-        entry.failed_as, new.replays,
+        rejects_text(counts.rejects), *bounds(entry.observed), entry.watermark,
+        entry.batch, entry.error, entry.landings, new.metadata, entry.attempt,
+        entry.judgement, entry.accepted_before, entry.retracted_at, entry.retract_reason,
+        entry.retried, entry.failures, entry.retry_at,
+        entry.failed_as, new.replays, repeats_text(entry.repeats),
     )  # fmt: skip
 
 
@@ -47,8 +48,9 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
     (
         seq, id_, stream, source, name, format_, codec, path, size, arrival, declared_start, declared_end,
         status, records, accepted, duplicate, conflict, rejected, late, rejects, observed_start,
-        observed_end, watermark, batch, error, landings, metadata, attempt, judgement, accepted_before,
-        retracted_at, retract_reason, retried, failures, retry_at, failed_as, replays,
+        observed_end, watermark, batch, error, landings, metadata, attempt, judgement,
+        accepted_before, retracted_at, retract_reason, retried, failures, retry_at, failed_as, replays,
+        repeats,
     ) = row  # fmt: skip
     return SliceEntry(
         seq=whole(seq),
@@ -90,6 +92,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
         failures=whole(failures),
         retry_at=whole_or_none(retry_at),
         failed_as=text_or_none(failed_as),
+        repeats=repeats_from(text_or_none(repeats)),
     )
 
 
@@ -118,6 +121,15 @@ def bounds(interval: Interval | None) -> tuple[int | None, int | None]:
 
 def rejects_text(rejects: Mapping[str, int]) -> str:
     return json.dumps({str(code): count for code, count in sorted(rejects.items())}, separators=(",", ":"))
+
+
+def repeats_text(repeats: Sequence[Repeat]) -> str | None:
+    """None where there are none, as nearly everywhere."""
+    return json.dumps([one.as_fields() for one in repeats], separators=(",", ":")) if repeats else None
+
+
+def repeats_from(text: str | None) -> tuple[Repeat, ...]:
+    return () if text is None else tuple(Repeat.from_fields(fields) for fields in json.loads(text))
 
 
 def mark(judgement: int) -> int:

@@ -11,7 +11,15 @@ from tidemill.model.slices import contribution_name
 from tidemill.model.time import Interval
 from tidemill.model.windows import Member, OutboxEvent, Phase, Window, WindowKey
 from tidemill.state.phases import Kept
-from tidemill.state.rows import Value, interval, mark, text_or_none, whole, whole_or_none
+from tidemill.state.rows import (
+    Value,
+    interval,
+    mark,
+    repeats_from,
+    text_or_none,
+    whole,
+    whole_or_none,
+)
 
 WINDOW_COLUMNS: Final = (
     "stream", "start", "span", "version", "phase", "reason", "detail", "check_at", "ready", "desired",
@@ -22,7 +30,7 @@ WINDOW_COLUMNS: Final = (
 MEMBER: Final = (  # of `window_slices m` joined with `slices s` and with `o`, the slice that it replays
     "m.slice, s.id, s.judgement, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end,"
     " s.observed_start, s.observed_end, s.metadata, m.desired, m.observed, m.ignored, coalesce(o.seq, s.seq),"
-    " s.rejected, m.runs, s.watermark"
+    " s.rejected, m.runs, s.watermark, s.repeats"
 )
 EVENT: Final = "seq, id, type, stream, time, data"
 
@@ -78,7 +86,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
 def member_from(row: tuple[Value, ...]) -> Member:
     (
         seq, id_, judgement, arrival, declared_start, declared_end, observed_start, observed_end, metadata,
-        desired, observed, ignored, rank, rejected, runs, met,
+        desired, observed, ignored, rank, rejected, runs, met, repeats,
     ) = row  # fmt: skip
     declared = interval(declared_start, declared_end)
     return Member(
@@ -95,6 +103,7 @@ def member_from(row: tuple[Value, ...]) -> Member:
         rejected=whole(rejected),
         runs=None if runs is None else runs_from(str(runs)),
         met=whole_or_none(met),
+        repeats=repeats_from(text_or_none(repeats)),
     )
 
 

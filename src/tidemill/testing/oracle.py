@@ -16,7 +16,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS, below, level_named
 from tidemill.model.slices import Counts, Outcome, Reject
 from tidemill.model.tiles import TileKey
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, parse_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, has_offset, parse_instant
 from tidemill.testing.clocks import OracleClocks, OracleProgress, SourceClock
 from tidemill.testing.messages import telling
 from tidemill.testing.stream import OracleField, OracleStream
@@ -356,7 +356,7 @@ def _event_time(stream: OracleStream, fields: dict[str, Json], arrival: int) -> 
 
 
 def _iso_time(value: Json) -> int | None:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not has_offset(value):
         return None
     try:
         return parse_instant(value)

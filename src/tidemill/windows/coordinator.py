@@ -25,7 +25,7 @@ from tidemill.state.protocol import State
 from tidemill.windows.announce import withdrawn
 from tidemill.windows.pending import PendingSlices
 from tidemill.windows.rules import COVERAGE, GAP, OBSERVED, WATERMARK, WindowRules, judge, windows_of
-from tidemill.windows.runs import event_times, has_rows_of_its_own, runs_of
+from tidemill.windows.runs import event_times, has_rows_of_its_own, rows_held, runs_of
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Coordinator:
             if entry.slice.declared is None:
                 runs[entry.id] = self._covered(times)
                 windows[entry.id].update(runs[entry.id])
-            if times.size >= entry.counts.accepted:
+            if times.size >= rows_held(entry):
                 del unread[entry.id]
         for entry, starts in self._touched_before(list(unread.values())):
             windows[entry.id].update(starts)

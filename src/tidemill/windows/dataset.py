@@ -154,30 +154,48 @@ class Content:
 
     def schema(self, revision: int) -> pa.Schema:
         """The columns, with everything there is to say of the file; the same content, the same text."""
-        key = self.build.key
+        build, names = self.build, [member.name for member in self.build.members]
         said: dict[str, object] = {
             "kind": _KIND,
-            "stream": key.stream,
-            "window": str(key.interval),
-            "start": key.start,
-            "span": key.span,
-            "revision": revision,
-            "hash": self.build.desired,
-            "slices": sorted(member.name for member in self.build.members),
+            **said_of_window(build.key, revision, build.desired, names, sealed=build.seal is not None),
             "rows": self.rows,
-            "sealed": self.build.seal is not None,  # the place itself depends on the order of arrival
             "misfits": dict(self.misfits),
-            "schema": {
-                name: declared.type if declared.scale is None else f"{declared.type}({declared.scale})"
-                for name, declared in self.stream.fields.items()
-            },
+            "schema": declared_types(self.stream),
         }
         if self.layout != FIRST_LAYOUT:
             said["layout"] = self.layout.number
         if self.deltas is not None:
             said["deltas"] = asdict(self.deltas)
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return dataset_schema(self.stream).with_metadata({METADATA_KEY: text.encode()})
+        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(said)})
+
+
+def said_of_window(
+    key: WindowKey, revision: int, hash_: str, slices: Iterable[str], *, sealed: bool
+) -> dict[str, object]:
+    """What a dataset says of its window. (Where it is sealed depends on the order of arrival: not that.)"""
+    return {
+        "stream": key.stream,
+        "window": str(key.interval),
+        "start": key.start,
+        "span": key.span,
+        "revision": revision,
+        "hash": hash_,
+        "slices": sorted(slices),
+        "sealed": sealed,
+    }
+
+
+def declared_types(stream: Stream) -> dict[str, str]:
+    """The types of the columns, as they are declared."""
+    return {
+        name: declared.type if declared.scale is None else f"{declared.type}({declared.scale})"
+        for name, declared in stream.fields.items()
+    }
+
+
+def metadata_text(said: Mapping[str, object]) -> bytes:
+    """The same for the same facts."""
+    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_schema(path: Path) -> pa.Schema:
@@ -187,7 +205,7 @@ def read_schema(path: Path) -> pa.Schema:
             with pa.OSFile(str(path)) as source, ipc.open_file(source) as reader:
                 return reader.schema
         except pa.ArrowInvalid as error:
-            raise _foreign(path) from error
+            raise foreign(path) from error
 
 
 def said_of_itself(path: Path, schema: pa.Schema | None = None) -> dict[str, object]:
@@ -195,11 +213,11 @@ def said_of_itself(path: Path, schema: pa.Schema | None = None) -> dict[str, obj
     metadata = (schema or read_schema(path)).metadata or {}
     said: object = json.loads(metadata.get(METADATA_KEY, b"null"))
     if not isinstance(said, dict) or said.get("kind") != _KIND:
-        raise _foreign(path)
+        raise foreign(path)
     return said
 
 
-def _foreign(path: Path) -> StorageError:
+def foreign(path: Path) -> StorageError:
     return StorageError(
         "the file is not a dataset that Tidemill wrote, or it is damaged",
         hint="move it out of the warehouse; `tidemill rebuild` builds the window again from raw",
@@ -220,6 +238,8 @@ def read_dataset(warehouse: Path, file: str) -> Dataset:
 def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     path = warehouse / file
     said = said_of_itself(path, schema)
+    if "start" not in said:  # the one of all windows without rows, which says nothing of any of them
+        raise foreign(path)
     start, span, revision, rows = (said[name] for name in ("start", "span", "revision", "rows"))
     slices, sealed = said["slices"], said["sealed"]
     assert isinstance(start, int), path
@@ -230,7 +250,7 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     assert isinstance(sealed, bool), path
     key = WindowKey(str(said["stream"]), start, span)
     if file != dataset_file(key, revision) or set_hash(slices) != said["hash"]:
-        raise _foreign(path)
+        raise foreign(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
     seal, columns = 0 if sealed else None, columns_name(schema)
@@ -256,20 +276,8 @@ def _revisions(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for name in names if (match := _REVISION.fullmatch(name)))
 
 
-def newest(warehouse: Path, key: WindowKey) -> Dataset | None:
-    found = revisions(warehouse, key)
-    return read_dataset(warehouse, dataset_file(key, found[-1])) if found else None
-
-
-def datasets_of(warehouse: Path, stream: str, key: WindowKey | None = None) -> list[Dataset]:
-    """All datasets of a stream, or of one window of it, by window and revision."""
-    return list(find_datasets(warehouse, stream, key))
-
-
-def find_datasets(
-    warehouse: Path, stream: str, key: WindowKey | None = None, *, newest_only: bool = False
-) -> Iterator[Dataset]:
-    """The same one by one, without damaged ones; of each window only the newest revision, if asked for."""
+def find_files(warehouse: Path, stream: str, key: WindowKey | None = None) -> Iterator[Dataset]:
+    """The datasets of a stream that have files of their own, or those of one window, without damaged ones."""
     if key is not None:
         folders = [warehouse / window_folder(key)]
     else:
@@ -277,7 +285,7 @@ def find_datasets(
         with storage_errors("list the folder", top):
             folders = sorted(child for child in top.iterdir() if child.is_dir()) if top.is_dir() else []
     for folder in folders:
-        for revision in _revisions(folder)[-1 if newest_only else 0 :]:
+        for revision in _revisions(folder):
             file = (folder / f"r{revision}.arrow").relative_to(warehouse).as_posix()
             try:
                 yield read_dataset(warehouse, file)
@@ -285,8 +293,8 @@ def find_datasets(
                 log.warning("a dataset is left out: %s", error, extra={"stream": stream})
 
 
-def drop_datasets(warehouse: Path, keys: Iterable[WindowKey]) -> None:
-    """All revisions of these windows go, for good."""
+def drop_files(warehouse: Path, keys: Iterable[WindowKey]) -> None:
+    """The files of these windows go, for good."""
     for key in keys:
         folder = warehouse / window_folder(key)
         with storage_errors("remove the datasets", folder):
@@ -297,13 +305,20 @@ def drop_datasets(warehouse: Path, keys: Iterable[WindowKey]) -> None:
 # -- writing one
 
 
-def published(warehouse: Path, stream: Stream, build: Build) -> tuple[int, Dataset | None]:
-    """The revision that a build gets; and the dataset itself, when a builder that died had published it."""
-    revision = build.revision
+def published(
+    warehouse: Path, stream: Stream, build: Build, recorded: Iterable[Dataset] = ()
+) -> tuple[int, Dataset | None]:
+    """The revision that a build gets; and the dataset itself, when a builder that died had published it, in a
+    file or, without rows, as one of those `recorded`."""
+    revision, without_rows = build.revision, {one.revision: one for one in recorded}
     wanted = columns_name(dataset_schema(stream))
-    while (warehouse / (file := dataset_file(build.key, revision))).exists():
+    while True:
+        file = dataset_file(build.key, revision)
+        has_file = (warehouse / file).exists()
+        if not has_file and revision not in without_rows:
+            return revision, None
         try:
-            found = read_dataset(warehouse, file)
+            found = read_dataset(warehouse, file) if has_file else without_rows[revision]
         except StorageError:  # damaged: it stays, and the revision after it is made
             revision += 1
             continue
@@ -311,7 +326,6 @@ def published(warehouse: Path, stream: Stream, build: Build) -> tuple[int, Datas
         if same and found.columns == wanted:
             return revision, replace(found, sealed=build.seal)
         revision += 1
-    return revision, None
 
 
 def make_folders(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> None:
@@ -393,7 +407,7 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
         except pa.ArrowInvalid as error:
-            raise _foreign(path) from error
+            raise foreign(path) from error
 
 
 # -- temporary files

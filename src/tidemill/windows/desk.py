@@ -15,7 +15,7 @@ from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align, format_duration, format_instant
 from tidemill.model.windows import Dataset, Judged, Member, MemberCounts, Phase, Standing, Window, WindowKey
 from tidemill.state.protocol import State
-from tidemill.windows.dataset import datasets_of
+from tidemill.windows.catalog import datasets_of
 from tidemill.windows.pending import PendingSlices
 from tidemill.windows.remedies import remedy
 from tidemill.windows.rules import (

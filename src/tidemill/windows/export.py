@@ -5,7 +5,6 @@ A few record batches are in memory at a time, never a whole dataset; the target 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ import pyarrow as pa
 
 from tidemill.lake.writers import WRITERS, whole_file
 from tidemill.model.errors import InputError
-from tidemill.windows.dataset import METADATA_KEY, read_batches, read_schema, said_of_itself
+from tidemill.model.windows import Dataset
+from tidemill.windows.catalog import DatasetFile
+from tidemill.windows.dataset import METADATA_KEY, metadata_text, read_batches, window_folder
 
 FORMATS: Final = tuple(WRITERS)
 
@@ -27,7 +28,9 @@ class Exported:
     bytes: int
 
 
-def export_datasets(files: Sequence[Path], target: Path, to: str, *, overwrite: bool = False) -> Exported:
+def export_datasets(
+    files: Sequence[DatasetFile], target: Path, to: str, *, overwrite: bool = False
+) -> Exported:
     """Write the rows of datasets, one after another, to `target` as `to`: parquet, arrow or csv."""
     writer = WRITERS.get(to)
     if writer is None:
@@ -43,30 +46,33 @@ def export_datasets(files: Sequence[Path], target: Path, to: str, *, overwrite: 
     with whole_file(target) as path:
         with writer(path, schema) as write:
             for file in files:
-                for batch in read_batches(file):
+                for batch in read_batches(file.path):
                     write(batch)
                     rows += batch.num_rows
         size = path.stat().st_size
     return Exported(target, rows, size)
 
 
-def _schema_of(files: Sequence[Path]) -> pa.Schema:
+def export_name(dataset: Dataset) -> str:
+    """Of the file that an export makes when only a folder was named: stream, window, revision."""
+    return f"{dataset.key.stream}_{Path(window_folder(dataset.key)).name}_r{dataset.revision}"
+
+
+def _schema_of(files: Sequence[DatasetFile]) -> pa.Schema:
     """The columns that all of them have; what is said of one file, or of each of several."""
-    schemas = [read_schema(file) for file in files]
-    for file, schema in zip(files, schemas, strict=True):
-        if not schema.equals(schemas[0]):
-            ours, theirs = ({f"{f.name} {f.type}" for f in each} for each in (schema, schemas[0]))
+    first = files[0]
+    for file in files:
+        if not file.schema.equals(first.schema):
+            ours, theirs = ({f"{f.name} {f.type}" for f in each.schema} for each in (file, first))
             differing = ", ".join(sorted(ours ^ theirs)) or "their order"
             raise InputError(
-                f"the columns differ from those of {files[0]}: {differing}",
-                where=str(file),
+                f"the columns differ from those of {first.path}: {differing}",
+                where=str(file.path),
                 hint="the schema changed in between: export them apart, or `tidemill rebuild` the older ones",
             )
+    said = [file.said for file in files]
     if len(files) == 1:
-        said_of_itself(files[0], schemas[0])
-        return schemas[0]
-    said = [said_of_itself(file, schema) for file, schema in zip(files, schemas, strict=True)]
+        return first.schema
     kept = ("stream", "window", "start", "span", "revision", "hash", "rows")
     about = {"kind": "export", "datasets": [{name: one[name] for name in kept} for one in said]}
-    text = json.dumps(about, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return schemas[0].with_metadata({METADATA_KEY: text.encode()})
+    return first.schema.with_metadata({METADATA_KEY: metadata_text(about)})

@@ -33,6 +33,7 @@ from tidemill.windows.dataset import (
     write_dataset,
 )
 from tidemill.windows.deltas import as_batch, together, vector_parts
+from tidemill.windows.empty import empty_datasets
 from tidemill.windows.order import STEP, Run, arranged, batches, times, whole
 from tidemill.windows.raw import Parts, Piece, Reader, Recent, wanted
 from tidemill.windows.spill import MOST_BUCKETS, Spill
@@ -119,7 +120,9 @@ def _task(unit: BuildUnit, window: WindowUnit, parts: Parts) -> _Task | Dataset:
     build = window.build
     assert build.key.stream == unit.stream.name, build.key
     assert set_hash(member.name for member in build.members) == build.desired, build.key
-    revision, standing = published(Path(unit.warehouse), unit.stream, build)
+    warehouse = Path(unit.warehouse)
+    recorded = empty_datasets(warehouse, unit.stream.name).of(build.key)
+    revision, standing = published(warehouse, unit.stream, build, recorded)
     if standing is not None:
         return standing
     return _Task(build, revision, parts.pieces(window.raw, build.key.interval))
@@ -142,6 +145,7 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
     with ExitStack() as stack:
         try:
             rows = _Rows(unit, group, stack)
+            empty = _record_empty(unit, group, rows)
         except _TROUBLE as error:
             stack.close()
             if len(group) == 1:
@@ -154,12 +158,29 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
         for number, task in enumerate(group):
             began = time.perf_counter()
             try:
-                dataset, adopted = _write(unit, task, rows, number)
+                without_rows = empty.get(task.build.key)
+                dataset, adopted = (
+                    _write(unit, task, rows, number) if without_rows is None else (without_rows, False)
+                )
             except _TROUBLE as error:
                 yield _failed(task.build, error, began - shared)
             else:
                 seconds = time.perf_counter() - began + shared
                 yield BuiltWindow(task.build.key, dataset, None, seconds, adopted)
+
+
+def _record_empty(unit: BuildUnit, group: Sequence[_Task], rows: _Rows) -> dict[WindowKey, Dataset]:
+    """The datasets of windows without rows, which are recorded together; folders for those of the others."""
+    warehouse, name = Path(unit.warehouse), unit.stream.name
+    held = rows.reader.counts.tolist()
+    make_folders(warehouse, name, [task.build.key for task, n in zip(group, held, strict=True) if n])
+    without = [
+        (Content(unit.stream, task.build, 0), task.revision)
+        for task, n in zip(group, held, strict=True)
+        if not n
+    ]
+    made = empty_datasets(warehouse, name).record(without) if without else []
+    return {dataset.key: dataset for dataset in made}
 
 
 def _write(unit: BuildUnit, task: _Task, rows: _Rows, number: int) -> tuple[Dataset, bool]:
@@ -196,7 +217,6 @@ class _Rows:
         self.reader = Reader(unit.stream, wants, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
         warehouse = Path(unit.warehouse)
-        make_folders(warehouse, unit.stream.name, [task.build.key for task in group])
         pieces = sorted({piece for task in group for piece in task.pieces}, key=_place)
         if sum(piece.size for piece in pieces) > self._sizes.memory:
             histogram = _Histogram(self.reader, pieces)

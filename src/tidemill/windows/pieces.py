@@ -6,7 +6,6 @@ A few record batches are in memory at a time. What is asked for one tenant tells
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,8 @@ import pyarrow.compute as pc
 
 from tidemill.lake.sync import storage_errors
 from tidemill.lake.writers import arrow_file, parquet_file
-from tidemill.windows.dataset import METADATA_KEY, read_batches, read_schema, said_of_itself
+from tidemill.windows.catalog import DatasetFile
+from tidemill.windows.dataset import METADATA_KEY, metadata_text, read_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,15 +27,15 @@ _WRITERS: Final = {"arrow": arrow_file, "parquet": parquet_file}
 _OF_ALL: Final = ("stream", "window", "start", "span", "revision")
 
 
-def pieces(file: Path, to: str, tenant: str | None = None) -> Iterator[bytes]:
+def pieces(file: DatasetFile, to: str, tenant: str | None = None) -> Iterator[bytes]:
     """The rows of a dataset, or those of one tenant, as `to`."""
-    schema = read_schema(file)
-    said = said_of_itself(file, schema)
+    said = file.said
     if tenant is None:
-        return _as_it_is(file) if to == "arrow" else _written(file, to, schema, None)
+        as_it_is = to == "arrow" and not file.shared
+        return _as_it_is(file.path) if as_it_is else _written(file.path, to, file.schema, None)
     about = {"kind": "export", "tenant": tenant} | {name: said[name] for name in _OF_ALL}
-    text = json.dumps(about, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return _written(file, to, schema.with_metadata({METADATA_KEY: text.encode()}), tenant)
+    schema = file.schema.with_metadata({METADATA_KEY: metadata_text(about)})
+    return _written(file.path, to, schema, tenant)
 
 
 def _as_it_is(file: Path) -> Iterator[bytes]:

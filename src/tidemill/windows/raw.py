@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill.config.stream import Stream
 from tidemill.lake.parts import open_part
+from tidemill.model.slices import Repeat
 from tidemill.model.time import Interval
 from tidemill.model.windows import Build
 from tidemill.records.arrays import Ints, Mask
@@ -25,8 +26,8 @@ from tidemill.windows.columns import Columns, columns_of, typed
 from tidemill.windows.dataset import dataset_schema
 from tidemill.windows.deltas import delta_columns
 from tidemill.windows.order import LINE, SLICE
+from tidemill.windows.runs import is_repeated
 
-_NARROW: Final = ("event_time", "slice")
 CODED: Final = ("tenant", "slice")  # columns that are read as codes
 _WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line", "payload")
 _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch that is read
@@ -124,6 +125,12 @@ class Wanted:
     ends: Ints
     rank: dict[str, int]  # of each slice among all of them, by id
     members: Mask  # [window, rank]
+    repeats: Sequence[tuple[int, Repeat]]  # rank of a member, and what it holds of slices that came later
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of raw, by which its rows are found."""
+        return ("event_time", "slice", "line") if self.repeats else ("event_time", "slice")
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
         """Of a batch of raw: the rows that are wanted, the window of each and the rank of its slice."""
@@ -134,12 +141,25 @@ class Wanted:
         rank = known[slices.indices.to_numpy()] if len(known) else np.empty(0, np.int64)
         rows = np.flatnonzero((window >= 0) & (rank >= 0))
         window, rank = window[rows], rank[rows]
-        keep = (time[rows] < self.ends[window]) & self.members[window, rank]
+        counts = self.members[window, rank]
+        if self.repeats:
+            counts |= self._repeated(batch.column("line").to_numpy()[rows], window, rank)
+        keep = (time[rows] < self.ends[window]) & counts
         return rows[keep], window[keep], rank[keep]
+
+    def _repeated(self, lines: Ints, window: Ints, rank: Ints) -> Mask:
+        """Which rows a member of their window holds, although they were accepted from another slice."""
+        found = np.zeros(lines.size, np.bool_)
+        for member, repeat in self.repeats:
+            rows = np.flatnonzero((rank == self.rank[repeat.slice]) & self.members[window, member])
+            found[rows] |= is_repeated(lines[rows], repeat)
+        return found
 
 
 def wanted(builds: Sequence[Build]) -> Wanted:
-    ids = sorted({member.slice for build in builds for member in build.members})
+    repeats = {member.slice: member.repeats for build in builds for member in build.members}
+    owners = {repeat.slice for held in repeats.values() for repeat in held}
+    ids = sorted(repeats.keys() | owners)
     rank = {name: number for number, name in enumerate(ids)}
     members = np.zeros((len(builds), len(ids)), np.bool_)
     for number, build in enumerate(builds):
@@ -147,7 +167,8 @@ def wanted(builds: Sequence[Build]) -> Wanted:
     starts = np.array([build.key.start for build in builds], np.int64)
     ends = np.array([build.key.end for build in builds], np.int64)
     assert (starts[1:] >= ends[:-1]).all(), "windows of a group follow each other"
-    return Wanted(starts, ends, rank, members)
+    held = [(rank[name], repeat) for name, found in sorted(repeats.items()) for repeat in found]
+    return Wanted(starts, ends, rank, members, held)
 
 
 @dataclass(slots=True)
@@ -171,7 +192,7 @@ class Reader:
 
     def glance(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Ints, Ints]]:
         """Event times of wanted rows and the window of each, without looking at anything else."""
-        for piece, batch in self._batches(pieces, _NARROW, _MOST_ROWS):
+        for piece, batch in self._batches(pieces, self.wanted.columns, _MOST_ROWS):
             rows, window, _ = self.wanted.rows(batch)
             yield piece, batch.column("event_time").view(pa.int64()).to_numpy()[rows], window
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemill.config import Stream
@@ -19,7 +19,8 @@ from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_
 from tidemill.model.time import align
 from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
 from tidemill.state.protocol import State
-from tidemill.windows.dataset import Layout, columns_name, dataset_schema, layout_of, read_dataset
+from tidemill.windows.catalog import dataset_of
+from tidemill.windows.dataset import Layout, columns_name, dataset_schema, layout_of
 from tidemill.windows.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.windows.pending import PendingSlices
 from tidemill.windows.rules import WATERMARK, WindowRules, admit, has_other_rules, judge, windows_of
@@ -32,6 +33,7 @@ _GROUP = 256  # windows that one unit builds again
 class _Proof:
     unit: BuildUnit
     files: Sequence[str]  # of the datasets, as they stand
+    rows: Sequence[int]  # of each
 
 
 def verify_datasets(
@@ -60,7 +62,7 @@ def verify_datasets(
         current = not wrong and window.desired == window.observed  # another set is on its way otherwise
         if not current or is_sealed:
             continue
-        dataset = read_dataset(warehouse, window.file)
+        dataset = dataset_of(warehouse, window)
         if dataset.columns == columns_name(dataset_schema(stream)):
             good.append((window, dataset))
         else:
@@ -73,7 +75,9 @@ def verify_datasets(
         for group in spread([1] * len(alike), max(2 * engine.parallelism, -(-len(alike) // _GROUP))):
             again = [WindowUnit(_again(alike[i][1], known), _parts(raw, alike[i][0])) for i in group]
             unit = BuildUnit(stream, str(scratch), again, layout=layout)
-            proofs.append(_Proof(unit, [str(warehouse / alike[i][1].file) for i in group]))
+            datasets = [alike[i][1] for i in group]
+            files = [str(warehouse / dataset.file) for dataset in datasets]
+            proofs.append(_Proof(unit, files, [dataset.rows for dataset in datasets]))
     read = {path for proof in proofs for window in proof.unit.windows for path in window.raw}
     size = sum(Path(path).stat().st_size for path in read)
     differences += engine.run(_prove, proofs, "verify datasets", size)
@@ -141,7 +145,7 @@ def _look(warehouse: Path, window: Window, known: Mapping[str, SliceEntry]) -> I
     """What can be seen without building anything."""
     assert window.file is not None
     try:
-        dataset = read_dataset(warehouse, window.file)
+        dataset = dataset_of(warehouse, window)
     except StorageError as error:
         yield f"its dataset can not be read: {window.file}: {error.message}"
         return
@@ -165,7 +169,8 @@ def _again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
     members = []
     for name in dataset.slices:
         entry = known[contribution_of(name)[0]]
-        members.append(Member(entry.id, entry.seq, name, entry.slice.arrival, entry.bounds, desired=True))
+        member = Member(entry.id, entry.seq, name, entry.slice.arrival, entry.bounds, desired=True)
+        members.append(replace(member, repeats=entry.repeats))
     return Build(
         key=dataset.key,
         owner="verify",
@@ -188,10 +193,14 @@ def _parts(raw: Snapshot, window: Window) -> list[str]:
 def _prove(proof: _Proof) -> Iterator[Difference]:
     """A kernel: builds the datasets of a unit again and compares them, each thrown away at once."""
     scratch = Path(proof.unit.warehouse)
-    for file, built in zip(proof.files, build_windows(proof.unit), strict=True):
+    for number, (file, built) in enumerate(zip(proof.files, build_windows(proof.unit), strict=True)):
         place = str(built.key.interval)
         if built.dataset is None:
             yield place, f"it can not be built again: {built.error}"
+            continue
+        if not built.dataset.rows:  # how many rows its file has was looked at before
+            if proof.rows[number]:
+                yield place, f"raw gives no rows, and {file} has {proof.rows[number]}"
             continue
         fresh = scratch / built.dataset.file
         if not _same(Path(file), fresh):
