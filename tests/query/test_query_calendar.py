@@ -464,3 +464,11 @@ class TestAnswers:
             asked.ask(f"SELECT count FROM requests {clauses}")
         assert hint in caught.value.hint
         assert caught.value.position == position
+
+    def test_too_many_local_days_are_refused_with_a_remedy(self, asked):
+        with pytest.raises(QueryError, match="more than 600000 intervals") as caught:
+            asked.ask(
+                "SELECT count FROM requests BETWEEN 0001-01-02 AND 2024-01-01"
+                " INTERVAL 1d TIMEZONE 'Europe/Paris'"
+            )
+        assert "a shorter span" in caught.value.hint

@@ -22,7 +22,7 @@ from tidemill.model.errors import QueryError
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, format_duration
 from tidemill.model.zones import UTC_NAMES, first_instant, offset_at, stretches, zone_named
 
-MAX_CELLS: Final = 5_000_000  # of one answer whose cells have to be written out one by one
+MAX_CELLS: Final = 600_000  # of one answer whose cells are laid one by one: the weeks of all time are fewer
 MONDAY: Final = 0
 _THURSDAY: Final = 3  # 1970-01-01
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
