@@ -7,10 +7,12 @@ look-ups.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 TIDY_EVERY: Final = 20  # versions of a table
 KEEP_LOG: Final = DAY
+OBJECTS_PER_COLLECTION: Final = 50_000
 BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 
 
@@ -94,6 +97,19 @@ def take_up_logs(mill: Mill, now: int) -> None:
     take_up(project.warehouse, project.streams, mill.state, mill.landing, until)
 
 
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """A round of a sparse feed holds tens of thousands of tiles, none of them in a cycle. To look for cycles
+    after every 700 of them, as Python does by itself, is an eighth of the time that such a round takes."""
+    youngest, *older = gc.get_threshold()
+    gc.set_threshold(max(youngest, OBJECTS_PER_COLLECTION), *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(youngest, *older)
+
+
+@_fewer_collections()
 def tick(mill: Mill, clock: Callable[[], int], *, patient: bool) -> TickReport:
     """One round. The caller must hold the tick lock."""
     now, began = clock(), time.perf_counter()
