@@ -38,7 +38,10 @@ def land_files(
     if empty:
         if files or bounds is None:
             raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
-        nothing = mill.land(stream, b"", name="nothing", start=bounds.start, end=bounds.end, source=source)
+        nothing = mill.land(
+            stream, b"", name="nothing", start=bounds.start, end=bounds.end, source=source,
+            many_windows=True,  # the bounds were checked
+        )  # fmt: skip
         return LandedMany((nothing,), ())
     return mill.landing.land_named(
         stream,

@@ -22,9 +22,11 @@ def span(start: Instant | None, end: Instant | None) -> Interval:
     )
 
 
-def bounds(stream: Stream, start: Instant | None, end: Instant | None) -> Interval | None:
-    """Declared bounds of a slice; None: none are."""
-    return declared_bounds(stream, start, end)
+def bounds(
+    stream: Stream, start: Instant | None, end: Instant | None, *, many: bool = False
+) -> Interval | None:
+    """Declared bounds of a slice; None: none are. `many`: they may span more windows than usual."""
+    return declared_bounds(stream, start, end, many=many)
 
 
 def format_of(stream: Stream, wanted: str | Format | None) -> Format | None:

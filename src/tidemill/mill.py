@@ -161,12 +161,15 @@ class Mill:
         format: str | Format | None = None,
         progress: Callable[[], None] | None = None,
         empty: bool = False,
+        many_windows: bool = False,
     ) -> LandedMany:
         """Land files (paths, globs, folders, `-` for standard input); returns once they are durable. With
-        `empty` there are none: nothing happened between `start` and `end`."""
+        `empty` there are none: nothing happened between `start` and `end`. With `many_windows` these may span
+        more windows than `max_slice_windows` of the stream."""
         from tidemill.commands import land_files
 
-        bounds, names = given.bounds(self.project.stream(stream), start, end), [str(file) for file in files]
+        bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
+        names = [str(file) for file in files]
         return land_files(self, stream, names, bounds, source, format, progress, empty=empty)
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
@@ -180,18 +183,15 @@ class Mill:
         stream: str,
         content: bytes,
         *,
-        name: str = "bytes",
-        start: str | int | None = None,
-        end: str | int | None = None,
-        source: str = "api",
-        format: str | Format | None = None,
-    ) -> Landed:
-        """Land one slice given as bytes."""
+        name: str = "bytes", source: str = "api", format: str | Format | None = None,
+        start: str | int | None = None, end: str | int | None = None, many_windows: bool = False,
+    ) -> Landed:  # fmt: skip
+        """Land one slice given as bytes; `many_windows` as for `ingest`."""
         declared = self.project.stream(stream)
         kind = given.format_of(declared, format) or (None if content else Format.NDJSON)
         return self.landing.land_bytes(
             stream, content, arrival=self.clock(), format=kind, source=source, name=name,
-            declared=given.bounds(declared, start, end),
+            declared=given.bounds(declared, start, end, many=many_windows),
         )  # fmt: skip
 
     # -- the pipeline

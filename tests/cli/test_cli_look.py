@@ -100,7 +100,11 @@ def test_ledger_is_newest_first_and_says_when_there_is_more(cli, landed):
 
 def test_one_entry_in_full_by_the_start_of_its_id(cli, landed):
     (_, first) = cli("ledger", "--output", "json").json["slices"]
-    assert cli("slice", first["id"][:6], "--output", "json").json == {**first, "windows": []}
+    assert cli("slice", first["id"][:6], "--output", "json").json == {
+        **first,
+        "windows": [],
+        "windows_total": 0,
+    }
     assert (first["seq"], first["stream"], first["status"], first["format"], first["codec"]) == (
         1, "requests", "pending", "ndjson", "none",
     )  # fmt: skip

@@ -338,7 +338,7 @@ def test_mistake_names_its_line_and_what_is_valid(
             "colum: ts",
             10,
             "streams.requests.event_time.colum",
-            "did you mean column? keys: column, type, late_tolerance, mode",
+            "did you mean column? keys: column, type, timezone, late_tolerance, mode",
         ),
         (
             "ts: integer",

@@ -10,7 +10,7 @@ import pytest
 
 from tidemill import eventtime
 from tidemill.config import Stream, load_project
-from tidemill.ingest.bounds import MAX_WINDOWS, check_bounds
+from tidemill.ingest.bounds import MAX_WINDOWS, TooManyWindowsError, check_bounds
 from tidemill.ingest.command import IngestCommand, read_command
 from tidemill.ingest.landing import Landing
 from tidemill.ingest.log import LandingLog, as_fields, from_fields
@@ -162,8 +162,13 @@ def test_metadata_lands_with_the_slice_and_stays_in_the_log(tmp_path: Path) -> N
 
 def test_bounds_that_span_too_many_windows_are_a_typing_mistake(streams: dict[str, Stream]) -> None:
     hourly, plain = streams["weather_stations"], streams["plain"]
-    check_bounds(hourly, Interval(TEN, TEN + MAX_WINDOWS * HOUR))
+    check_bounds(hourly, Interval(TEN, TEN + 10_000 * HOUR))
+    check_bounds(hourly, Interval(TEN, TEN + MAX_WINDOWS * HOUR), many=True)
     check_bounds(plain, Interval(0, 5000 * 365 * DAY))
-    with pytest.raises(InputError, match=r"span 100,001 windows of 1h") as caught:
-        check_bounds(hourly, Interval(TEN, TEN + MAX_WINDOWS * HOUR + 1))
-    assert "look at the years" in caught.value.hint
+    with pytest.raises(TooManyWindowsError, match=r"span 10,001 windows of 1h") as caught:
+        check_bounds(hourly, Interval(TEN, TEN + 10_000 * HOUR + 1))
+    assert "--yes" in caught.value.hint
+    assert "streams.weather_stations.max_slice_windows" in caught.value.hint
+    with pytest.raises(TooManyWindowsError, match=r"span 100,001 windows of 1h") as caught:
+        check_bounds(hourly, Interval(TEN, TEN + MAX_WINDOWS * HOUR + 1), many=True)
+    assert "--yes" not in caught.value.hint

@@ -60,6 +60,10 @@ def ingest(
         list[str] | None,
         typer.Option(metavar="PATH", help="No files: what this raw manifest says is complete. Repeatable."),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", metavar="", help="The bounds may span more windows than max_slice_windows."),
+    ] = False,
 ) -> int:
     """Land files as slices; what is told as landed is durable.
 
@@ -77,11 +81,12 @@ def ingest(
     total = len(given) if all(Path(file).is_file() for file in given) else None
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", total) as advance:
         if empty:
-            done = mill.ingest(stream, [], start=start, end=end, source=source, empty=True)
+            done = mill.ingest(stream, [], start=start, end=end, source=source, empty=True, many_windows=yes)
         else:
             done = mill.ingest(
-                stream, given, start=start, end=end, source=source, format=format, progress=advance
-            )
+                stream, given, start=start, end=end, source=source, format=format, progress=advance,
+                many_windows=yes,
+            )  # fmt: skip
     session.out.landed(stream, done)
     return _ingested(done)
 

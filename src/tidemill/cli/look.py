@@ -40,15 +40,18 @@ def ledger(
     return OK
 
 
-@command("slice", Panel.LOOK, "tidemill slice 3fa94c21d0b7")
+@command("slice", Panel.LOOK, "tidemill slice 3fa94c21d0b7", "tidemill slice 3fa94c21d0b7 --limit 0")
 def slice_(
     session: Session,
     id_: Annotated[str, typer.Argument(metavar="ID", help="The id, or as much of it as no other slice has.")],
+    limit: Limit = 50,
 ) -> int:
     """Show one entry of the ledger in full, and for each window it touches whether it counts there."""
     with session.mill() as mill:
         entry = mill.slice(id_)
-        session.out.slice(entry, mill.windows.touched(entry.id))
+        windows = mill.windows.touched(entry.id, limit or None)
+        total = mill.state.windows_touched(entry.id) if windows else 0
+        session.out.slice(entry, windows, total)
     return OK
 
 

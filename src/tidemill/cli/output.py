@@ -115,7 +115,7 @@ class Output(Protocol):
         ...
 
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None: ...
-    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None: ...
+    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]], total: int) -> None: ...
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None: ...
     def answer(self, answer: Answer) -> None: ...
     def explanation(self, explanation: Explanation) -> None: ...
@@ -301,13 +301,15 @@ class TextOutput:
         if more:
             self.note(f"the newest {len(entries)}; --limit 0 shows all")
 
-    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None:
+    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]], total: int) -> None:
         from tidemill.cli.tables import slice_table
         from tidemill.cli.tables_windows import touched_table
 
         self._print(slice_table(entry))
         if windows:
             self._print(touched_table(windows))
+        if total > len(windows):
+            self.note(f"the first {len(windows)} of {total:,} windows; --limit 0 shows all")
 
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None:
         from tidemill.cli.tables import quarantine_table

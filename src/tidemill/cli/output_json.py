@@ -145,8 +145,9 @@ class JsonOutput:
     def ledger(self, entries: Sequence[SliceEntry], *, more: bool) -> None:
         self._print({"slices": [plain.entry(entry) for entry in entries], "more": more})
 
-    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]]) -> None:
-        self._print({**plain.entry(entry), "windows": plain_windows.touched(windows)})
+    def slice(self, entry: SliceEntry, windows: Sequence[tuple[Window, Member]], total: int) -> None:
+        touched = plain_windows.touched(windows)
+        self._print({**plain.entry(entry), "windows": touched, "windows_total": total})
 
     def quarantine(self, stream: str, rows: pa.Table, *, more: bool) -> None:
         self._print({"stream": stream, "records": plain.quarantined(rows), "more": more})

@@ -233,6 +233,7 @@ class Stream(pydantic.BaseModel):
     gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window
     coverage: CoverageName = "observed"  # what says that a time is complete, beside declared bounds
     late_slices: LateSlices = ABSENT
+    max_slice_windows: Annotated[int, pydantic.Field(strict=True, ge=1)] = 10_000  # that bounds make unasked
     windows: Mapping[WindowName, WindowDeclaration] = {}  # streaming ones; each has a table of results
 
     @model_validator(mode="before")

@@ -117,13 +117,13 @@ streams:
     # Only these types of events are accepted.
     event_type: {column: event_type, allowed: [request]}
 
-    # When it happened. Types: unixtimestamp_s, _ms, _us, _ns, iso8601. An event is late when it is
+    # When it happened. Types: unixtimestamp_s, _ms, _us, _ns, iso8601 (with `timezone` for times that do
+    # not say their offset from UTC, which are refused otherwise). An event is late when it is
     # at or before the watermark: the least, over its sources, of the newest time less late_tolerance.
     event_time:
       column: ts
       type: unixtimestamp_ms
       late_tolerance: 2s
-      # timezone: Europe/Paris   # of iso8601 times without an offset; by default they are refused
       # mode: event              # processing uses the arrival instead
       # enabled: true            # false does the same, and leaves the rest as it is
       # idle_timeout: 5m         # a source silent for so long holds nothing back; by default it always does
@@ -177,6 +177,7 @@ streams:
     # gap_tolerance: 1s               # between what slices cover, and at the edges of the window
     # coverage: observed              # beside bounds: rows without a hole; or watermark, or only declared
     # allow_incomplete_windows: false # true builds at once, and again with every change
+    # max_slice_windows: 10000        # that the bounds of one slice may span without being asked about
     # late_slices: discard            # or {policy: reemit, max_lateness: 7d}: a new revision for each
 
     # Streaming windows: each has a table of results. Kinds: tumbling {size}, sliding {size, step: 1m or row},

@@ -8,7 +8,13 @@ from tidemill.config import Stream
 from tidemill.model.errors import InputError
 from tidemill.model.time import Interval, format_duration, has_offset, parse_instant
 
-MAX_WINDOWS: Final = 100_000  # that one slice may touch: at 1h, more than 11 years
+MAX_WINDOWS: Final = 100_000  # that one slice may touch, once somebody said so: at 1h, more than 11 years
+
+
+class TooManyWindowsError(InputError):
+    """Bounds that would make more windows than a stream allows unasked."""
+
+    code = "too_many_windows"
 
 
 def parse_bound(text: str) -> int:
@@ -22,32 +28,38 @@ def parse_bound(text: str) -> int:
     return found
 
 
-def declared_bounds(stream: Stream, start: str | int | None, end: str | int | None) -> Interval | None:
+def declared_bounds(
+    stream: Stream, start: str | int | None, end: str | int | None, *, many: bool = False
+) -> Interval | None:
     """Of a slice of the stream, as its sender gives them (text, or microseconds); None: none are."""
     if start is None and end is None:
         return None
     if start is None or end is None:
         raise InputError("declared bounds need both ends", hint="give both start and end, half-open")
     declared = Interval(*(parse_bound(one) if isinstance(one, str) else one for one in (start, end)))
-    check_bounds(stream, declared)
+    check_bounds(stream, declared, many=many)
     return declared
 
 
-def check_bounds(stream: Stream, declared: Interval) -> None:
-    """InputError when bounds cover no time, or touch more windows than anybody means."""
+def check_bounds(stream: Stream, declared: Interval, *, many: bool = False) -> None:
+    """InputError when bounds cover no time, or touch more windows than the stream allows; `many`: somebody
+    was asked, and means it."""
     if declared.end <= declared.start:
         raise InputError(
             f"declared bounds {declared} cover no time",
             where=stream.name,
             hint="bounds are half-open [start, end): the end is after the start",
         )
-    span = stream.aggregation_span
+    span, allowed = stream.aggregation_span, stream.max_slice_windows
     if span is None:
         return
     touched = len(declared.windows(span))
-    if touched > MAX_WINDOWS:
-        raise InputError(
-            f"declared bounds {declared} span {touched:,} windows of {format_duration(span)}",
+    most = max(allowed, MAX_WINDOWS) if many else allowed
+    if touched > most:
+        anyway = "" if many or touched > MAX_WINDOWS else "`tidemill ingest --yes` lands it all the same; "
+        raise TooManyWindowsError(
+            f"declared bounds {declared} span {touched:,} windows of {format_duration(span)}; "
+            f"at most {most:,} are made by one slice",
             where=stream.name,
-            hint=f"a slice can span at most {MAX_WINDOWS:,}: look at the years, or land it in several slices",
+            hint=f"look at the years; {anyway}streams.{stream.name}.max_slice_windows allows more for good",
         )

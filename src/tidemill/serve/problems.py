@@ -29,6 +29,7 @@ KIND: Final = "urn:tidemill:problem:"
 _STATUS: Final = {
     "input": 400,
     "query": 400,
+    "too_many_windows": 400,
     "unauthorized": 401,
     "forbidden": 403,
     "not_found": 404,
@@ -44,6 +45,7 @@ _STATUS: Final = {
 _TITLES: Final = {
     "input": "The request can not be used",
     "query": "The query can not be answered",
+    "too_many_windows": "The bounds span too many windows",
     "unauthorized": "A valid token is needed",
     "forbidden": "This is not allowed",
     "not_found": "There is no such thing",

@@ -392,8 +392,12 @@ class State(Protocol):
         many. What the outbox says of them stays."""
         ...
 
-    def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
-        """Every window a slice is a member of, by start."""
+    def windows_of(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
+        """The windows a slice is a member of, by start; the first `limit` of them."""
+        ...
+
+    def windows_touched(self, slice_id: str) -> int:
+        """How many windows a slice is a member of."""
         ...
 
     def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:

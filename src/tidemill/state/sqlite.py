@@ -376,9 +376,13 @@ class SqliteState:
         with self._read() as db:
             return {key: window_acts.member_counts(db, key) for key in keys}
 
-    def windows_of(self, slice_id: str) -> list[tuple[Window, Member]]:
+    def windows_of(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
         with self._read() as db:
-            return window_acts.windows_of(db, slice_id)
+            return window_acts.windows_of(db, slice_id, limit)
+
+    def windows_touched(self, slice_id: str) -> int:
+        with self._read() as db:
+            return window_acts.windows_touched(db, slice_id)
 
     def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
         with self._write() as db:

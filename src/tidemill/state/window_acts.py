@@ -402,16 +402,27 @@ def member_counts(db: sqlite3.Connection, key: WindowKey) -> MemberCounts:
     return MemberCounts(*map(int, counts))
 
 
-def windows_of(db: sqlite3.Connection, slice_id: str) -> list[tuple[Window, Member]]:
+def windows_touched(db: sqlite3.Connection, slice_id: str) -> int:
+    entry = entry_by_id(db, slice_id)
+    if entry is None:
+        return 0
+    where = (entry.slice.stream, entry.seq)
+    found = db.execute(
+        "SELECT count(*) FROM window_slices WHERE stream = ? AND slice = ? AND member = 1", where
+    )
+    return int(found.fetchone()[0])
+
+
+def windows_of(db: sqlite3.Connection, slice_id: str, limit: int | None) -> list[tuple[Window, Member]]:
     entry = entry_by_id(db, slice_id)
     if entry is None:
         return []
     rows = db.execute(
-        f"SELECT {_WINDOW_OF}, {MEMBER} FROM window_slices m"
+        f"SELECT {_WINDOW_OF}, {MEMBER} FROM (SELECT * FROM window_slices"
+        " WHERE slice = ? AND member = 1 AND stream = ? ORDER BY start LIMIT ?) m"
         " JOIN windows w ON w.stream = m.stream AND w.start = m.start"
-        " JOIN slices s ON s.seq = m.slice LEFT JOIN slices o ON o.id = s.replays"
-        " WHERE m.slice = ? AND m.member = 1 AND m.stream = ? ORDER BY m.start",
-        (entry.seq, entry.slice.stream),
+        " JOIN slices s ON s.seq = m.slice LEFT JOIN slices o ON o.id = s.replays ORDER BY m.start",
+        (entry.seq, entry.slice.stream, -1 if limit is None else limit),
     ).fetchall()
     width = len(WINDOW_COLUMNS)
     return [(kept_from(row[:width]).window, member_from(row[width:])) for row in rows]

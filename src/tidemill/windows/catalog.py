@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
+from tidemill.lake.sync import storage_errors
 from tidemill.model.errors import StorageError
 from tidemill.model.windows import Dataset, Window, WindowKey
 from tidemill.windows.dataset import (
@@ -66,7 +68,7 @@ def dataset_of(warehouse: Path, window: Window) -> Dataset:
     found = empty_datasets(warehouse, window.key.stream).at(window.key, window.revision)
     if found is None or found.file != window.file:
         raise foreign(warehouse / window.file)
-    read_schema(warehouse / window.file)
+    _check_whole(warehouse / window.file)
     return found
 
 
@@ -99,7 +101,19 @@ def drop_datasets(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> No
 
 def _is_whole(warehouse: Path, dataset: Dataset) -> bool:
     try:
-        read_schema(warehouse / dataset.file)
+        _check_whole(warehouse / dataset.file)
     except StorageError:
         return False
     return True
+
+
+def _check_whole(path: Path) -> None:
+    """StorageError when a file that many share cannot be read; looked into once, until it changes."""
+    with storage_errors("read the dataset", path):
+        there = path.stat()
+    _check_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _check_once(path: Path, _inode: int, _size: int, _changed: int) -> None:
+    read_schema(path)

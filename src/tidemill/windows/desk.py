@@ -178,9 +178,9 @@ class Desk:
             return 0
         return sum(self._state.window_counts(stream).values())
 
-    def touched(self, slice_id: str) -> list[tuple[Window, Member]]:
-        """The windows a slice touches, and whether it counts there."""
-        return [pair for pair in self._state.windows_of(slice_id) if self._declared(pair[0].key)]
+    def touched(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
+        """The windows a slice touches (the first `limit` of them), and whether it counts there."""
+        return [pair for pair in self._state.windows_of(slice_id, limit) if self._declared(pair[0].key)]
 
     def _declared(self, key: WindowKey) -> bool:
         stream = self._streams.get(key.stream)

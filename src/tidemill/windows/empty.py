@@ -172,8 +172,12 @@ class EmptyDatasets:
 
     def _refresh(self) -> None:
         with storage_errors("read", self._path):
-            if not self._path.exists():
+            try:
+                there = self._path.stat()
+            except FileNotFoundError:
                 self._read, self._records = (0, 0), {}
+                return
+            if (there.st_ino, there.st_size) == self._read:
                 return
             with self._path.open("rb") as file:
                 there = os.fstat(file.fileno())
