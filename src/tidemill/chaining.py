@@ -203,7 +203,7 @@ class Chainer:
             with storage_errors("create the folder", folder):
                 folder.mkdir(parents=True, exist_ok=True)
         declared = self._declared(stream)
-        is_whole = tenant is None or declared.tenant.value is not None
+        is_whole = tenant in (None, declared.tenant.value)
         if every is None and declared.aggregation_span is not None and is_whole:
             return self._published(stream, given.span(start, end), folder, limit)
         made = [_written(one, folder) for one in self.batches(stream, every, start, end, tenant=tenant)]

@@ -162,5 +162,7 @@ def test_a_copy_and_one_made_on_request_have_the_same_columns_and_rows(plant: Pl
     assert copied.file.name == made.file.name == "20240115T120000Z_1m.arrow"
     assert deltas_in(copied.file.read_bytes()) == deltas_in(made.file.read_bytes())
     assert made.published is None
+    assert chains.windows("drift", tenant="default").found == chains.windows("drift").found
+    assert chains.windows("drift", tenant="somebody").found == []
     newest = chains.windows("drift", "1m", limit=1)
     assert (len(newest.found), newest.more) == (1, True)

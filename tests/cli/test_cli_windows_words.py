@@ -70,6 +70,7 @@ def test_a_window_in_json_has_its_span_state_reason_slices_and_age():
         "stream": "weather",
         "start": "2024-01-15T13:00:00Z",
         "end": "2024-01-15T14:00:00Z",
+        "window_id": "807186f78297085ea9a852e3",
         "state": "waiting",
         "reason": "gap",
         "detail": "gap 13:30-13:45",

@@ -26,6 +26,7 @@ def view(of: WindowView) -> Plain:
     window = of.window
     return {
         **key(window.key),
+        "window_id": window.key.id,
         "state": of.standing.value,
         "reason": of.reason,
         "detail": of.detail,
@@ -109,6 +110,7 @@ def newest(of: Window, damage: str | None) -> Plain:
     """The newest dataset of a window, and what is wrong with its file."""
     return {
         **key(of.key),
+        "window_id": of.key.id,
         "revision": of.revision,
         "current": is_current(of),
         "state": of.phase.value,
