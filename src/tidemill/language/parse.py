@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from tidemill.language.ast import Expression, Query, Search
 from tidemill.language.build import builder
+from tidemill.language.tables import Start, parser_with
 from tidemill.language.words import RESERVED
 from tidemill.model.choices import closest
 from tidemill.model.errors import QueryError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 MAX_TEXT: Final = 20_000  # characters
 
-Start = Literal["query", "search", "expression", "having_either"]
-STARTS: Final[tuple[Start, ...]] = ("query", "search", "expression", "having_either")
 _CALLED: Final = {"having_either": "condition"}  # what a text is called that is not called like its rule
 
 _WORDS: Final = {
@@ -147,19 +146,7 @@ def _parsed(text: str, start: Start) -> object:
 
 @cache
 def _parser() -> Lark:
-    from importlib.resources import files
-
-    from lark import Lark
-
-    grammar = files("tidemill.language").joinpath("grammar.lark").read_text("utf-8")
-    return Lark(
-        grammar,
-        start=list(STARTS),
-        parser="lalr",
-        lexer="contextual",
-        maybe_placeholders=True,
-        transformer=builder(),
-    )
+    return parser_with(builder())
 
 
 def _unexpected(error: Exception, text: str, start: Start) -> QueryError:
