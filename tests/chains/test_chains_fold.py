@@ -27,6 +27,7 @@ from tidemill.records.delta_arrays import (
     rows_of,
     taken,
 )
+from tidemill.records.kernels import Kernel
 from tidemill.testing.vectors import VectorOracle
 
 DIMENSION = 5
@@ -242,15 +243,33 @@ def test_deltas_of_one_instant_are_in_order_of_their_ids_as_text() -> None:
     assert [deltas[row].delta_id for row in order_of(whole)] == ["10", "9", "z", "\u00e9"]
 
 
+@pytest.mark.parametrize("finite", [False, True])
+def test_python_and_numba_run_the_kernel_alike(monkeypatch, finite: bool) -> None:
+    deltas = [
+        Delta("v", "1", 1, Op.REPLACE, (0.1, 1e308, -0.0)),
+        Delta("v", "2", 2, Op.ADD, (0.2, 1e308, 0.0)),
+        Delta("w", "3", 2, Op.SET, (3.0,), (2,)),
+        Delta("v", "4", 3, Op.SCALE, (1.1,)),
+        Delta("w", "5", 4, Op.OFFSET, (0.7,), (1,)),
+        Delta("w", "6", 5, Op.DELETE),
+    ]
+    arrays = deltas_from_rows(table_of(deltas))
+    compiled = fold(None, None, arrays, 3, finite=finite)
+    monkeypatch.setattr(Kernel, "for_steps", lambda self, _steps: self)
+    as_it_is = fold(None, None, arrays, 3, finite=finite)
+    for name in ("matrix", "exists", "last", "applied", "left_out"):
+        assert getattr(as_it_is, name).tobytes() == getattr(compiled, name).tobytes(), name
+
+
 _SHOW = """
 import os, sys, tempfile
 os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()
-import numpy as np
+import numba, numpy as np
 from tidemill.chains import fold
 from tidemill.records.delta_arrays import ROWS, deltas_from_rows
 deltas = deltas_from_rows(ROWS.empty_table())
 fold.fold(None, None, deltas, 3)
-[code] = fold._fold.inspect_asm().values()
+[code] = fold._fold.compiled.inspect_asm().values()
 print("mul" in code, "fmadd" in code or "fmsub" in code)
 """
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from tidemill.records.arrays import Bytes, Ints, Mask, Offsets
 from tidemill.records.delta_arrays import ADD, DELETE, OFFSET, REPLACE, SCALE, SET, Deltas, Floats
+from tidemill.records.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ def fold(
     last, applied = np.full(count, -1, np.int64), np.zeros(count, np.int64)
     left_out = np.zeros(len(deltas), np.bool_)
     limit = until if until is not None else np.iinfo(np.int64).max
-    _fold(
+    _fold.for_steps(len(deltas) * dimension)(
         matrix, exists, last, applied, left_out, limit, finite, deltas.vectors, deltas.ts, deltas.ops,
         deltas.dense, deltas.index_at, deltas.indices, deltas.value_at, deltas.values,
     )  # fmt: skip
     return Folded(matrix, exists, last, applied, left_out)
 
 
-@njit(cache=True, nogil=True)
+@Kernel
 def _fold(
     matrix: Floats,
     exists: Mask,
@@ -134,7 +134,7 @@ def _fold(
                 vector[i] = vector[i] * values[low + k]
 
 
-@njit(cache=True, nogil=True)
+@Kernel
 def _overflows(
     vector: Floats, op: int, dense: bool, indices: Offsets, values: Floats, span: tuple[int, int, int, int]
 ) -> bool:

@@ -15,7 +15,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 from numpy.typing import NDArray
 
 from tidemill.config.vectors import Vector
@@ -23,7 +22,7 @@ from tidemill.model.deltas import Op
 from tidemill.model.errors import ConfigError
 from tidemill.records.arrays import Bytes, Ints, Mask, Offsets
 from tidemill.records.arrow import one
-from tidemill.records.judge import Number, at
+from tidemill.records.kernels import Kernel
 
 Floats = NDArray[np.float64]
 Item = TypeVar("Item", bound=np.generic)
@@ -173,6 +172,8 @@ def _whole(text: str) -> int | float:
 
 def _getter(column: str) -> Callable[[object], object]:
     if "." in column:
+        from tidemill.records.judge import at  # loads Numba, which those who read a few vectors do without
+
         return lambda record: at(record, column)
     return lambda record: record.get(column)  # type: ignore[attr-defined]
 
@@ -188,6 +189,8 @@ def _texts(records: Sequence[object], column: str, payloads: Sequence[str | byte
 
 def _exact(payload: str | bytes, column: str) -> str:
     """A whole number that is spelled as 7.0 or 7e3, and may have more digits than a float64 holds."""
+    from tidemill.records.judge import Number, at
+
     found = at(json.loads(payload, parse_int=Number, parse_float=Number), column)
     assert isinstance(found, Number), "the gate takes texts and whole numbers"
     return str(found.integer())
@@ -312,12 +315,12 @@ def _parts(at: Ints, items: NDArray[Item], rows: Ints) -> tuple[Ints, NDArray[It
     out = np.zeros(rows.size + 1, np.int64)
     np.cumsum(at[rows + 1] - at[rows], out=out[1:])
     taken = np.empty(int(out[-1]), items.dtype)
-    _copy(at, items, rows, out, taken)
+    _copy.for_steps(taken.size + rows.size)(at, items, rows, out, taken)
     return out, taken
 
 
-@njit(cache=True, nogil=True)
-def _copy(at: Ints, items: Floats, rows: Ints, out: Ints, taken: Floats) -> None:
+@Kernel
+def _copy(at: Ints, items: NDArray[Item], rows: Ints, out: Ints, taken: NDArray[Item]) -> None:
     for k in range(rows.size):
         low, to = at[rows[k]], out[k]
         for i in range(out[k + 1] - to):
