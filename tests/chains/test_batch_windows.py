@@ -134,6 +134,18 @@ def test_they_are_verified_recovered_and_made_again(plant: Plant) -> None:
     assert not plant.mill.verify().ok
 
 
+def test_a_window_in_which_nothing_happened_is_a_batch_of_nothing(plant: Plant, tmp_path: Path) -> None:
+    plant.mill.ingest("drift", [], start=NOON + MINUTE, end=NOON + 2 * MINUTE, empty=True)
+    plant.land(*FIRST, LATER)
+    plant.tick()
+    found = plant.mill.chains.windows("drift", folder=tmp_path / "copies").found
+    assert [one.stats.received for one in found if one.stats is not None] == [5, 0]
+    assert found[1].file == tmp_path / "copies" / "20240115T120100Z_1m.arrow"
+    assert deltas_in(found[1].file.read_bytes()) == ()
+    assert sorted(data["deltas"]["vectors"] for data in told(plant)) == [0, 2]  # type: ignore[index]
+    assert plant.mill.verify().ok
+
+
 def test_they_come_out_again_when_the_deltas_are_read_from_other_columns(plant: Plant) -> None:
     plant.land(*FIRST, LATER)
     plant.tick()
