@@ -6,10 +6,12 @@ row is changed or lost on the way, is the business of `accept`.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidemill import rounds
@@ -17,9 +19,11 @@ from tidemill.accept.choosing import Group, PackedPart, fresh, groups, packed_pa
 from tidemill.accept.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
 from tidemill.accept.standins import is_settled
 from tidemill.ingest.adopt import adopt
+from tidemill.ingest.manifests import facts_of, is_from_manifest
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.lake.table import Table
 from tidemill.locks import exclusive
+from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.model.time import MILLISECOND, format_instant
 
 if TYPE_CHECKING:
@@ -170,6 +174,7 @@ class Packer:
         declared = self._mill.project.stream(stream)
         raw = self._existing(declared)
         found = packed_parts(raw) if raw is not None else []
+        slices = {entry.id: entry.slice for entry in self._mill.state.slices(stream)} if found else {}
         return {
             "dataset": {
                 "name": declared.name,
@@ -180,17 +185,26 @@ class Packer:
                 **self._mill.sources.dataset(declared.name),
             },
             "parts": [
-                self._told(part, declared.time_column)
+                self._told(part, declared, slices)
                 for part in sorted(found, key=lambda part: (part.min_time, part.path))
             ],
         }
 
-    def _told(self, part: PackedPart, column: str | None) -> dict[str, object]:
+    def _told(self, part: PackedPart, stream: Stream, slices: Mapping[str, NewSlice]) -> dict[str, object]:
+        """`feed_hashes` are those of the feed, slice by slice; null where one came by another way."""
         first, last = part.min_time // MILLISECOND, part.max_time // MILLISECOND
+        column, keys = stream.time_column, stream.manifests.partition_by
         named = {} if column is None else {f"min_{column}": first, f"max_{column}": last}
+        there = [slices.get(name) for name in part.slices]
+        facts = facts_of(there[0].metadata) if there and there[0] is not None else {}
         return {
             "part": part.path,
+            **({"partition": {key: facts.get(key) for key in keys}} if keys else {}),
             "slice_hashes": list(part.slices),
+            "feed_hashes": [
+                one.name if one is not None and is_from_manifest(one.name, one.metadata) else None
+                for one in there
+            ],
             "row_count": part.rows,
             "min_time": first,
             "max_time": last,
@@ -299,7 +313,8 @@ class Packer:
         raw = self._existing(stream)
         if raw is None or self._is_held_back(stream):
             return _NOTHING
-        waiting = fresh(_Shelf(stream, self._mill.state, raw), packed_too=rebuild)
+        partition = partial(_partition, stream.manifests.partition_by)
+        waiting = fresh(_Shelf(stream, self._mill.state, raw), packed_too=rebuild, partition=partition)
         found = groups(waiting, stream.pack)
         left = len(waiting) - sum(len(group.slices) for group in found)
         return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)
@@ -333,6 +348,12 @@ def _packed(
         for group in groups
         if (one := by_slices.get(group.slices)) is not None
     ]
+
+
+def _partition(keys: Sequence[str], entry: SliceEntry) -> str:
+    """The same for slices that may be packed together."""
+    facts = facts_of(entry.slice.metadata) if keys else {}
+    return json.dumps([facts.get(key) for key in keys])
 
 
 def _commits(chosen: Sequence[Group]) -> list[list[Group]]:

@@ -164,7 +164,7 @@ class Sources:
         """The manifests that there are, each once."""
         root = self._mill.project.root
         found: dict[Path, None] = {}
-        for pattern in stream.manifests:
+        for pattern in stream.manifests.files:
             for match in sorted(glob.glob(pattern, root_dir=root, recursive=True)):  # noqa: PTH207 - patterns may be absolute
                 path = _file(root / match)
                 if path.is_file():

@@ -27,7 +27,7 @@ def load(*lines: str) -> Stream:
 
 def test_by_default_nothing_is_watched_and_json_is_what_it_is() -> None:
     stream = load("json:", "manifests:")
-    assert (stream.manifests, stream.json_rows) == ((), Json())
+    assert (stream.manifests.files, stream.json_rows) == ((), Json())
     assert (Json().columns, Json().path) == ((), None)
 
 
@@ -38,7 +38,7 @@ def test_all_of_it_can_be_set() -> None:
         "manifests: ['data/*/manifest.json', /feeds/other/manifest.json]",
     )
     assert stream.json_rows == Json(columns=("open_time", "close", "by"), path="result.list")
-    assert stream.manifests == ("data/*/manifest.json", "/feeds/other/manifest.json")
+    assert stream.manifests.files == ("data/*/manifest.json", "/feeds/other/manifest.json")
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_p1_the_manifest_has_the_shape_of_the_seed(plant: Plant) -> None:
         assert list(manifest) == ["dataset", "parts"]
         first, second = parts(mill)
     assert set(first) == {
-        "part", "slice_hashes", "row_count", "min_time", "max_time", "min_open_time", "max_open_time",
-        "created_at",
+        "part", "slice_hashes", "feed_hashes", "row_count", "min_time", "max_time", "min_open_time",
+        "max_open_time", "created_at",
     }  # fmt: skip
     assert (first["min_time"], first["max_time"]) == (START // 1000, (START + 2 * MINUTE) // 1000 + 4000)
     assert (first["min_open_time"], first["max_open_time"]) == (first["min_time"], first["max_time"])

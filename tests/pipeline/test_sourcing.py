@@ -538,3 +538,59 @@ def test_an_empty_answer_covers_its_span(new_plant: NewPlant) -> None:
         feed.says("ok", "ok")
         mill.run_until_idle()
         assert mill.status()[0].raw_rows == 2 * ROWS
+
+
+def says_as(feed: Feed, prefix: str, count: int) -> None:
+    """All complete, under hashes of their own, with prices of their own."""
+    entries = []
+    for number in range(count):
+        name = f"{prefix}{number}"
+        feed.response(name).write_bytes(answer(number).replace(b".50", f".{ord(prefix)}".encode()))
+        bounds = {
+            "start_ms": minute(number * ROWS) // 1000,
+            "end_ms": minute((number + 1) * ROWS) // 1000,
+        }
+        entries.append({"hash": name, "status": "ok", **bounds})
+    feed.writes(entries)
+
+
+def test_what_a_feed_declares_is_never_packed_together(new_plant: NewPlant) -> None:
+    apart = CONFIG.replace(
+        'manifests: ["feed/binance/klines/raw/*/1m/limit=*/manifest.json"]',
+        'manifests: {files: ["feed/binance/klines/raw/*/1m/limit=*/manifest.json"], partition_by: [symbol]}',
+    )
+    plant = new_plant(apart + "    pack: {slices: 3}\n")
+    says_as(feed_of(plant, "BTCUSDT"), "b", 4)
+    says_as(feed_of(plant, "ETHUSDT"), "e", 4)
+    with plant.open() as mill:
+        mill.run_until_idle()
+        mill.packer.pack("klines")
+        ours = {entry.id: entry.slice.name for entry in mill.state.slices("klines")}
+        told = mill.packer.manifest("klines")["parts"]
+        assert mill.verify().ok
+    assert isinstance(told, list)
+    packed = {part["partition"]["symbol"]: sorted(part["feed_hashes"]) for part in told}
+    assert packed == {"BTCUSDT": ["b0", "b1", "b2"], "ETHUSDT": ["e0", "e1", "e2"]}
+    for part in told:
+        assert [ours[one] for one in part["slice_hashes"]] == part["feed_hashes"]
+
+
+def test_a_bad_response_then_a_good_one_then_a_retraction(klines: Plant, feed: Feed) -> None:
+    """As a user meets it: a cut answer and an error page take nothing; the mended ones land; a slice that is
+    taken back makes way for other bytes under its hash."""
+    feed.says("ok", "ok")
+    feed.response("h0").write_bytes(answer(0)[:-20])
+    feed.response("h1").write_bytes(b"<html><body>502 Bad Gateway</body></html>")
+    with klines.open() as mill:
+        mill.tick()
+        assert sealed(mill) == []
+        feed.has(0, 1)
+        mill.tick()
+        assert sealed(mill) == ["h0", "h1"]
+        assert entry_of(mill, "h0").counts.accepted == ROWS
+        mill.retract(mill.plan_retraction(entry_of(mill, "h1").id, "wrong numbers"))
+        feed.response("h1").write_bytes(answer(1, rows=3))
+        mill.run_until_idle()
+        again = [entry for entry in mill.state.slices("klines") if entry.slice.name == "h1"]
+        assert [entry.status for entry in again] == [SliceStatus.RETRACTED, SliceStatus.ACCEPTED]
+        assert again[1].counts.accepted == 3

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
 LARGE_BYTES: Final = 16 << 20  # of a raw part: a scan gains nothing from larger ones
+NEVER_LARGE: Final = 1 << 62  # slices of one part may have to be packed apart
 GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
 TASKS_PER_CORE: Final = 2
 CHUNKS_PER_PIECE: Final = 2  # of a large slice that several tasks read
@@ -380,7 +381,7 @@ class Acceptor:
                     has_type=self.plan.type_column is not None,
                     arrival=slices[0].entry.slice.arrival,
                     by_day=is_by_day(self.raw),
-                    large=LARGE_BYTES,
+                    large=NEVER_LARGE if self.stream.manifests.partition_by else LARGE_BYTES,
                     now=now,
                     tap=self.tap,
                 )

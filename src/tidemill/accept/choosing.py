@@ -6,8 +6,8 @@ changed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -48,6 +48,7 @@ class Waiting:
     bytes: int  # about, of the parts that they are in
     parts: tuple[str, ...] = ()  # those that can hold them
     span: Interval | None = None  # of the event times of its rows
+    partition: str = ""  # slices of different ones are never packed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +63,18 @@ class Group:
 
 
 def groups(waiting: Iterable[Waiting], pack: Pack) -> list[Group]:
-    """Full groups, oldest slices first; the slices behind the last one wait. A group is full once it has so
-    many slices, or so many bytes, whatever comes first."""
+    """Full groups, oldest slices first, each of one partition; the slices behind the last one of theirs wait.
+    A group is full once it has so many slices, or so many bytes, whatever comes first."""
     found: list[Group] = []
-    current: list[Waiting] = []
-    size = 0
+    open_groups: dict[str, list[Waiting]] = {}
+    sizes: dict[str, int] = {}
     for each in sorted(waiting, key=_age):
+        current = open_groups.setdefault(each.partition, [])
         current.append(each)
-        size += each.bytes
-        if len(current) >= pack.slices or size >= pack.bytes:
+        sizes[each.partition] = sizes.get(each.partition, 0) + each.bytes
+        if len(current) >= pack.slices or sizes[each.partition] >= pack.bytes:
             found.append(_group(current))
-            current, size = [], 0
+            del open_groups[each.partition], sizes[each.partition]
     return found
 
 
@@ -164,9 +166,11 @@ class Shelf(Protocol):
     def raw(self) -> Table: ...
 
 
-def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
+def fresh(
+    shelf: Shelf, *, packed_too: bool = False, partition: Callable[[SliceEntry], str] = lambda _entry: ""
+) -> list[Waiting]:
     """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them), oldest first;
-    none while slices wait to be judged again."""
+    none while slices wait to be judged again. `partition` says which may be packed together."""
     state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
     if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
         return []
@@ -183,7 +187,9 @@ def fresh(shelf: Shelf, *, packed_too: bool = False) -> list[Waiting]:
         for part in where[entry.id]:
             claimed[part.path] = claimed.get(part.path, 0) + rows[entry.id]
     found = [
-        _waiting(entry, rows[entry.id], where[entry.id], claimed) for entry in entries if where[entry.id]
+        replace(_waiting(entry, rows[entry.id], where[entry.id], claimed), partition=partition(entry))
+        for entry in entries
+        if where[entry.id]
     ]
     return sorted(found, key=_age)
 

@@ -43,7 +43,8 @@ def check_stream(
     yield from _schema(stream, broken)
     yield from _csv(stream)
     yield from _json(stream)
-    yield from repeats(("manifests",), stream.manifests)
+    yield from repeats(("manifests",), stream.manifests.files)
+    yield from repeats(("manifests", "partition_by"), stream.manifests.partition_by)
     if ("event_time",) not in broken:
         yield from _event_time(stream, columns, time_types, broken)
     yield from _messages(stream, columns)

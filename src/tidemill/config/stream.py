@@ -13,6 +13,7 @@ from pydantic import AfterValidator, StrictBool, model_validator
 
 from tidemill.config.gateway import StreamGateway
 from tidemill.config.late import LateSlices
+from tidemill.config.manifests import Manifests
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
 from tidemill.config.names import SafeName
@@ -32,7 +33,6 @@ GateMode = Literal["event_id", "none"]
 CoverageName = Literal["declared", "observed", "watermark"]
 MAX_INDEXED: Final = 64  # paths of a stream: each is looked for in every event
 MAX_VALUES: Final = 1024  # of a record that is an array
-MAX_MANIFESTS: Final = 256  # patterns: each is looked up in every round
 
 
 def _window_name(name: str) -> str:
@@ -59,16 +59,9 @@ def _delimiter(value: str) -> str:
     return value
 
 
-def _pattern(value: str) -> str:
-    if not value.strip() or "\0" in value or "://" in value:
-        raise wrong(f"{value!r} names no files", "write a path or a glob, relative to this file or absolute")
-    return value
-
-
 WindowName = Annotated[SafeName, AfterValidator(_window_name)]
 LevelName = Annotated[str, AfterValidator(_level)]
 Text = Annotated[str, AfterValidator(_text)]
-Pattern = Annotated[str, AfterValidator(_pattern)]
 Indexed = Annotated[tuple[ColumnName, ...], pydantic.Field(max_length=MAX_INDEXED)]
 
 
@@ -212,7 +205,7 @@ class Stream(pydantic.BaseModel):
     format: FormatName = "auto"
     csv: Csv = ABSENT
     json_rows: Annotated[Json, pydantic.Field(alias="json")] = ABSENT
-    manifests: Annotated[tuple[Pattern, ...], pydantic.Field(max_length=MAX_MANIFESTS)] = ()  # watched
+    manifests: Manifests = ABSENT  # watched
     fields: Annotated[Mapping[ColumnName, Field], pydantic.Field(alias="schema")]
     event_type: EventType | None = None
     event_time: EventTime = pydantic.Field(default={"mode": "processing"}, validate_default=True)
