@@ -30,7 +30,7 @@ TRUTHS = {
     "session": f"""
         SELECT min(ts) * 1000 AS start, {_NAMED}, count(*) AS n, sum(amount)::BIGINT AS total
         FROM (SELECT *, sum(first::INT) OVER (PARTITION BY key ORDER BY ts ROWS UNBOUNDED PRECEDING) AS number
-              FROM (SELECT *, coalesce(ts - lag(ts) OVER (PARTITION BY key ORDER BY ts) >= {GAP_MS}, true)
+              FROM (SELECT *, coalesce(ts - lag(ts) OVER (PARTITION BY key ORDER BY ts) > {GAP_MS}, true)
                               AS first FROM rows))
         GROUP BY key, number""",
 }

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -62,8 +63,9 @@ class Live:
     seconds: float  # landing, accepting, windows: all of it
     windows: float  # of them, keeping the windows current
     ticks: Sequence[float]
-    peak_rows: int  # that waited for the watermark after a slice
-    peak_bytes: int  # of their payloads
+    buffered: Sequence[int]  # rows that waited for the watermark after each slice …
+    peak_bytes: int  # … and the most bytes of their payloads
+    resident: Sequence[int]  # bytes of this process after each slice
 
 
 class StreamStore:
@@ -75,8 +77,9 @@ class StreamStore:
         self._spark = spark
         self._settings = settings
         self._mill: Mill | None = None
-        self._began: dict[str, float] = {}
-        self._took: dict[str, float] = {}
+        self._began: dict[str, float] = {}  # windows that are at work …
+        self._since = 0.0  # … and since when the first of them is
+        self._took = 0.0
 
     def mill(self, windows: Mapping[str, str]) -> Mill:
         """The project, opened anew, with these windows: name -> kind."""
@@ -95,10 +98,11 @@ class StreamStore:
     def _progress(self, stream: str, step: str, done: float) -> None:
         if step.startswith("window "):
             now = time.perf_counter()
-            if done:
-                self._took[step] = self._took.get(step, 0.0) + now - self._began.pop(step)
-            else:
+            if not done:
+                self._since = now if not self._began else self._since
                 self._began[step] = now
+            elif self._began.pop(step) and not self._began:
+                self._took += now - self._since
 
     def _land(self, mill: Mill, arrived: Arrived) -> None:
         self.clock.set(arrived.arrival)
@@ -149,20 +153,25 @@ class StreamStore:
     def live(self, slices: Sequence[Arrived]) -> Live:
         """Land a slice, tick, and again; then stop gracefully."""
         mill = self.mill({kind: kind for kind in WINDOWS})
-        self._took.clear()
+        self._took = 0.0
         ticks: list[float] = []
-        rows = size = 0
+        buffered: list[int] = []
+        resident: list[int] = []
+        size = 0
+        process = psutil.Process()
         for each in slices:
             began = time.perf_counter()
             self._land(mill, each)
             mill.tick()
             ticks.append(time.perf_counter() - began)
             progress = mill.state.progress(STREAM)
-            rows, size = max(rows, progress.buffered_rows), max(size, progress.buffered_bytes)
+            buffered.append(progress.buffered_rows)
+            size = max(size, progress.buffered_bytes)
+            resident.append(process.memory_info().rss)
         began = time.perf_counter()
         mill.flush()
         stopping = time.perf_counter() - began
-        return Live(sum(ticks) + stopping, sum(self._took.values()), ticks, rows, size)
+        return Live(sum(ticks) + stopping, self._took, ticks, buffered, size, resident)
 
     def results(self, window: str) -> pa.Table:
         assert self._mill is not None

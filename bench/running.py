@@ -53,6 +53,8 @@ class Plan:
     thin_slices: int = 20_000
     vectors: int = 20_000
     deltas: int = 200_000
+    live_slices: int = 200
+    live_rows: int = 5_000  # of each of them
     disorder: tuple[int, ...] = DISORDER  # per cent, of the cases about streaming
     on_spark: bool = True  # False: nothing is warmed up, no peer starts a JVM; for sizes too small to time
 
@@ -61,13 +63,14 @@ QUICK = Plan(
     events=200_000, late=1_000, batches=3, repeats=1,
     windows=100, many_built=10_000, ticks=3, large_window=500_000, small_slices=200,
     posts=200, single_posts=1_000, probes=5, vectors=2_000, deltas=20_000,
-    thin_events=30_000, span_events=60_000, hourly_events=438, thin_slices=1_000,
+    thin_events=30_000, span_events=60_000, hourly_events=438, thin_slices=1_000, live_slices=40,
+    live_rows=2_000,
 )  # fmt: skip
 TINY = Plan(
     events=400, late=50, batches=2, tenants=20, repeats=1, queries=1, windows=48, window_rows=10, few_built=4,
     many_built=8, ticks=1, large_window=1_000, small_slices=100, posts=3, single_posts=20, probes=1,
-    thin_events=60, span_events=60, hourly_events=30, thin_slices=30, vectors=20, deltas=200, disorder=(10,),
-    on_spark=False,
+    thin_events=60, span_events=60, hourly_events=30, thin_slices=30, vectors=20, deltas=200, live_slices=8,
+    live_rows=50, disorder=(10,), on_spark=False,
 )  # fmt: skip
 
 

@@ -73,13 +73,13 @@ class Sales:
             pq.write_table(pa.table({name: pa.array(values) for name, values in self.columns.items()}), path)
         return path
 
-    def slices(self, disorder: int) -> list[Arrived]:
+    def slices(self, disorder: int, count: int = SLICES) -> list[Arrived]:
         """In order of arrival, as many rows in each; written unless they are there."""
-        folder = WORK / f"sales-{self.rows}" / f"disorder-{disorder}"
+        folder = WORK / f"sales-{self.rows}" / f"disorder-{disorder}-{count}"
         order, arrival = self.arrivals(disorder)
         found = []
-        for number, rows in enumerate(np.array_split(np.arange(self.rows), SLICES)):
-            file = folder / f"{number:02d}.ndjson"
+        for number, rows in enumerate(np.array_split(np.arange(self.rows), count)):
+            file = folder / f"{number:04d}.ndjson"
             if not file.exists():
                 self._write(file, order[rows])
             found.append(Arrived(str(file), int(arrival[rows[-1]]) * 1000 + SECOND))

@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.check_streaming import check
 from bench.measure import run_script
-from bench.ours_streaming import ON_SPARK, WINDOWS, StreamStore
-from bench.running import OUT, Bench, Plan, Result
-from bench.sales import TOLERANCE, Sales
+from bench.ours_streaming import ON_SPARK, WINDOWS, Live, StreamStore
+from bench.running import GB, OUT, Bench, Plan, Result, within
+from bench.sales import SLICES, TOLERANCE, Sales
 
 SPARK_TARGET = 0.6
 BYTEWAX_TARGET = 5.0
+LIVE_TARGET = 4.0
+TICK_TARGET = 1.0  # seconds
+FLAT_TARGET = 1.25
+BESIDE_LIVE = 10  # per cent of disorder, of the run beside Structured Streaming and the one of many slices
 WARM_ROWS = 40_000
 MIB = 1 << 20
 
@@ -160,24 +165,66 @@ def streaming_ordered(bench: Bench) -> list[Result]:
 
 def streaming_live(bench: Bench) -> list[Result]:
     """A tick for each slice, with all three windows declared: landing, accepting, windows and a stop. Twenty
-    ticks are a measure of their own: each disorder runs once."""
-    rows = bench.plan.events
+    ticks are a measure of their own: each disorder runs once, one of them beside Structured Streaming."""
     found = []
     for disorder in bench.plan.disorder:
-        slices = Sales(rows).slices(disorder)
         bench.say(f"as it comes, {disorder} % disorder")
-        _warm(bench)
-        store = _store(bench, "streaming")
-        run = store.live(slices)
-        for kind in WINDOWS:
-            check("tidemill, slice by slice", kind, rows, store.results(kind))
-        store.close()
+        run = _live(bench, bench.plan.events, disorder, SLICES)
+        case = f"streaming_live_{disorder}"
         note = (
-            f"{_rate(rows, run.seconds)}, {100 * run.windows / run.seconds:.0f} % of it in three windows, "
-            f"longest tick {max(run.ticks):.2f} s; buffer peak {run.peak_rows} rows, "
-            f"{run.peak_bytes / MIB:.2f} MiB"
+            f"{_rate(bench.plan.events, run.seconds)}, {100 * run.windows / run.seconds:.0f} % of it in "
+            f"three windows; buffer peak {max(run.buffered)} rows, {run.peak_bytes / MIB:.2f} MiB"
         )
-        found.append(
-            Result(f"streaming_live_{disorder}", run.seconds, None, None, None, True, "s", note=note)
-        )
-    return found
+        found.append(Result(case, run.seconds, None, None, None, True, "s", note=note))
+        if disorder == BESIDE_LIVE:
+            found.append(within(f"{case}_longest_tick", max(run.ticks), None, TICK_TARGET, "s"))
+            found += _beside_structured_streaming(bench, case, run) if bench.plan.on_spark else []
+    return [*found, *_flat(bench)]
+
+
+def _live(bench: Bench, rows: int, disorder: int, slices: int) -> Live:
+    _warm(bench)
+    store = _store(bench, "streaming")
+    run = store.live(Sales(rows).slices(disorder, slices))
+    for kind in WINDOWS:
+        check("tidemill, slice by slice", kind, rows, store.results(kind))
+    store.close()
+    return run
+
+
+def _beside_structured_streaming(bench: Bench, case: str, run: Live) -> list[Result]:
+    rows = bench.plan.events
+    bench.say("structured streaming")
+    out = _empty("streaming-structured")
+    files = [each.file for each in Sales(rows).slices(BESIDE_LIVE)]
+    warm = Sales(WARM_ROWS).slices(0)[0].file
+    told = run_script("spark_live", json.dumps({"files": files, "warm": warm}), out)
+    for kind in WINDOWS:
+        check("structured streaming", kind, rows, _closed(pq.read_table(out / "live" / kind)))
+    how = f"; its longest trigger {told.said['longest']:.2f} s"
+    peer = told.said["seconds"]
+    return [_beside(f"{case} vs structured streaming", run.seconds, peer, rows, LIVE_TARGET, how)]
+
+
+def _closed(found: pa.Table) -> pa.Table:
+    """Without the row that closed all windows."""
+    group = found.column("region" if "region" in found.column_names else "key")
+    return found.filter(pc.not_equal(group, "closing"))
+
+
+def _flat(bench: Bench) -> list[Result]:
+    """Many slices: neither a tick nor the memory nor the buffer grows with what came before."""
+    plan = bench.plan
+    bench.say(f"{plan.live_slices} slices")
+    run = _live(bench, plan.live_slices * plan.live_rows, BESIDE_LIVE, plan.live_slices)
+    quarter = max(1, plan.live_slices // 4)
+    ticks = sorted(run.ticks[quarter : 2 * quarter]), sorted(run.ticks[-quarter:])
+    early, late = (each[len(each) // 2] for each in ticks)
+    early_memory, late_memory = max(run.resident[: 2 * quarter]), max(run.resident[-quarter:])
+    early_rows, late_rows = max(run.buffered[: 2 * quarter]), max(run.buffered[-quarter:])
+    note = f"median tick of the last quarter of {plan.live_slices} slices, and of the second"
+    return [
+        within("streaming_live_flat_ticks", late, early, FLAT_TARGET, "s", note),
+        within("streaming_live_flat_memory", late_memory / GB, early_memory / GB, FLAT_TARGET, "GB"),
+        within("streaming_live_flat_buffer", late_rows, early_rows, FLAT_TARGET, "rows"),
+    ]

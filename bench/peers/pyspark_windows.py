@@ -22,8 +22,7 @@ FIELDS = {
     "value": "LONG",
     "amount": "DECIMAL(18,2)",
 }
-# Spark joins rows that are exactly a gap apart; with times in milliseconds this is a gap of 30 s, exclusive.
-GAP = "29999 milliseconds"
+GAP = "30 seconds"
 
 
 def start() -> SparkSession:

@@ -6,6 +6,7 @@ It decides when to look, never what a window holds: that follows from raw, the w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tidemill.config import Project, Stream
@@ -20,8 +21,9 @@ from tidemill.rounds import tidy
 from tidemill.state.protocol import State
 from tidemill.streaming.compaction import results_batches
 from tidemill.streaming.desk import spec_named
+from tidemill.streaming.looks import Look, Work
 from tidemill.streaming.places import Places
-from tidemill.streaming.refresh import Look, Refreshed, Refresher
+from tidemill.streaming.refresh import Refreshed, Refresher
 from tidemill.streaming.verify import Difference
 
 if TYPE_CHECKING:
@@ -58,12 +60,25 @@ class Flow:
         look = self._look(stream, now, flush=flush)
         if look is None:
             return []
-        done = []
+        planned = []
         for refresher in self._of(stream):
             self._progress(stream, f"window {refresher.spec.name}", 0.0)
-            done.append(refresher.refresh(look))
-            self._progress(stream, f"window {refresher.spec.name}", 1.0)
-            tidy([refresher.table], self._project.engine.keep_replaced, now)
+            planned.append((refresher, refresher.plan(look)))
+        done = []
+        # Computed side by side, committed one after another.
+        with ThreadPoolExecutor(self._engine().parallelism) as pool:
+            computed = {
+                refresher.spec.name: pool.submit(refresher.compute, work)
+                for refresher, work in planned
+                if isinstance(work, Work)
+            }
+            for refresher, work in planned:
+                name = refresher.spec.name
+                if isinstance(work, Work):
+                    work = refresher.finish(work, computed[name].result())
+                done.append(work)
+                self._progress(stream, f"window {name}", 1.0)
+                tidy([refresher.table], self._project.engine.keep_replaced, now)
         return done
 
     def refresh_all(

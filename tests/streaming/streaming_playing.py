@@ -22,9 +22,10 @@ from tidemill.lake.table import Table
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
-from tidemill.model.streaming import Close, Value, WindowSpec
+from tidemill.model.streaming import Close, Function, Value, WindowKind, WindowSpec
 from tidemill.model.time import SECOND, Interval
 from tidemill.streaming.announce import AVAILABLE
+from tidemill.streaming.opened import carries_sums
 from tidemill.testing import FakeClock
 from tidemill.testing.project import project_text
 from tidemill.testing.strategies_streaming import (
@@ -62,11 +63,18 @@ class Script(NamedTuple):
 
 
 @st.composite
-def scripts(draw: st.DrawFn, max_slices: int = 7) -> Script:
+def scripts(draw: st.DrawFn, max_slices: int = 7, *, sums: bool = False) -> Script:
+    """`sums`: the first window is a session whose rows are not carried from round to round."""
     unit = draw(st.sampled_from(UNITS))
     case = draw(streaming_cases(units=(unit,), min_rows=1, max_slices=max_slices))
     closes = st.sampled_from([Close.WATERMARK, Close.WATERMARK, Close.COMPLETE][: 3 if unit >= SECOND else 1])
     more = closes.flatmap(lambda close: window_specs(unit, close=close))
+    if sums:
+        merged = [each for each in Function if each not in (Function.STDDEV, Function.PERCENTILE)]
+        kinds = [WindowKind.SESSION]
+        spec = draw(window_specs(unit, kinds=kinds, functions=merged, without="f"))
+        assert carries_sums(spec)
+        case = case._replace(spec=spec)
     specs = [case.spec, *draw(st.lists(more, max_size=2))]
     others = draw(st.lists(more, max_size=2))
     any_complete = any(spec.close is Close.COMPLETE for spec in [*specs, *others])

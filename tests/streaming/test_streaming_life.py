@@ -389,3 +389,36 @@ def test_in_processing_time_a_tick_at_the_end_of_a_session_does_not_end_it(new_r
     rows.tick()
     assert rows.results("w", "sum", "revision", "trigger") == [(86400, 86410, 3, 1, "watermark")]
     assert rows.verify() == []
+
+
+def test_an_open_session_is_not_carried_by_its_rows(new_rows: NewRows) -> None:
+    """What is kept of it does not grow with its rows, and late rows still find it."""
+    late = {"policy": "reemit", "max_lateness": "1h"}
+    told = {
+        "sum": "sum(a)",
+        "mean": "avg(price)",
+        "first": "first(a)",
+        "last": "last(a)",
+        "low": "min(price)",
+    }
+    window = {"kind": "session", "gap": "5s", "key": "b", "group_by": "who", "aggregates": told, "late": late}
+    rows = new_rows(windows={"w": window})
+    sizes = []
+    for step in range(8):
+        who = "even" if step % 2 == 0 else "odd"
+        fields = [
+            {"at": 4 * step + line / 10, "a": step, "b": 1, "who": who, "price": step / 4}
+            for line in range(9)
+        ]
+        rows.feed(*fields)
+        (carried,) = (rows.folder / "warehouse" / "windows" / "rows" / "w" / "_open").iterdir()
+        with pa.memory_map(str(carried)) as source:
+            sizes.append(pa.ipc.open_file(source).read_all().num_rows)
+    assert sizes == [1, 2, 2, 2, 2, 2, 2, 2]
+    rows.feed({"at": 3.5, "a": 100, "b": 1, "who": "odd"})
+    rows.feed({"at": 60, "a": 0, "b": 2, "who": "odd"})
+    assert rows.results("w", "who", "rows", "sum", "mean", "first", "last", "low", "late_rows", "slices") == [
+        (0, 33.8, "even", 36, 108, 0.75, 0, 6, Decimal("0.00"), 0, 4),
+        (0, 33.8, "odd", 37, 244, 1.0, 100, 7, Decimal("0.25"), 1, 5),
+    ]
+    assert rows.verify() == []

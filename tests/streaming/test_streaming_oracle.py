@@ -230,6 +230,14 @@ def test_whatever_happens_in_several_buckets(
     play(projects, script, ALL)
 
 
+@few
+@given(script=scripts(max_slices=10, sums=True))
+def test_open_sessions_go_on_from_their_sums(
+    projects: Projects, here: None, buckets: None, script: Script
+) -> None:
+    play(projects, script, ALL)
+
+
 @examples(1, shrink=False)
 @given(script=scripts(max_slices=3))
 def test_on_spark(projects: Projects, spark: SparkSession, buckets: None, script: Script) -> None:

@@ -157,8 +157,8 @@ class WindowSpec:
 
     @property
     def next_open(self) -> int:
-        """How long after the watermark a late row counts that goes to the next window. A session with an
-        inclusive gap, or a window for a row, that ends at the watermark is out and holds that instant."""
+        """How long after its end a window is surely over, which is where a late row counts that goes to the
+        next one: a session with an inclusive gap, and a window for a row, hold the instant they end at."""
         touches = self.kind is WindowKind.SESSION and self.inclusive
         return int(touches or self.kind is WindowKind.PER_ROW)
 

@@ -10,6 +10,7 @@ infinities leave undefined (sum and avg of both signs, stddev of any) is NaN. Mi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, WindowSpec
 from tidemill.records.arrays import Ints
 from tidemill.records.arrow import one
-from tidemill.streaming.codes import coded, codes, combined, integers, plain, ranked, stable_order
+from tidemill.streaming.codes import coded, codes, combined, integers, plain, ranked, spans, stable_order
 from tidemill.streaming.exact import Runs
 from tidemill.streaming.measures import Measured, Picked, folded
 from tidemill.streaming.wanted import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
@@ -72,11 +73,84 @@ def fresh_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
     return pa.schema(fields)
 
 
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Which slices the rows of each result came from: those of one after another, as codes of their names."""
+
+    names: tuple[str, ...]
+    starts: Ints  # per result
+    codes: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(np.append(self.starts, self.codes.size))
+
+    @property
+    def hashes(self) -> pa.Array:
+        """Per result the hash of their names."""
+        hashes = [set_hash([name]) for name in self.names]
+        counts = self.lengths
+        which = self.codes[self.starts]  # of those that are made of one slice
+        sets: dict[bytes, int] = {}
+        for at in np.flatnonzero(counts > 1).tolist():
+            members = self.codes[self.starts[at] : self.starts[at] + counts[at]]
+            found = sets.setdefault(members.tobytes(), len(hashes))
+            if found == len(hashes):
+                hashes.append(set_hash(self.names[i] for i in members.tolist()))
+            which[at] = found
+        return pa.array(hashes, pa.string()).take(pa.array(which))
+
+    def take(self, results: Ints) -> Members:
+        """Of these results, and only the names that they use."""
+        lengths = self.lengths[results]
+        used, codes = np.unique(self.codes[spans(self.starts[results], lengths)], return_inverse=True)
+        names = tuple(self.names[code] for code in used.tolist())
+        return Members(names, np.cumsum(lengths) - lengths, codes.astype(np.int64))
+
+    def followed_by(self, other: Members) -> Members:
+        """Results of both, one after another."""
+        names = tuple(dict.fromkeys((*self.names, *other.names)))
+        places = {name: code for code, name in enumerate(names)}
+        theirs = np.array([places[name] for name in other.names], np.int64)
+        codes = np.concatenate([self.codes, theirs[other.codes] if theirs.size else other.codes])
+        return Members(names, np.concatenate([self.starts, other.starts + self.codes.size]), codes)
+
+    def regrouped(self, number: Ints, results: int) -> Members:
+        """Of results that these are parts of: `number` says which each is of."""
+        pairs = np.repeat(number * len(self.names), self.lengths) + self.codes
+        return _members(self.names, pairs, results)
+
+
+def _members(names: tuple[str, ...], pairs: Ints, results: int) -> Members:
+    """Of pairs of a result and a name, in any order and more than once."""
+    result, code = np.divmod(_distinct(pairs, results * len(names)), len(names))
+    counts = np.bincount(result, minlength=results)
+    return Members(names, np.cumsum(counts) - counts, code)
+
+
 def aggregate(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assigned) -> pa.Table:
     """Results of all windows, open ones too, by (start, tenant, ordinal, group), nulls of a group first."""
-    schema = fresh_schema(spec, stream)
     if not assigned.row.size:
-        return schema.empty_table()
+        return fresh_schema(spec, stream).empty_table()
+    columns, members = aggregated(spec, rows, assigned)
+    return made(spec, stream, columns, members.lengths, members.hashes)
+
+
+def made(
+    spec: WindowSpec,
+    stream: Stream,
+    columns: Mapping[str, pa.Array | pa.ChunkedArray],
+    slices: Ints,
+    hashes: pa.Array,
+) -> pa.Table:
+    """A table of results, in order."""
+    whole = {**columns, "slices": pa.array(slices), "hash": hashes}
+    schema = fresh_schema(spec, stream)
+    return _in_order(spec, pa.table([whole[name] for name in schema.names], schema=schema))
+
+
+def aggregated(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> tuple[dict[str, pa.Array], Members]:
+    """The columns of the results, and the slices that each is made of."""
     found = _results(spec, rows, assigned)
     picked, runs, heads = found.picked, found.picked.runs, pa.array(found.head)
     columns: dict[str, pa.Array] = {
@@ -93,7 +167,6 @@ def aggregate(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assign
     columns["first_time"] = pa.array(runs.least(time))
     columns["last_time"] = pa.array(runs.greatest(time))
     columns["bytes"] = pa.array(runs.sum(picked.of(integers(rows.column(BYTES)))))
-    columns["slices"], columns["hash"] = _made_of(rows, picked)
     columns["closed"] = pa.array(assigned.closed[found.window])
     measured: dict[str, Measured] = {}
     for wanted in spec.aggregates:
@@ -103,7 +176,7 @@ def aggregate(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assign
         if wanted.column not in measured:
             measured[wanted.column] = Measured(one(rows.column(FIELD + wanted.column)), picked)
         columns[VALUE + wanted.name] = folded(wanted, measured[wanted.column])
-    return _in_order(spec, pa.table(columns, schema=schema))
+    return columns, _made_of(rows, picked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,28 +207,12 @@ def _results(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> _Results:
     return _Results(picked, window[starts], row[starts])
 
 
-def _made_of(rows: pa.Table, picked: Picked) -> tuple[pa.Array, pa.Array]:
-    """Per result how many slices its rows came from, and the hash of their names."""
+def _made_of(rows: pa.Table, picked: Picked) -> Members:
     words = coded(one(rows.column(NAME)))
-    names = words.dictionary.to_pylist()
+    names = tuple(words.dictionary.to_pylist())
     results = picked.runs.starts.size
-    pairs = np.repeat(np.arange(results) * len(names), picked.runs.lengths) + picked.of(
-        integers(words.indices)
-    )
-    distinct = _distinct(pairs, results * len(names))
-    result, code = np.divmod(distinct, len(names))
-    counts = np.bincount(result, minlength=results)
-    starts = np.cumsum(counts) - counts
-    hashes = [set_hash([name]) for name in names]
-    which = code[starts]  # of those that are made of one slice
-    sets: dict[bytes, int] = {}
-    for at in np.flatnonzero(counts > 1).tolist():
-        members = code[starts[at] : starts[at] + counts[at]]
-        found = sets.setdefault(members.tobytes(), len(hashes))
-        if found == len(hashes):
-            hashes.append(set_hash(names[i] for i in members.tolist()))
-        which[at] = found
-    return pa.array(counts), pa.array(hashes, pa.string()).take(pa.array(which))
+    firsts = np.repeat(np.arange(results) * len(names), picked.runs.lengths)
+    return _members(names, firsts + picked.of(integers(words.indices)), results)
 
 
 def _distinct(values: Ints, size: int) -> Ints:

@@ -17,6 +17,7 @@ from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.records.arrow import read_ipc
 from tidemill.streaming.keys import Key, key_codes
+from tidemill.streaming.opened import carries_sums, first_starts
 from tidemill.streaming.results import Scope, known, standing
 from tidemill.streaming.rows import AT, FIELD, TENANT
 
@@ -55,7 +56,8 @@ def restarts(
     opened: dict[Key, int] = {}
     for table in map(read_ipc, carried):
         if table.num_rows:
-            for key, at in first_instants(spec, table).items():
+            first = first_starts if carries_sums(spec) else first_instants
+            for key, at in first(spec, table).items():
                 opened[key] = min(at, opened.get(key, at))
     table = known(standing(spec, stream, held, Scope(since=dict.fromkeys(keys, -(2**63)))))
     spans: dict[Key, list[tuple[int, int]]] = {}

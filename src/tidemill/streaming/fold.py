@@ -21,10 +21,20 @@ from tidemill.model.streaming import Trigger, WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import read_ipc, write_ipc
-from tidemill.streaming.aggregate import aggregate, fresh_schema
+from tidemill.streaming.aggregate import GROUP, aggregate, fresh_schema
 from tidemill.streaming.announce import Told, told_of
 from tidemill.streaming.assign import Assigned, assign, assign_in_pieces
 from tidemill.streaming.keys import Key, bucket_of, key_codes
+from tidemill.streaming.opened import (
+    Parts,
+    carries_sums,
+    finished,
+    first_starts,
+    merged,
+    parts_of,
+    read_parts,
+    write_parts,
+)
 from tidemill.streaming.results import Scope, changes, known, standing, write_results
 from tidemill.streaming.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
 
@@ -72,19 +82,19 @@ class Folded:
 
 
 def fold(unit: FoldUnit) -> Iterator[Folded]:
-    rows = rows_in(unit)
-    held = held_by(unit, rows)
+    rows, opened = rows_in(unit), opened_in(unit)
+    held = held_by(unit, rows, opened)
     found = changes(
         unit.spec,
         unit.stream,
-        computed(unit, rows),
+        computed(unit, rows, opened),
         held,
         watermark=unit.watermark,
         batch=unit.batch,
         trigger=unit.trigger,
         anew=unit.gone,
     )
-    carried, opened = _carry(unit, rows)
+    carried, starts = _carry(unit, rows, opened)
     part = None
     if found.table.num_rows:
         footer: dict[str, object] = {
@@ -95,12 +105,16 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
             "batch": unit.batch,
         }
         part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
-    unsettled = _unsettled(unit, [held, found.table], opened)
+    unsettled = _unsettled(unit, [held, found.table], starts)
     yield Folded(part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table))
 
 
-def computed(unit: FoldUnit, rows: pa.Table) -> pa.Table:
-    """The results of these rows that the bucket answers for, as `aggregate` has them."""
+def computed(unit: FoldUnit, rows: pa.Table, opened: Parts | None = None) -> pa.Table:
+    """The results of these rows that the bucket answers for, and of sessions that are open, as `aggregate`
+    has them."""
+    if opened is not None:
+        parts = _with_opened(unit, rows, opened, flush=unit.flush)
+        return finished(unit.spec, unit.stream, parts, hashed=unit.whole)
     since = _floors(unit, rows) if unit.spec.kind is WindowKind.PER_ROW else None
     found = assign_in_pieces(unit.spec, rows, unit.watermark, since, flush=unit.flush)
     tables = [aggregate(unit.spec, unit.stream, rows, assigned) for assigned in found]
@@ -109,6 +123,34 @@ def computed(unit: FoldUnit, rows: pa.Table) -> pa.Table:
         return fresh
     only = unit.only if unit.only is not None else unit.starts
     return fresh.filter(pa.array(_inside(fresh.column("start").to_numpy(), only)))
+
+
+def _with_opened(unit: FoldUnit, rows: pa.Table, opened: Parts, *, flush: bool) -> Parts:
+    assigned = assign(unit.spec, rows, unit.watermark, flush=flush)
+    new = parts_of(unit.spec, unit.stream, rows, assigned)
+    return merged(unit.spec, opened, new, unit.watermark, flush=flush)
+
+
+def opened_in(unit: FoldUnit) -> Parts | None:
+    """What the open sessions of the bucket came to so far; None where rows are carried instead."""
+    if not carries_sums(unit.spec):
+        return None
+    found = read_parts(unit.spec, unit.stream, unit.carried)
+    if not found.table.num_rows:
+        return found
+    codes, values = key_codes([found.table.column(name) for name in _named(unit.spec)])
+    return found.filter(_mine(unit, [(str(key[0]), tuple(key[1:])) for key in values])[codes])
+
+
+def _named(spec: WindowSpec) -> list[str]:
+    """Columns of results that say whose a window is."""
+    return ["tenant", *(GROUP + name for name in spec.key)]
+
+
+def _mine(unit: FoldUnit, keys: Sequence[Key]) -> Mask:
+    """Keys of the bucket that nothing disturbed."""
+    mine = [bucket_of(key, unit.buckets) == unit.bucket and key not in unit.again for key in keys]
+    return np.array(mine, np.bool_)
 
 
 def _floors(unit: FoldUnit, rows: pa.Table) -> Ints:
@@ -124,13 +166,14 @@ def rows_in(unit: FoldUnit) -> pa.Table:
     rows = rows_of(unit.spec, unit.stream, unit.files)
     if unit.whole and unit.sealed is not None and unit.spec.kind.one_after_another:
         rows = _behind_sealed(unit, rows, unit.sealed)
+    if carries_sums(unit.spec):
+        return rows
     kept = [table for table in map(read_ipc, unit.carried) if table.num_rows]
     if not kept:
         return rows
     old = pa.concat_tables(kept).cast(row_schema(unit.spec, unit.stream))
     codes, keys = _keys(unit.spec, old)
-    mine = [bucket_of(key, unit.buckets) == unit.bucket and key not in unit.again for key in keys]
-    old = old.filter(pa.array(np.array(mine, np.bool_)[codes]))
+    old = old.filter(pa.array(_mine(unit, keys)[codes]))
     both = pa.concat_tables([old, rows]).unify_dictionaries().combine_chunks()
     return both.sort_by([(AT, "ascending"), (SEQ, "ascending"), (LINE, "ascending")])
 
@@ -158,13 +201,13 @@ def _keys(spec: WindowSpec, rows: pa.Table) -> tuple[np.ndarray, list[Key]]:
     return codes, [(str(values[0]), tuple(values[1:])) for values in found]
 
 
-def held_by(unit: FoldUnit, rows: pa.Table) -> pa.Table:
+def held_by(unit: FoldUnit, rows: pa.Table, opened: Parts | None = None) -> pa.Table:
     """What stands of what this bucket answers for."""
     spec = unit.spec
     if spec.kind.by_time:
         return standing(spec, unit.stream, unit.held, Scope(starts=unit.starts))
     if not unit.whole:
-        return standing(spec, unit.stream, unit.held, Scope(since=_since(unit, rows)))
+        return standing(spec, unit.stream, unit.held, Scope(since=_since(unit, rows, opened)))
     held = standing(spec, unit.stream, unit.held, Scope(whole=True))
     if unit.sealed is not None:
         starts = held.column("start").cast(pa.int64()).to_numpy()
@@ -176,7 +219,7 @@ def held_by(unit: FoldUnit, rows: pa.Table) -> pa.Table:
     return held.filter(pa.array(np.array(mine, np.bool_)[codes]))
 
 
-def _since(unit: FoldUnit, rows: pa.Table) -> dict[Key, int]:
+def _since(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> dict[Key, int]:
     """Where the computation of each key begins: with its first row, or where it was disturbed."""
     codes, keys = _keys(unit.spec, rows)
     first = np.full(len(keys), -1, np.int64)
@@ -184,18 +227,22 @@ def _since(unit: FoldUnit, rows: pa.Table) -> dict[Key, int]:
     since = dict(zip(keys, first.tolist(), strict=True))
     if unit.spec.kind is WindowKind.PER_ROW:
         since = dict.fromkeys(keys, _LEAST if unit.floor is None else unit.floor)
+    if opened is not None and opened.table.num_rows:
+        since |= first_starts(unit.spec, opened.table)
     for key, at in unit.again.items():
         if bucket_of(key, unit.buckets) == unit.bucket:
             since[key] = min(at, since.get(key, at))
     return since
 
 
-def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
+def _carry(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> tuple[str | None, Ints]:
     """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those."""
     if unit.open_file is None:
         return None, np.empty(0, np.int64)
     if unit.spec.kind is WindowKind.PER_ROW:
         return _carry_reach(unit, rows)
+    if opened is not None:
+        return _carry_sums(unit, rows, opened)
     assigned = assign(unit.spec, rows, unit.watermark, flush=False)
     kept = np.sort(assigned.row[_kept(unit.spec, rows, assigned)[assigned.window]])
     if not kept.size:
@@ -203,6 +250,18 @@ def _carry(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
     write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
     sync_file(Path(unit.open_file))
     return unit.open_file, assigned.start[~assigned.closed]
+
+
+def _carry_sums(unit: FoldUnit, rows: pa.Table, opened: Parts) -> tuple[str | None, Ints]:
+    """What the sessions that stay open came to, in place of their rows."""
+    found = _with_opened(unit, rows, opened, flush=False)
+    found = found.filter(~np.asarray(found.table.column("closed").to_numpy(), np.bool_))
+    if not found.table.num_rows or unit.open_file is None:
+        return None, np.empty(0, np.int64)
+    path = Path(unit.open_file)
+    write_parts(path, found)
+    sync_file(path)
+    return str(path), found.table.column("start").to_numpy()
 
 
 def _carry_reach(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:

@@ -39,9 +39,11 @@ from tidemill.streaming.compaction import MergeUnit, crowded_results, merge_resu
 from tidemill.streaming.complete import has_news, heard_of
 from tidemill.streaming.damage import DamagedPart, damaged_parts, leave_out
 from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
-from tidemill.streaming.fold import FoldUnit, fold
+from tidemill.streaming.fold import Folded, FoldUnit, fold
 from tidemill.streaming.keys import Key
+from tidemill.streaming.looks import Look, Work
 from tidemill.streaming.marks import Mark, fingerprint_of, read_mark
+from tidemill.streaming.opened import SUFFIX, carries_sums
 from tidemill.streaming.places import Places
 from tidemill.streaming.results import Scope, current, results_schema, results_table, standing
 from tidemill.streaming.rows import AT, Extracted, ExtractUnit, Wanted, extract, rows_of
@@ -76,27 +78,6 @@ class Refreshed:
     @property
     def idle(self) -> bool:
         return not (self.results or self.withdrawn)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What results are made of: raw, and the watermark of the stream, at one moment."""
-
-    raw: Table
-    watermark: int | None
-    now: int
-    flush: bool = False  # a graceful stop: open windows come out as they are
-    sealed: int | None = None  # raw before this instant is gone: windows that begin there stay as they are
-    forgotten: int | None = None  # datasets that end before this instant are gone
-
-    def sealed_for(self, spec: WindowSpec) -> int | None:
-        """Windows that begin before this instant are never computed again."""
-        gone = [self.sealed, self.forgotten] if spec.close is Close.COMPLETE else [self.sealed]
-        return max((instant for instant in gone if instant is not None), default=None)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.raw.snapshot()
 
 
 class Refresher:
@@ -214,10 +195,12 @@ class Refresher:
         if self.spec.kind.by_time:
             return mark.watermark - self.spec.size + 1, f"which is out up to {format_instant(mark.watermark)}"
         at = mark.watermark + 1
-        for path in (self.root / OPEN / name for name in mark.carried):
-            if not path.is_file():
-                return ALL.start, "whose open windows have to be found again"
-            at = min([at, *pc.min_max(read_ipc(str(path)).column(AT)).as_py().values()])
+        carried = self._carried(mark)
+        if carried is None:
+            return ALL.start, "whose open windows have to be found again"
+        column = "start" if carries_sums(self.spec) else AT
+        for path in carried:
+            at = min([at, *pc.min_max(read_ipc(path).column(column)).as_py().values()])
         return at, f"of which one is open since {format_instant(at)}"
 
     def sealed(self, look: Look) -> int:
@@ -250,6 +233,11 @@ class Refresher:
 
     def refresh(self, look: Look) -> Refreshed:
         """Bring the results up to the watermark, or up to the datasets that were built."""
+        work = self.plan(look)
+        return self.finish(work, self.compute(work)) if isinstance(work, Work) else work
+
+    def plan(self, look: Look) -> Work | Refreshed:
+        """What there is to compute; when that is nothing, what was done instead."""
         if look.watermark is not None and not self.stream.in_event_time:
             look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
         self.repair(look.now, read=False)
@@ -263,7 +251,8 @@ class Refresher:
             task = self._by_watermark(mark, look)
         if task is None:
             return self._nothing(mark, new)
-        return self._compute(new, task, look)
+        self.places.look(look.snapshot.version, anew=task.whole)
+        return Work(look, new, task, self.table.version + 1)
 
     def _nothing(self, mark: Mark | None, new: Mark) -> Refreshed:
         """Nothing to compute: remember what was looked at, so that it is not looked at again."""
@@ -320,8 +309,8 @@ class Refresher:
         return Task(Wanted(span, starts=starts), starts, flush=look.flush, trigger=trigger)
 
     def _of_keys(self, mark: Mark, late: pa.Table | None, watermark: int, look: Look) -> Task | None:
-        carried = [str(self.root / OPEN / name) for name in mark.carried]
-        if not all(Path(path).is_file() for path in carried):
+        carried = self._carried(mark)
+        if carried is None:
             return self._anew(look, gone=False)
         again: dict[Key, int] = {}
         if late is not None:
@@ -349,6 +338,14 @@ class Refresher:
             flush=look.flush,
             trigger=first_trigger(self.spec, flush=look.flush),
         )
+
+    def _carried(self, mark: Mark) -> list[str] | None:
+        """Files about windows that are open; None when one is missing, or from before sessions had sums."""
+        paths = [self.root / OPEN / name for name in mark.carried]
+        sums = carries_sums(self.spec)
+        if not all(path.is_file() and (path.suffix == SUFFIX) == sums for path in paths):
+            return None
+        return [str(path) for path in paths]
 
     def _added(self, mark: Mark | None, look: Look) -> list[Part] | None:
         """Parts of raw since the mark; None when that is not known, or when some went."""
@@ -509,19 +506,21 @@ class Refresher:
         self.table.clean_staging()
         return found
 
-    def _compute(self, new: Mark, task: Task, look: Look) -> Refreshed:
-        table = self.table
-        self.places.look(look.snapshot.version, anew=task.whole)
-        batch = table.version + 1
-        units = self._units(task, look, batch)
+    def compute(self, work: Work) -> list[Folded]:
+        """Changes nothing but what is staged: several windows may be computed at once."""
+        units = self._units(work.task, work.look, work.batch)
         if not self.spec.kind.by_time:
             units = self._carrying(units)
         size = sum(Path(path).stat().st_size for unit in units for path in unit.files)
-        folded = self.engine.run(fold, units, f"fold {self.spec.name}", size)
+        return self.engine.run(fold, units, f"fold {self.spec.name}", size)
+
+    def finish(self, work: Work, folded: Sequence[Folded]) -> Refreshed:
+        """Commit what was computed, and remember how far that is."""
+        table, look, batch = self.table, work.look, work.batch
         failpoint("results.after_fold")
         carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
         unsettled = min((one.unsettled for one in folded if one.unsettled is not None), default=None)
-        new = replace(new, version=table.version, carried=carried, unsettled=unsettled)
+        new = replace(work.mark, version=table.version, carried=carried, unsettled=unsettled)
         parts = [one.part for one in folded if one.part is not None]
         events: list[OutboxEvent] = []
         if parts:
@@ -570,8 +569,9 @@ class Refresher:
         folder = self.root / OPEN
         make_folder(folder, top=self.root)
         number = 1 + max((int(path.name.partition("-")[0]) for path in folder.iterdir()), default=0)
+        suffix = SUFFIX if carries_sums(self.spec) else ".arrow"
         return [
-            replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}.arrow")) for unit in units
+            replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}{suffix}")) for unit in units
         ]
 
     def _clean_up(self, mark: Mark) -> None:

@@ -51,9 +51,8 @@ def first_trigger(spec: WindowSpec, *, flush: bool) -> Trigger:
 
 def processing_watermark(spec: WindowSpec, now: int) -> int:
     """Up to where a window is complete at a tick, in processing time: rows may still arrive in the instant of
-    the tick. That matters only to a session with an inclusive gap, which ends once the clock is past its end:
-    a row that arrives at the very end joins it."""
-    return now - 1 if spec.kind is WindowKind.SESSION and spec.inclusive else now
+    the tick, and join a window that holds its own end."""
+    return now - spec.next_open
 
 
 def closing(spec: WindowSpec, before: int | None, watermark: int) -> list[Interval]:

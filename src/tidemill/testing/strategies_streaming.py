@@ -100,11 +100,11 @@ class StreamingCase(NamedTuple):
 
 
 @st.composite
-def _aggregates(draw: st.DrawFn) -> Aggregate:
-    function = draw(st.sampled_from(Function))
+def _aggregates(draw: st.DrawFn, functions: Sequence[Function], without: str) -> Aggregate:
+    function = draw(st.sampled_from(functions))
     if function is Function.COUNT and draw(st.booleans()):
         return Aggregate("rows_counted", function)
-    column = draw(st.sampled_from(_COLUMNS[function]))
+    column = draw(st.sampled_from([each for each in _COLUMNS[function] if each not in without]))
     percent = draw(st.sampled_from(_PERCENTS)) if function is Function.PERCENTILE else None
     name = f"p{percent.replace('.', '_')}_{column}" if percent else f"{function}_{column}"
     return Aggregate(name, function, column, TICKS.fields[column].type, SCALES.get(column, 0), percent)
@@ -118,14 +118,18 @@ def window_specs(
     kinds: Sequence[WindowKind] = tuple(WindowKind),
     policies: Sequence[LatePolicy] = tuple(LatePolicy),
     close: Close = Close.WATERMARK,
+    functions: Sequence[Function] = tuple(Function),
+    without: str = "",
 ) -> WindowSpec:
     """A window over `TICKS` whose durations are of the order of a unit. `close: complete` is for kinds on a
-    grid, and has no late policy."""
+    grid, and has no late policy. Aggregates are of these functions, and not of the columns in `without`."""
     kind = draw(st.sampled_from([each for each in kinds if close is Close.WATERMARK or each.by_time]))
     late = draw(st.sampled_from(policies)) if close is Close.WATERMARK else LatePolicy.DISCARD
     by_window = close is Close.WATERMARK and kind.ends_by_time
     columns = st.lists(st.sampled_from(["b", "k", "ok"]), unique=True, max_size=2).map(tuple)
-    aggregates = tuple(draw(st.lists(_aggregates(), min_size=1, max_size=5, unique_by=lambda a: a.name)))
+    aggregates = tuple(
+        draw(st.lists(_aggregates(functions, without), min_size=1, max_size=5, unique_by=lambda a: a.name))
+    )
     spec = WindowSpec(
         stream=TICKS.name,
         name="w",
