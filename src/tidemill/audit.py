@@ -70,11 +70,11 @@ class Audit:
 
 
 def audit(mill: Mill, streams: Sequence[str]) -> Audit:
-    finish_retractions(mill)
     done: list[StreamAudit] = []
     findings: list[Finding] = []
     for number, stream in enumerate(streams):
         mill.progress(stream, "verify", number / len(streams))
+        finish_retractions(mill, stream)
         one_audit, found = _audit_stream(mill, stream)
         done.append(one_audit)
         findings.extend(found)

@@ -91,7 +91,8 @@ class Keeper:
         """Let go of what the plan says; what went."""
         with exclusive(self._mill.project.warehouse / ".tick.lock", "expire"):
             adopt(self._mill.project.warehouse, self._mill.state)
-            finish_retractions(self._mill)
+            for stream in sorted({step.stream for step in plan.steps}):
+                finish_retractions(self._mill, stream)
             return expire(self._mill, plan)
 
     def expire_due(self, now: int, streams: Sequence[str]) -> list[ExpiryStep]:

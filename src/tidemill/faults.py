@@ -74,7 +74,11 @@ class Round:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the other streams go on
-            self._failed(stream, as_tidemill_error(error), error)
+            self.record(stream, error)
+
+    def record(self, stream: str, error: Exception) -> None:
+        """What went wrong with one stream, where somebody else caught it."""
+        self._failed(stream, as_tidemill_error(error), error)
 
     def finish(self, worked: Iterable[str]) -> None:
         """Forget the faults of streams that worked."""

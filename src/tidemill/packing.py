@@ -222,8 +222,8 @@ class Packer:
             now = mill.clock()
             adopt(mill.project.warehouse, mill.state)
             rounds.take_up_logs(mill, now)
-            rounds.finish_retractions(mill)
             for one in streams:
+                rounds.finish_retractions(mill, one.name)
                 while not rounds.settle(mill, one, now).idle:
                     pass
                 done += self._taken_up(one, now)
@@ -296,7 +296,7 @@ class Packer:
     def _is_held_back(self, stream: Stream) -> bool:
         """Whether something is being taken back, or what that sent back still waits to be judged."""
         state = self._mill.state
-        unfinished = RetractionLog(self._mill.project.warehouse).unfinished(state)
+        unfinished = RetractionLog(self._mill.project.warehouse).unfinished(state, stream.name)
         return unfinished is not None or is_judging_again(state, stream.name)
 
     # -- both

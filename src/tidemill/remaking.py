@@ -14,7 +14,6 @@ from tidemill.locks import exclusive
 from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align
-from tidemill.retraction import finish_retractions
 from tidemill.rounds import tick_stream
 
 if TYPE_CHECKING:
@@ -135,7 +134,6 @@ class Remaker:
 
     def _settle(self, stream: str) -> None:
         """What has landed or was left by a crash comes first."""
-        finish_retractions(self._mill)
         tick_stream(self._mill, self._mill.project.stream(stream), self._mill.clock())
 
 

@@ -294,9 +294,10 @@ def retract(mill: Mill, plan: RetractionPlan) -> Retracted:
     return Retracted(plan, line.act)
 
 
-def finish_retractions(mill: Mill) -> Retraction | None:
-    """Carry out the act that a crash interrupted, if there is one. Before anything is accepted."""
-    line = RetractionLog(mill.project.warehouse).unfinished(mill.state)
+def finish_retractions(mill: Mill, stream: str | None = None) -> Retraction | None:
+    """Carry out the act that a crash interrupted, if there is one, of any stream or of this one. Before
+    anything of its stream is accepted."""
+    line = RetractionLog(mill.project.warehouse).unfinished(mill.state, stream)
     if line is None:
         return None
     log.warning("finishing a retraction", extra={"stream": line.act.stream, "slice": line.act.slice})
@@ -312,6 +313,8 @@ def _carry_out(mill: Mill, line: RetractionLine) -> None:
     clocks, progress = state.clocks(stream), state.progress(stream)
     if line.undone:
         acceptor = mill.acceptor(stream)
+        acceptor.raw.expect(raw_version)  # nothing is taken out of a table that is not there
+        acceptor.quarantine.expect(quarantine_version)
         info = {"retracted": act.slice}
         remove_batches(acceptor.raw, line.undone, info, act.at, acceptor.engine)
         failpoint("retract.after_raw")

@@ -79,12 +79,12 @@ def rest_after(report: TickReport, interval: float) -> float:
     return interval if report.rest is None else min(interval, report.rest / SECOND)
 
 
-def finish_retractions(mill: Mill) -> None:
-    """Carry out what a process that died had begun to take back."""
-    if RetractionLog(mill.project.warehouse).unfinished(mill.state) is not None:
+def finish_retractions(mill: Mill, stream: str) -> None:
+    """Carry out what a process that died had begun to take back of a stream."""
+    if RetractionLog(mill.project.warehouse).unfinished(mill.state, stream) is not None:
         from tidemill.retraction import finish_retractions
 
-        finish_retractions(mill)
+        finish_retractions(mill, stream)
 
 
 def take_up_logs(mill: Mill, now: int) -> None:
@@ -113,10 +113,9 @@ def _fewer_collections() -> Iterator[None]:
 def tick(mill: Mill, clock: Callable[[], int], *, patient: bool) -> TickReport:
     """One round. The caller must hold the tick lock."""
     now, began = clock(), time.perf_counter()
-    adopt(mill.project.warehouse, mill.state)
-    take_up_logs(mill, now)
-    finish_retractions(mill)
     faults = Round(mill.state, now, mill.unrecorded_faults)
+    adopt(mill.project.warehouse, mill.state, fault=faults.record)
+    take_up_logs(mill, now)
     names = [name for name in mill.project.streams if not (patient and faults.is_waiting(name))]
     done = tick_streams(mill, names, now, faults)
     builds = mill.yard.build(clock, BUILDS_PER_ROUND)
@@ -148,6 +147,7 @@ def tick_streams(mill: Mill, names: Iterable[str], now: int, faults: Round) -> l
 
 
 def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
+    finish_retractions(mill, stream.name)
     mill.sources.watch(stream, now)
     newest = mill.state.slices(stream.name, newest=True, limit=1)
     done = settle(mill, stream, now)

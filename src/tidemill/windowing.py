@@ -179,7 +179,9 @@ class WindowYard:
 
     def _builders(self, concurrency: int | None) -> Builders:
         settings, warehouse = self._project.builder, self._project.warehouse
-        yard = Yard(warehouse, self._declared, settings, self._engine(), self._state, self._snapshot)
+        held = RetractionLog(warehouse).unfinished(self._state)
+        streams = {n: s for n, s in self._declared.items() if held is None or held.act.stream != n}
+        yard = Yard(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
         return Builders(yard, concurrency)
 
     def _snapshot(self, stream: str) -> Snapshot | None:
@@ -191,7 +193,7 @@ class WindowYard:
             self._raw[stream] = table
             table.refresh()
             snapshot = table.snapshot()
-        if RetractionLog(self._project.warehouse).unfinished(self._state) is not None:
+        if RetractionLog(self._project.warehouse).unfinished(self._state, stream) is not None:
             raise BusyError(
                 f"a slice of {stream} is being retracted",
                 hint="it takes a moment; after a crash the next `tidemill run` finishes it",

@@ -3,17 +3,22 @@ it is logged once and tried again later, and `status` and the metrics show it.""
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.pipeline.conftest import CONFIG, NOON, NewPlant, Plant, ndjson, request
 
 from tidemill import eventtime
+from tidemill.ingest.log import as_fields
 from tidemill.mill import Mill
 from tidemill.model.errors import ConfigError
+from tidemill.model.failpoints import observed
+from tidemill.model.slices import SliceStatus
 from tidemill.model.time import MINUTE, SECOND
 
 SECOND_STREAM = CONFIG + CONFIG.split("streams:\n")[1].replace(
@@ -164,3 +169,48 @@ def test_a_stream_that_works_again_has_no_fault(
         assert mill.status()[0].fault is None
         assert mill.status()[0].totals["accepted"] == 2
     assert any("works again" in record.getMessage() for record in caplog.records)
+
+
+def test_a_retraction_that_cannot_be_finished_holds_up_its_own_stream_only(new_plant: NewPlant) -> None:
+    plant = new_plant(SECOND_STREAM)
+
+    def die(point: str) -> None:
+        if point == "retract.after_log":
+            raise RuntimeError("it died here")
+
+    with plant.open() as mill:
+        entry = mill.land("requests", ndjson(request(1))).entry
+        mill.land("visits", ndjson(request(1)))
+        mill.run_until_idle()
+        with observed(die), pytest.raises(RuntimeError):
+            mill.retract(mill.plan_retraction(entry.id, "wrong file"))
+    hidden = (plant.warehouse / "raw" / "requests").rename(plant.root / "hidden")
+    with plant.open() as mill:
+        mill.land("visits", ndjson(request(2)))
+        report = mill.tick()
+        assert [fault.stream for fault in report.faults] == ["requests"]
+        assert mill.state.totals("visits")["accepted"] == 2
+        assert mill.verify("visits").ok
+    shutil.rmtree(plant.warehouse / "raw" / "requests", ignore_errors=True)
+    hidden.rename(plant.warehouse / "raw" / "requests")
+    with plant.open() as mill:
+        mill.run_until_idle()
+        assert mill.slice(entry.id).status is SliceStatus.RETRACTED
+        assert mill.verify().ok
+
+
+def test_what_a_dead_process_left_in_one_stream_does_not_hold_up_the_others(new_plant: NewPlant) -> None:
+    plant = new_plant(SECOND_STREAM)
+    with plant.open() as mill:
+        landed = mill.land("visits", ndjson(request(1))).entry.slice
+    left = plant.warehouse / "slices" / "requests" / "left.ndjson"
+    left.parent.mkdir()
+    left.write_bytes(b"{}\n")
+    new = replace(landed, id="f" * 64, stream="requests", path="slices/requests/left.ndjson", size=3)
+    note = plant.warehouse / "slices" / ".inflight" / "0123456789abcdef.note"
+    lines = [{"folder": "slices/requests/2024-01-15"}, as_fields(new)]  # a folder that somebody removed
+    note.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with plant.open() as mill:
+        report = mill.tick()
+        assert [fault.stream for fault in report.faults] == ["requests"]
+        assert mill.state.totals("visits")["accepted"] == 1

@@ -91,7 +91,7 @@ class Raw:
         else:
             self._table.refresh()
         self._snapshot = self._table.snapshot() if self._table is not None else None
-        if RetractionLog(warehouse).unfinished(self._feed.state) is not None:
+        if RetractionLog(warehouse).unfinished(self._feed.state, name) is not None:
             raise BusyError(
                 f"a slice of {name} is being retracted",
                 hint="it takes a moment; after a crash the next `tidemill run` finishes it",

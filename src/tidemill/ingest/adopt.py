@@ -7,7 +7,7 @@ temporaries, which nobody was told about, are. Live landings of other processes 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from tidemill.ingest.flight import Note, notes_of
 from tidemill.ingest.log import NAME, LandingLog
 from tidemill.lake.sync import make_folder, storage_errors, sync_folder
+from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.state.protocol import State
 
@@ -37,9 +38,16 @@ def has_landings(warehouse: Path) -> bool:
     return (warehouse / "slices" / NAME).exists()
 
 
-def adopt(warehouse: Path, state: State, *, thorough: bool = False) -> Adopted:
+def adopt(
+    warehouse: Path,
+    state: State,
+    *,
+    thorough: bool = False,
+    fault: Callable[[str, StorageError], None] | None = None,
+) -> Adopted:
     """Finish or undo what dead processes left. Cheap: it looks only where one is known to have worked.
-    `thorough` looks at every slice file: what a power cut may leave without a note."""
+    `thorough` looks at every slice file: what a power cut may leave without a note. Trouble with the folder
+    of one stream is told to `fault`, and the others go on; without it, it is raised."""
     log = LandingLog(warehouse)
     if not (warehouse / "slices").is_dir():
         return Adopted((), (), ())
@@ -50,9 +58,16 @@ def adopt(warehouse: Path, state: State, *, thorough: bool = False) -> Adopted:
     files = list(_files(warehouse)) if thorough else []  # before the notes: see _sweep
     with storage_errors("clean up after a crash", warehouse), notes_of(warehouse) as notes:
         for note in notes:
-            if not note.alive:
-                entered += _enter(log, state, _orphans(warehouse, state, note), note)
-                removed += _clear(warehouse, state, note)
+            if note.alive:
+                continue
+            try:
+                with storage_errors("clean up after a crash", note.path):
+                    entered += _enter(log, state, _orphans(warehouse, state, note), note)
+                    removed += _clear(warehouse, state, note)
+            except StorageError as error:
+                if fault is None or note.folder is None:
+                    raise
+                fault(note.folder.parent.name, error)  # slices/<stream>/<day>
         if thorough:
             swept, kept = _sweep(warehouse, state, files, [note for note in notes if note.alive])
             removed += swept

@@ -50,8 +50,9 @@ class RetractionLog:
         failpoint("retract.after_log")
         return numbered
 
-    def unfinished(self, state: State) -> RetractionLine | None:
-        """The act that is under way, or that a crash interrupted: only the last one can be.
+    def unfinished(self, state: State, stream: str | None = None) -> RetractionLine | None:
+        """The act that is under way, or that a crash interrupted: only the last one can be. With `stream`:
+        if it is of this one.
 
         While there is one, raw may lack what it removes and the state does not know that. Who reads raw
         without holding the lock of a tick asks this after it took its snapshot.
@@ -61,7 +62,8 @@ class RetractionLog:
         with self._file.locked():
             if self._settle(state) == state.retractions():
                 return None
-            return self._file.last(1)[0]
+            line = self._file.last(1)[0]
+        return line if stream in (None, line.act.stream) else None
 
     def lines(self) -> Iterator[RetractionLine]:
         """All of them, in order."""
