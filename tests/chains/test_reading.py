@@ -269,7 +269,8 @@ def test_an_answer_that_would_not_fit_is_refused(bench: Bench) -> None:
 
 def test_vectors_of_tenants_are_apart(tmp_path: Path) -> None:
     bench = opened(tmp_path, NEVER, "who: {type: string, required: true}", "tenant: {column: who}")
-    said = b'{"id":"1","vector_id":"v","at":"2024-01-15","op":"set","values":[%d],"indices":[0],"who":"%s"}'
+    said = b'{"id":"1","vector_id":"v","at":"2024-01-15T10:00:00Z","op":"set","values":[%d],"who":"%s",'
+    said += b'"indices":[0]}'
     with bench.mill as mill:
         mill.land("moves", said % (1, b"ann"))
         bench.tick()

@@ -122,7 +122,14 @@ def test_a_chain_before_and_after_it_is_compacted(moves):
 def test_many_components_are_cut_for_people(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tidemill.yaml").write_text(PROJECT.replace("dimension: 3", "dimension: 100"))
-    line = {"id": "d", "vector_id": "v", "at": "2024-01-15", "op": "set", "indices": [0], "values": [0.1]}
+    line = {
+        "id": "d",
+        "vector_id": "v",
+        "at": "2024-01-15T00:00:00Z",
+        "op": "set",
+        "indices": [0],
+        "values": [0.1],
+    }
     assert cli("ingest", "moves", "-", "--format", "ndjson", stdin=json.dumps(line)).code == 0
     assert cli("run", "--once").code == 0
     done = cli("vector", "moves", "v")
