@@ -115,3 +115,16 @@ def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows
 def test_a_missing_value_is_unknown_and_unknown_does_not_pass(node: Node, expected: list[bool]) -> None:
     rows: list[Row] = [(value, None, None, None, None, None) for value in (1, 2, None)]
     assert holds(Predicate("", node), columns_of(rows)).tolist() == expected
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(
+    "literal", ["0", "12.34", "12.345", "-12.345", "9" * 36 + ".99", "1e36", "-1e36", "1e40", "1e-9"]
+)
+def test_sums_that_64_bits_do_not_hold_are_compared_exactly(operator: str, literal: str) -> None:
+    texts = ["0", "12.34", "-12.34", "-12.35", "9" * 36 + ".99", "-" + "9" * 36 + ".99", None]
+    values = [None if text is None else Decimal(text) for text in texts]
+    column = pa.array(values, pa.decimal128(38, 2))
+    predicate = Predicate("", Compare("sum", operator, Decimal(literal)))
+    expected = [predicate.holds(lambda _, value=value: value) for value in values]
+    assert holds(predicate, lambda _: (column, 0)).tolist() == expected

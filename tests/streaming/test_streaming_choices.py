@@ -77,6 +77,12 @@ def test_by_window_a_row_counts_in_those_sliding_windows_that_were_open(new_rows
     with rows.open() as mill:
         newer, older = late_rows(mill.feed("rows")).column("done").to_pylist()
         totals = late_totals(mill.feed("rows"))
+        metrics = mill.meter.text()
+    for window, dropped, moved in (("w", 1, 0), ("next", 0, 1)):  # one was in time for its window
+        told = f'stream="rows",window="{window}"'
+        assert f'tidemill_late_rows_total{{fate="dropped",{told}}} {dropped}.0' in metrics
+        assert f'tidemill_late_rows_total{{fate="next_window",{told}}} {moved}.0' in metrics
+        assert f'fate="on_time",{told}' not in metrics
     assert {each["window"]: (each["fate"], each["start"] is not None) for each in newer} == {
         "w": (Fate.DISCARDED, False),
         "next": (Fate.NEXT_WINDOW, True),
