@@ -1,6 +1,6 @@
 """Fails when a command that only reads imports what it has no need of: pandas, Spark or Numba.
 
-Makes the sample project in a temporary folder, then runs each command in this process, one after the other.
+Makes the sample project and one of vectors in a temporary folder, then runs each command in this process.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,9 +38,17 @@ LOOKING = (
     ["events"],
     ["query", "SELECT count FROM requests USING ROLLUP 1m GROUP BY region", "--all-tenants"],
     ["query", "EXPLAIN SELECT count FROM requests", "--all-tenants"],
+    ["search", "requests", "SINCE 90d", "--all-tenants"],
     ["catalog"],
     ["token", "list"],
 )
+VECTORS = (
+    ["vector", "embeddings", "doc-00017"],
+    ["chain", "embeddings", "doc-00017"],
+    ["deltas", "embeddings"],
+    ["deltas", "embeddings", "--window", "6h", "-o", "batches"],
+)
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def tidemill(folder: Path, *words: str) -> str:
@@ -50,32 +59,47 @@ def tidemill(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def made(folder: Path) -> tuple[Path, Path, str]:
+    """The sample project, one of vectors, and a slice of the first."""
+    requests, vectors = folder / "requests", folder / "vectors"
+    requests.mkdir()
+    tidemill(requests, "init", ".")
+    tidemill(requests, "ingest", "requests", "data/requests-1.ndjson", "data/requests-2.ndjson")
+    tidemill(requests, "run", "--once")
+    landed = json.loads(tidemill(requests, "ledger", "--output", "json"))["slices"][0]["id"]
+    shutil.copytree(EXAMPLES / "embeddings", vectors)
+    make = [sys.executable, "make.py", "--vectors", "50", "--deltas", "100"]
+    subprocess.run(make, cwd=vectors, check=True, stdout=subprocess.DEVNULL)
+    tidemill(vectors, "ingest", "embeddings", "data")
+    tidemill(vectors, "run", "--once")
+    return requests, vectors, landed
+
+
 def faults(folder: Path) -> list[str]:
     """Of each command that does too much, what it imported."""
+    requests, vectors, landed = made(folder)
+    os.chdir(requests)
+    found = [
+        fault for words in LOOKING for fault in tried([word.replace("{slice}", landed) for word in words])
+    ]
+    os.chdir(vectors)
+    return found + [fault for words in VECTORS for fault in tried(words)]
+
+
+def tried(words: list[str]) -> list[str]:
+    """What is wrong with one command, which is run in this process."""
     from tidemill.cli.main import main
 
-    tidemill(folder, "init", ".")
-    tidemill(folder, "ingest", "requests", "data/requests-1.ndjson", "data/requests-2.ndjson")
-    tidemill(folder, "run", "--once")
-    landed = json.loads(tidemill(folder, "ledger", "--output", "json"))["slices"][0]["id"]
-    os.chdir(folder)
-    found: list[str] = []
     known = {name for name in HEAVY if name in sys.modules}
-    for command in LOOKING:
-        words = [word.replace("{slice}", landed) for word in command]
-        said, code = io.StringIO(), 0
-        try:
-            with redirect_stdout(said), redirect_stderr(said):
-                main(words)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        if code:
-            found.append(f"tidemill {' '.join(words)} ends with {code}: {said.getvalue().strip()}")
-        more = [name for name in HEAVY if name in sys.modules and name not in known]
-        known.update(more)
-        if more:
-            found.append(f"tidemill {' '.join(words)} imports {', '.join(more)}")
-    return found
+    said, code = io.StringIO(), 0
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            main(words)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    found = [f"tidemill {' '.join(words)} ends with {code}: {said.getvalue().strip()}"] if code else []
+    more = [name for name in HEAVY if name in sys.modules and name not in known]
+    return [*found, f"tidemill {' '.join(words)} imports {', '.join(more)}"] if more else found
 
 
 def main() -> int:

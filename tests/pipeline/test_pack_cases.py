@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from tests.pipeline.conftest import NOON, Plant
 
 from tidemill.accept.packing import prepare
+from tidemill.accept.standins import is_large
 from tidemill.lake import log
 from tidemill.lake.table import CHECKPOINT_EVERY, Table
 from tidemill.mill import Mill
@@ -397,6 +398,26 @@ def test_a_part_that_is_born_large_is_packed(plant: Plant, monkeypatch: pytest.M
         assert packed(mill) == [sorted(ids[1:])]
         assert mill.verify().ok
     assert ids_of(plant) == expected(1, 2, 3)
+
+
+def test_a_part_of_as_many_slices_as_a_group_is_packed(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To pack it would make several parts of one."""
+    monkeypatch.setattr("tidemill.accept.batch.MANY_SLICES", 4)
+    with plant.open() as mill:
+        assert mill.project.stream("requests").pack.slices <= 4
+        ids = [mill.land("requests", content(n), name=f"{n}").entry.id for n in range(4)]
+        mill.run_until_idle()
+        assert packed(mill) == [sorted(ids)]
+        (part,) = table(plant).snapshot().parts
+        assert is_large(part)
+        few = [mill.land("requests", content(n), name=f"{n}").entry.id for n in (4, 5)]
+        mill.run_until_idle()
+        assert packed(mill) == [sorted(ids)]
+        assert mill.packer.waiting() == {"requests": len(few)}
+        mill.retract(mill.plan_retraction(ids[0], "a mistake"))
+        mill.run_until_idle()
+        assert mill.verify().ok
+    assert ids_of(plant) == expected(1, 2, 3, 4, 5)
 
 
 def test_only_the_small_part_of_a_slice_is_packed_when_the_other_is_large(

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
 LARGE_BYTES: Final = 16 << 20  # of a raw part: a scan gains nothing from larger ones
+MANY_SLICES: Final = 64  # in a raw part; to pack them in groups would make more parts of it, not fewer
 NEVER_LARGE: Final = 1 << 62  # slices of one part may have to be packed apart
 GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
 TASKS_PER_CORE: Final = 2
@@ -318,16 +319,9 @@ class Acceptor:
     # -- write
 
     def _write(
-        self,
-        batch: str,
-        slices: Sequence[_Slice],
-        chunks: Sequence[StagedChunk],
-        first_lines: Sequence[int],
-        gated: Sequence[Gated],
-        moved: _Moved,
-        work: Path,
-        now: int,
-    ) -> list[Written]:
+        self, batch: str, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], first_lines: Sequence[int],
+        gated: Sequence[Gated], moved: _Moved, work: Path, now: int,
+    ) -> list[Written]:  # fmt: skip
         by_id = {s.entry.id: s for s in slices}
         total = sum(chunk.bytes for chunk in chunks)
         count = -(-total // WRITE_BYTES)
@@ -342,6 +336,7 @@ class Acceptor:
         replayed = self._replayed(slices)
         told: set[str] = set()
         units = []
+        apart = bool(self.stream.manifests.partition_by)  # slices of one part may have to be packed apart
         for number, group in enumerate(groups):
             mine = [by_id[chunks[i].slice] for i in group]
             if number == len(groups) - 1:
@@ -381,7 +376,8 @@ class Acceptor:
                     has_type=self.plan.type_column is not None,
                     arrival=slices[0].entry.slice.arrival,
                     by_day=is_by_day(self.raw),
-                    large=NEVER_LARGE if self.stream.manifests.partition_by else LARGE_BYTES,
+                    large=NEVER_LARGE if apart else LARGE_BYTES,
+                    many=NEVER_LARGE if apart else max(MANY_SLICES, self.stream.pack.slices),
                     now=now,
                     tap=self.tap,
                 )

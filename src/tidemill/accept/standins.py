@@ -79,15 +79,9 @@ def born_large(name: str) -> str:
     return f"{name.removesuffix('.parquet')}-{LARGE_PART}.parquet"
 
 
-def large_footer(
-    slices: Iterable[tuple[str, int]], times: tuple[int, int], created_at: int
-) -> dict[str, object]:
+def large_footer(rows: Mapping[str, int], times: tuple[int, int], created_at: int) -> dict[str, object]:
     """What a part that is packed from the beginning says beside what every part of a batch does: the rows of
-    its slices (some may be named several times), its first and last event time, and when it was made."""
-    rows: dict[str, int] = {}
-    for name, count in slices:
-        if count:
-            rows[name] = rows.get(name, 0) + count
+    its slices, its first and last event time, and when it was made."""
     return {
         HOLDS: sorted(rows),
         ROWS_OF: dict(sorted(rows.items())),

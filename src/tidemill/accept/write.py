@@ -57,6 +57,7 @@ class WriteUnit:
     arrival: int  # of the first slice: where a part without rows is filed
     by_day: bool  # whether a part has to keep to one day
     large: int  # bytes from which on a part need not be packed
+    many: int  # slices from which on it need not either
     now: int
     tap: Tap | None
 
@@ -202,13 +203,11 @@ class _Rows:
         unit, rows = self.unit, self.order[start:stop]
         footer = {**unit.footer, **footer}
         first = int(self.time[rows].min()) if rows.size else unit.arrival
-        may_be_large = int(self.sizes_of[rows].sum()) >= unit.large
+        held = self._rows_of_slices(rows)
+        has_many = len(held) >= unit.many
+        may_be_large = has_many or int(self.sizes_of[rows].sum()) >= unit.large
         if may_be_large:
-            chunk = np.searchsorted(np.cumsum(self.sizes), rows, "right")
-            held = np.bincount(chunk, minlength=len(unit.chunks)).tolist()
-            times = (first, int(self.time[rows].max()))
-            names = [each.staged.slice for each in unit.chunks]
-            footer |= large_footer(zip(names, held, strict=True), times, unit.now)
+            footer |= large_footer(held, (first, int(self.time[rows].max())), unit.now)
         part = write_part(
             Path(unit.raw_folder),
             f"{unit.name}-{number:03d}.parquet",
@@ -218,9 +217,19 @@ class _Rows:
             stats_columns=RAW_STATS,
             row_group_rows=16_384,  # what a search decodes for one hit
         )
-        if may_be_large and part.size >= unit.large:
+        if has_many or (may_be_large and part.size >= unit.large):
             return replace(part, name=born_large(part.name))
         return part
+
+    def _rows_of_slices(self, rows: Ints) -> dict[str, int]:
+        """How many of these rows each slice has, without those that have none."""
+        chunk = np.searchsorted(np.cumsum(self.sizes), rows, "right")
+        counts = np.bincount(chunk, minlength=len(self.unit.chunks)).tolist()
+        found: dict[str, int] = {}
+        for each, count in zip(self.unit.chunks, counts, strict=True):
+            if count:
+                found[each.staged.slice] = found.get(each.staged.slice, 0) + count
+        return found
 
     def _raw_table(self) -> pa.Table:
         unit = self.unit

@@ -281,15 +281,15 @@ class Landing:
         refused: list[Refused] = []
         with flight(self._warehouse, folder) as flying:
             try:
-                # Copying, hashing and syncing are the disk's and OpenSSL's work: several files at once.
-                with ThreadPoolExecutor(min(len(items), THREADS)) as pool:
-                    copies = [
-                        pool.submit(_stage_item, origin, flying.temporary(folder, number), item)
+                copies = _side_by_side(
+                    [
+                        partial(_stage_item, origin, flying.temporary(folder, number), item)
                         for number, (origin, item) in enumerate(items)
                     ]
+                )
                 for (_, item), copy in zip(items, copies, strict=True):
                     try:
-                        staged.append(copy.result())
+                        staged.append(copy())
                     except TidemillError as error:
                         refused.append(Refused(item.shown, error))
                 landed = self._commit(folder, staged, flying) if staged else []
@@ -331,6 +331,16 @@ class Landing:
         make_folder(place.parent, top=self._warehouse)
         temporary.replace(place)
         sync_folder(place.parent)
+
+
+def _side_by_side(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[[], _Staged]]:
+    """What gives the result of each. Copying, hashing and syncing are the work of the disk and of OpenSSL:
+    several go at once. For one alone no thread is started, which would take longer than to copy a small file.
+    """
+    if len(copies) == 1:
+        return copies
+    with ThreadPoolExecutor(min(len(copies), THREADS)) as pool:
+        return [pool.submit(copy).result for copy in copies]
 
 
 def _stage_item(origin: _Origin, temporary: Path, item: _Item) -> _Staged:
