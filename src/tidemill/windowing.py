@@ -29,7 +29,7 @@ from tidemill.windows.builder import Builders, Outcome, Yard
 from tidemill.windows.catalog import drop_datasets, find_datasets, open_dataset
 from tidemill.windows.coordinator import Coordinated, Coordinator
 from tidemill.windows.damage import DamageWatch
-from tidemill.windows.dataset import clean_temporaries, columns_of_file
+from tidemill.windows.dataset import clean_temporaries, columns_of_file, with_checksum
 from tidemill.windows.export import export_datasets, export_name
 from tidemill.windows.rules import rules_of, seal_of
 
@@ -92,8 +92,9 @@ class WindowYard:
                 if dataset.key.span == stream.aggregation_span and not self._expired(dataset)
             ]
             datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
-            newest = {dataset.key: self._with_seal(stream, dataset) for dataset in datasets}
-            self._state.observe(list(newest.values()), list(self._events(stream, datasets, now)))
+            newest = {dataset.key: dataset for dataset in datasets}
+            current = [self._recalled(stream, dataset) for dataset in newest.values()]
+            self._state.observe(current, list(self._events(stream, datasets, now)))
             self.coordinate(stream, now)
             found += len(newest)
         return found
@@ -105,6 +106,9 @@ class WindowYard:
             return False
         drop_datasets(self._project.warehouse, dataset.key.stream, [dataset.key])
         return True
+
+    def _recalled(self, stream: Stream, dataset: Dataset) -> Dataset:
+        return with_checksum(self._project.warehouse, self._with_seal(stream, dataset))
 
     def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
         """A file says that its window is sealed; at which place of the ledger, its slices say, those too that

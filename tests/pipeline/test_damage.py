@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,14 +62,22 @@ def spoil(file: Path) -> None:
     file.write_bytes(b"x" * file.stat().st_size)
 
 
+def flip(file: Path) -> None:
+    """One bit in the middle: size and both ends stay."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("harm", "what"),
     [
         (Path.unlink, "the file cannot be read: No such file or directory"),
         (lambda file: file.write_bytes(b""), "the file has 0 bytes, and "),
         (spoil, "the file is not an Arrow file any more"),
+        (flip, "the file has other bytes than were written"),
     ],
-    ids=["deleted", "cut", "overwritten"],
+    ids=["deleted", "cut", "overwritten", "flipped"],
 )
 def test_a_dataset_that_is_damaged(
     plant: Plant, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], object], what: str
@@ -135,3 +144,31 @@ def test_results_that_are_overwritten_are_made_again_by_rebuild(plant: Plant) ->
         assert made.results > 0
         assert results_of(mill) == before
         assert mill.verify().ok
+
+
+def test_only_what_was_touched_is_read_and_only_so_much_of_it_in_a_round(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    whole = damage.checksum_of
+
+    def reads(path: Path) -> str:
+        read.append(path.parent.name)
+        return whole(path)
+
+    monkeypatch.setattr(damage, "checksum_of", reads)
+    monkeypatch.setattr(damage, "READ_AT_ONCE", 1)  # the largest one at least
+    hours = ["20240114T120000Z_1h", "20240114T130000Z_1h"]
+    with plant.open() as mill:  # by its clock everything was touched after it was built
+        seen = []
+        for _ in range(3):
+            mill.tick()
+            seen.append(sorted(read))
+        assert seen == [hours[:1], hours, hours]
+        flip(file_of(mill))
+        assert [mill.tick().streams[0].damaged for _ in range(3)][-1] == 1
+        assert sorted(read) == [hours[0], *hours]
+        window = mill.windows.datasets("weather")[1]
+        later = replace(window, built_at=2**62)  # built after it was touched last
+        assert damage_of(plant.warehouse, later) is None
+        assert len(read) == 3

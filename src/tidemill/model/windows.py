@@ -149,6 +149,7 @@ class Window:
     blocked_by: int | None = None  # place of the undecided slice that it waits for
     rules: str | None = None  # a name for the rules of the last judgement; None: nobody knows
     columns: str | None = None  # a name for the columns of the newest dataset; None: nobody knows
+    checksum: str | None = None  # of the bytes of the newest dataset; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ class Dataset:
     sealed: int | None = None  # see `Window.sealed`; a file says only that it is, which is read as 0
     columns: str | None = None  # see `Window.columns`
     deltas: DeltaStats | None = None  # of a stream of deltas
+    checksum: str | None = field(default=None, compare=False)  # of its bytes; no file can say that of itself
 
     @property
     def average(self) -> float:

@@ -264,4 +264,9 @@ _SEVENTH: Final = """
 ALTER TABLE slices ADD COLUMN repeats TEXT;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
+# Before, damage inside a dataset was found by `verify` only.
+_EIGHTH: Final = """
+ALTER TABLE windows ADD COLUMN checksum TEXT;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH)

@@ -121,6 +121,7 @@ def completed(kept: Kept, build: Build, dataset: Dataset, now: int) -> Kept | No
         built_at=now,
         sealed=kept.window.sealed if build.seal is None else build.seal,
         columns=dataset.columns,
+        checksum=dataset.checksum,
     )
     return replace(kept, window=_fresh(window, _phase(window)), building=None)
 
@@ -161,6 +162,7 @@ def observed(kept: Kept, dataset: Dataset) -> Kept:
         bytes=dataset.bytes,
         built_at=None,
         columns=dataset.columns,
+        checksum=dataset.checksum,
     )
     if window.phase is Phase.BUILDING:
         return replace(kept, window=window, due=True)

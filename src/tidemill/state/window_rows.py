@@ -25,7 +25,7 @@ WINDOW_COLUMNS: Final = (
     "stream", "start", "span", "version", "phase", "reason", "detail", "check_at", "ready", "desired",
     "observed", "revision", "sealed", "seal", "file", "rows", "bytes", "built_at", "trigger", "attempts",
     "not_before", "owner", "lease_until", "error", "building", "due", "priority", "blocked_by",
-    "rules", "columns",
+    "rules", "columns", "checksum",
 )  # fmt: skip
 MEMBER: Final = (  # of `window_slices m` joined with `slices s` and with `o`, the slice that it replays
     "m.slice, s.id, s.judgement, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end,"
@@ -43,7 +43,7 @@ def kept_row(kept: Kept, version: int) -> tuple[Value, ...]:
         window.revision, window.sealed, window.seal, window.file, window.rows, window.bytes,
         window.built_at, window.trigger, window.attempts, window.not_before, window.owner,
         window.lease_until, window.error, kept.building, int(kept.due), window.key.priority,
-        window.blocked_by, window.rules, window.columns,
+        window.blocked_by, window.rules, window.columns, window.checksum,
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
     (
         stream, start, span, version, phase, reason, detail, check_at, ready, desired, observed, revision,
         sealed, seal, file, rows, bytes_, built_at, trigger, attempts, not_before, owner, lease_until, error,
-        building, due, _, blocked_by, rules, columns,
+        building, due, _, blocked_by, rules, columns, checksum,
     ) = row  # fmt: skip
     window = Window(
         key=WindowKey(str(stream), whole(start), whole(span)),
@@ -79,6 +79,7 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
         blocked_by=whole_or_none(blocked_by),
         rules=text_or_none(rules),
         columns=text_or_none(columns),
+        checksum=text_or_none(checksum),
     )
     return Kept(window, due=bool(due), building=text_or_none(building))
 

@@ -26,6 +26,7 @@ from tidemill.config.stream import Stream
 from tidemill.lake.sync import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.model.failpoints import failpoint
 from tidemill.model.windows import Dataset, DeltaStats, WindowKey
+from tidemill.windows.damage import checksum
 from tidemill.windows.dataset import (
     LAYOUT,
     METADATA_KEY,
@@ -99,10 +100,11 @@ class EmptyDatasets:
         """Make datasets without rows durable, each as the revision given, or the next number that is free."""
         stream = contents[0][0].stream
         make_folder(self._folder, top=self._warehouse)
-        file, size = self._shared_file(stream)
+        file, size, summed = self._shared_file(stream)
         columns = columns_name(dataset_schema(stream))
         with self._locked():
             made = [self._made(content, at, file, size, columns) for content, at in contents]
+            made = [replace(one, checksum=summed) for one in made]
             self._append(made)
         failpoint("dataset.after_record")
         return made
@@ -150,8 +152,9 @@ class EmptyDatasets:
         if created:
             sync_folder(self._folder)
 
-    def _shared_file(self, stream: Stream) -> tuple[str, int]:
-        """The file that stands for all of them, written if it is not there as it should be; and its size."""
+    def _shared_file(self, stream: Stream) -> tuple[str, int, str]:
+        """The file that stands for all of them, written if it is not there as it should be; its size and its
+        checksum."""
         content = shared_content(stream)
         name = hashlib.sha256(content).hexdigest()[:16]
         path = self._folder / f"{name}.arrow"
@@ -160,7 +163,7 @@ class EmptyDatasets:
         if standing != content:
             with self._locked():
                 atomic_write(path, content)
-        return path.relative_to(self._warehouse).as_posix(), len(content)
+        return path.relative_to(self._warehouse).as_posix(), len(content), checksum(content)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
