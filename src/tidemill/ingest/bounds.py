@@ -35,7 +35,10 @@ def declared_bounds(
     if start is None and end is None:
         return None
     if start is None or end is None:
-        raise InputError("declared bounds need both ends", hint="give both start and end, half-open")
+        raise InputError(
+            "declared bounds need both ends",
+            hint="give both, half-open: --start and --end, or start= and end=",
+        )
     declared = Interval(*(parse_bound(one) if isinstance(one, str) else one for one in (start, end)))
     check_bounds(stream, declared, many=many)
     return declared
