@@ -70,11 +70,13 @@ def _facts(mill: Mill, stream: Stream, tenant: str | None, *, values: bool) -> S
 
 
 def _attributes(mill: Mill, stream: Stream, tenant: str | None) -> Attributes | None:
+    if not stream.indexed:
+        return None
+    index, raw = mill.snapshot("index", stream.name), mill.snapshot("raw", stream.name)
+    if index is None or raw is None:
+        return None
     from tidemill.search.attributes import attributes
 
-    index, raw = mill.snapshot("index", stream.name), mill.snapshot("raw", stream.name)
-    if not stream.indexed or index is None or raw is None:
-        return None
     return attributes(raw, index, stream.indexed, tenant=tenant)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.lake.stats import Bound, Bounds
 
@@ -112,10 +111,20 @@ def plain_path(logged: str) -> str:
 
 
 def _values(column: pa.ChunkedArray) -> list[Bound | None]:
+    """Instants are microseconds in Delta. To read them as integers takes none of the functions of Arrow, so
+    that most commands need not load them."""
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        assert column.type.unit == "us", column.type
+        return [value for chunk in column.chunks for value in chunk.view(pa.int64()).to_pylist()]
     values: list[Bound | None] = column.to_pylist()
     return values
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    texts: list[str | None] = (
+        column if pa.types.is_string(column.type) else column.cast(pa.string())
+    ).to_pylist()
+    return texts
 
 
 def _bounds(actions: pa.Table, prefix: str) -> list[Bounds]:
@@ -135,7 +144,7 @@ def _bounds(actions: pa.Table, prefix: str) -> list[Bounds]:
 def snapshot_of(root: Path, version: int, actions: pa.Table) -> Snapshot:
     """From the flattened add actions of a Delta table; parts come in the order of their paths."""
     keys = [name for name in actions.column_names if name.startswith("partition.")]
-    columns = [pc.cast(actions.column(key), pa.string()).to_pylist() for key in keys]
+    columns = [_texts(actions.column(key)) for key in keys]
     names = [key.removeprefix("partition.") for key in keys]
     partitions = (
         [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

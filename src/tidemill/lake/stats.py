@@ -13,7 +13,6 @@ from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.model.time import MAX_INSTANT, MILLISECOND, MIN_INSTANT, format_instant, parse_instant
 
@@ -57,6 +56,8 @@ def upper_instant(us: int) -> str | None:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The same distinct values in a type that min_max knows."""
     if pa.types.is_dictionary(column.type):
+        import pyarrow.compute as pc
+
         # a dictionary may hold values that no row uses: they would widen the bounds for nothing
         used = [chunk.dictionary.take(pc.unique(chunk.indices).drop_null()) for chunk in column.chunks]
         return _plain(pa.chunked_array(used, type=column.type.value_type))
@@ -71,6 +72,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _pair(column: pa.ChunkedArray) -> tuple[str | None, str | None]:
     """Minimum and maximum as JSON texts; None where there is none that every reader understands."""
+    import pyarrow.compute as pc  # who only reads bounds does without
+
     values = _plain(column)
     kind = values.type
     known = (
