@@ -64,21 +64,20 @@ class Flow:
         for refresher in self._of(stream):
             self._progress(stream, f"window {refresher.spec.name}", 0.0)
             planned.append((refresher, refresher.plan(look)))
-        done = []
-        # Computed side by side, committed one after another.
+        # Computed side by side; committed one after another, and nothing else is at work then.
         with ThreadPoolExecutor(self._engine().parallelism) as pool:
             computed = {
                 refresher.spec.name: pool.submit(refresher.compute, work)
                 for refresher, work in planned
                 if isinstance(work, Work)
             }
-            for refresher, work in planned:
-                name = refresher.spec.name
-                if isinstance(work, Work):
-                    work = refresher.finish(work, computed[name].result())
-                done.append(work)
-                self._progress(stream, f"window {name}", 1.0)
-                tidy([refresher.table], self._project.engine.keep_replaced, now)
+        done = []
+        for refresher, work in planned:
+            name = refresher.spec.name
+            finished = refresher.finish(work, computed[name].result()) if isinstance(work, Work) else work
+            done.append(finished)
+            self._progress(stream, f"window {name}", 1.0)
+            tidy([refresher.table], self._project.engine.keep_replaced, now)
         return done
 
     def refresh_all(
