@@ -34,6 +34,7 @@ from tidemill.cli.main import every_command, main
 from tidemill.config import TEMPLATE, gateway, parse_project
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
+from tidemill.config.manifests import Manifests
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Term, Transition
 from tidemill.config.packing import Pack
@@ -395,6 +396,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.json": (Json, {}),
     "streams.NAME.schema.COLUMN": (Field, {"type": "string"}),
     "streams.NAME.event_type": (EventType, {"column": "c", "allowed": ["a"]}),
+    "streams.NAME.manifests": (Manifests, {}),
     "streams.NAME.event_time": (EventTime, {}),
     "streams.NAME.messages": (Messages, {"column": "c"}),
     "streams.NAME.vector": (Vector, {"dimension": 3}),
