@@ -27,6 +27,7 @@ from tidemill.testing import READINGS, FakeClock, Land, OracleRules, OracleWindo
 from tidemill.testing.project import project_text
 from tidemill.testing.strictjson import canonical, read_object
 from tidemill.testing.windows import Act, OracleDataset, dataset_columns
+from tidemill.windows.catalog import dataset_of, open_dataset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -260,7 +261,7 @@ class Playing:
     def agree_on_rows(self, window: Window, made: OracleDataset) -> None:
         assert window.file is not None
         table = pa.ipc.open_file(self.warehouse / window.file).read_all()
-        about = json.loads(table.schema.metadata[b"tidemill"])
+        about = open_dataset(self.warehouse, dataset_of(self.warehouse, window)).said
         assert (about["revision"], about["hash"], about["rows"]) == (made.revision, made.hash, len(made.rows))
         assert about["slices"] == sorted(made.slices)
         assert table.column_names == dataset_columns(READINGS)
