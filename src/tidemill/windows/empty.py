@@ -177,7 +177,7 @@ class EmptyDatasets:
         with storage_errors("read", self._path):
             try:
                 there = self._path.stat()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):  # nothing was ever recorded
                 self._read, self._records = (0, 0), {}
                 return
             if (there.st_ino, there.st_size) == self._read:
