@@ -429,6 +429,7 @@ def test_every_key_is_documented_with_its_default(heading: str) -> None:
     fields = {info.alias or name: (name, info) for name, info in model.model_fields.items()}
     fields.pop("name", None)  # of a stream: its key
     assert sorted(table) == sorted(fields)
+    without = model.model_validate(least)
     for key, (name, info) in fields.items():
         told = table[key][2]
         if told in ("required", "none"):
@@ -436,7 +437,7 @@ def test_every_key_is_documented_with_its_default(heading: str) -> None:
             assert info.is_required() == (told == "required"), key
         else:
             said = model.model_validate({**least, key: yaml.safe_load(code(told))})
-            assert getattr(said, name) == info.get_default(call_default_factory=True), key
+            assert getattr(said, name) == getattr(without, name), key
 
 
 def test_every_section_of_the_models_is_documented() -> None:
