@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.streaming.conftest import EPOCH, NewRows, Rows, summed
 
-from tidemill.mill import recover
+from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed
+from tidemill.model.slices import set_hash
 from tidemill.model.time import HOUR, SECOND
 
 
@@ -250,6 +251,32 @@ def test_windows_that_close_when_they_are_complete(new_rows: NewRows) -> None:
     assert rows.results("w", "sum") == [(0, 1800, Decimal(1)), (7200, 9000, Decimal(3))]
     assert rows.results("two", "sum") == []
     assert rows.verify() == []
+
+
+def test_complete_windows_name_slices_as_they_were_decided_last(new_rows: NewRows) -> None:
+    """In one process: the slice that repeats what was taken back is decided again, and named so."""
+    rows = new_rows(windows={"w": summed(size="1h", close="complete")}, aggregation_span="1h")
+    first = b'{"id": "x", "ts": %d, "a": 1}' % (EPOCH // 1000)
+    second = first + b'\n{"id": "y", "ts": %d, "a": 2}' % (EPOCH // 1000 + 5)
+    with rows.open() as mill:
+        for content in (first, second):
+            mill.land("rows", content, start=EPOCH, end=EPOCH + HOUR)
+        mill.run_until_idle()
+        kept, wrong = mill.ledger("rows")
+        assert made_of(mill) == set_hash([wrong.name, kept.name])
+        mill.retract(mill.plan_retraction(wrong.id, "sent by mistake"))
+        mill.run_until_idle()
+        again = mill.ledger("rows")[0]
+        assert (again.id, again.name) == (kept.id, f"{kept.id}~1")
+        assert made_of(mill) == set_hash([again.name])
+    assert rows.results("w", "sum") == [(0, 3600, Decimal(3))]
+    assert rows.verify() == []
+
+
+def made_of(mill: Mill) -> str:
+    """The hash of the slices that the only result of the window is made of."""
+    (result,) = mill.results("rows", "w").to_pylist()
+    return str(result["hash"])
 
 
 def _story(rows: Rows) -> tuple[object, ...]:

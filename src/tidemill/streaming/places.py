@@ -30,11 +30,15 @@ class Places:
         self._known: dict[str, _Known] = {}
         self._decided = 0  # place in the ledger up to which all are known
         self._raw = -1
+        self._retractions = 0  # that were applied when the ledger was read
 
     def look(self, raw: int, *, anew: bool) -> None:
-        """Learn of slices that came since, up to this version of raw; of all of them when some went."""
-        if anew:
+        """Learn of slices that came since, up to this version of raw; of all of them when one was taken back,
+        since others are decided again then."""
+        retractions = self._state.retractions()
+        if anew or retractions != self._retractions:
             self._known, self._decided, self._raw = {}, 0, -1
+            self._retractions = retractions
         if raw == self._raw:
             return
         entries, self._decided = newer(self._state, self._stream, self._decided)
