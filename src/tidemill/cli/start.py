@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from importlib import metadata
 from pathlib import Path
 from platform import python_version
 from typing import Annotated, Final
@@ -80,6 +79,8 @@ def types(session: Session) -> int:
 @command("version", Panel.START, "tidemill version")
 def version(session: Session) -> int:
     """Show the versions of Tidemill and of what it stands on."""
+    from importlib import metadata
+
     from tidemill import __version__
 
     found = {"tidemill": __version__, "python": python_version()}
