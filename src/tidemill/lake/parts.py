@@ -12,14 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidemill.lake.stats import delta_stats
 from tidemill.lake.sync import storage_errors, sync_file
 from tidemill.model.errors import StorageError
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq  # imported where a file is opened: a query reads its files with DuckDB
 
 FOOTER_KEY: Final = b"tidemill"
 DAMAGED: Final = "`tidemill verify` says what is damaged; restore it, then run the same again"
@@ -61,6 +63,8 @@ def write_part(
     """
     assert "/" not in name, name
     assert not name.startswith((".", "_")), name  # readers skip such files
+    import pyarrow.parquet as pq
+
     table = _checked(table.drop_columns([column for column in partition if column in table.column_names]))
     encoded = [
         field.name for field in table.schema if field.name in dictionary or pa.types.is_dictionary(field.type)
@@ -122,6 +126,8 @@ def open_part(
 ) -> Iterator[pq.ParquetFile]:
     """A part, to be read piece by piece; StorageError with the hint when it can not be. Who has read its
     metadata before hands it in."""
+    import pyarrow.parquet as pq
+
     with storage_errors("read the part", path):
         try:
             # Column chunks are streamed: the size of a row group does not matter for memory.
@@ -152,6 +158,8 @@ def is_ours(path: Path | str) -> bool:
 
 
 def _footer(path: Path | str) -> dict[str, object] | None:
+    import pyarrow.parquet as pq
+
     with storage_errors("read the part", path):
         try:
             metadata = pq.read_metadata(path).metadata or {}
