@@ -10,16 +10,28 @@ python=$(scripts/doctor.sh)
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 
-# install NAME REQUIREMENT...: what comes with the requirements beside the product, as $fresh/NAME
-install() {
+# resolve NAME REQUIREMENT...: the versions that pip chooses for the requirements, as $fresh/NAME
+resolve() {
     name=$1
     shift
-    "$python" -m venv "$fresh/venv-$name"
-    "$fresh/venv-$name/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$fresh/pins" "$@"
-    "$fresh/venv-$name/bin/python" -m pip freeze --disable-pip-version-check --exclude tidemill |
-        { grep --invert-match --line-regexp --fixed-strings --file "$fresh/product" || :; } >"$fresh/$name"
-    cat "$fresh/$name" >>"$fresh/pins" # so that the locks agree where they overlap
+    "$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check --dry-run \
+        --ignore-installed --report "$fresh/report" --constraint "$fresh/pins" "$@"
+    "$fresh/venv/bin/python" - "$fresh/report" >"$fresh/$name" <<'END'
+import json, sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    chosen = [one["metadata"] for one in json.load(file)["install"]]
+chosen.sort(key=lambda one: one["name"].lower().replace("_", "-"))
+for one in chosen:
+    if one["name"] != "tidemill":
+        print(f"{one['name']}=={one['version']}")
+END
+}
+
+# beside NAME: those of $fresh/NAME that the product does not have
+beside() {
+    { grep --invert-match --line-regexp --fixed-strings --file "$fresh/product" "$fresh/$1" || :; } >"$fresh/beside"
+    mv "$fresh/beside" "$fresh/$1"
 }
 
 # Parts that some Pythons have no wheel for are left out there; what needs them says so and is skipped.
@@ -31,14 +43,21 @@ write() {
     } >"$3"
 }
 
+"$python" -m venv "$fresh/venv"
 : >"$fresh/pins"
-: >"$fresh/product"
 # Spark stays at 4.2: the newest line that the official Delta connector supports too. The build backend is
-# pinned as well: an editable install then needs nothing that is not in the lock.
-install base 'pyspark==4.2.*' hatchling editables .
-mv "$fresh/base" "$fresh/product"
-install dev '.[dev]'
-install bench '.[bench]'
+# pinned as well: an editable install then needs nothing that is not in the lock. All is resolved at once
+# first: what the tests need may not go with the newest version of what the product needs.
+base="pyspark==4.2.* hatchling editables"
+# shellcheck disable=SC2086 # these are several words
+resolve all $base '.[dev,bench]'
+mv "$fresh/all" "$fresh/pins"
+# shellcheck disable=SC2086
+resolve product $base .
+resolve dev '.[dev]'
+resolve bench '.[bench]'
+beside dev
+beside bench
 write product "What runs the product, direct and transitive, and what installs it." requirements.lock
 write dev "What the tests and checks need beside requirements.lock, direct and transitive." requirements-dev.lock
 write bench "What the benchmarks need beside requirements.lock, direct and transitive." requirements-bench.lock

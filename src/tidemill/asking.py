@@ -80,7 +80,7 @@ def rows_of(answer: Answer | Explanation) -> pa.Table:
 
 def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> Arrivals:
     """What an answer about `span` (None: all time) has to say of the stream."""
-    under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state)
+    under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state, stream)
     act = under_way.act if under_way is not None else None
     found = arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
     fault = fault_of(mill.state, stream) if found.pending else None

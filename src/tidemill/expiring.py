@@ -15,7 +15,8 @@ from tidemill.accept.catchup import catch_up
 from tidemill.accept.expired import Expirable, expirable, expire_quarantine, expire_raw, rows_before
 from tidemill.accept.packing import split_parts
 from tidemill.config import Stream
-from tidemill.ingest.adopt import adopt
+from tidemill.faults import one_by_one
+from tidemill.ingest.adopt import adopt_for
 from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
 from tidemill.lake.snapshot import Part, Snapshot
 from tidemill.lake.table import Table
@@ -90,10 +91,15 @@ class Keeper:
     def expire(self, plan: ExpiryPlan) -> list[ExpiryStep]:
         """Let go of what the plan says; what went."""
         with exclusive(self._mill.project.warehouse / ".tick.lock", "expire"):
-            adopt(self._mill.project.warehouse, self._mill.state)
-            for stream in sorted({step.stream for step in plan.steps}):
+            streams, done = sorted({step.stream for step in plan.steps}), list[ExpiryStep]()
+            adopt_for(self._mill.project.warehouse, self._mill.state, streams)
+
+            def work(stream: str) -> None:
                 finish_retractions(self._mill, stream)
-            return expire(self._mill, plan)
+                done.extend(_expire_stream(self._mill, stream, plan.now))
+
+            one_by_one(streams, work)
+            return done
 
     def expire_due(self, now: int, streams: Sequence[str]) -> list[ExpiryStep]:
         """At the end of a tick, which holds the lock: what is due of these streams goes, if it is time
@@ -235,19 +241,22 @@ def expire(mill: Mill, plan: ExpiryPlan) -> list[ExpiryStep]:
     lock of a tick. What a crash left is finished by doing it again."""
     done: list[ExpiryStep] = []
     for name in dict.fromkeys(step.stream for step in plan.steps):
-        stream = mill.project.stream(name)
-        if (mill.project.warehouse / "raw" / name).is_dir():
-            catch_up(mill.acceptor(name))
-            mill.roller(name).catch_up()
-        steps = [step for step in _steps(mill, stream, plan.now) if step.due]
-        if steps:
-            acts = [Expiry(name, step.what, step.before, plan.now) for step in steps]
-            mill.expiries.append(acts)
-        for step in steps:
-            _carry_out(mill, stream, step, plan.now)
-            log.info("expired: %s", step, extra={"stream": name})
-            done.append(step)
+        done += _expire_stream(mill, name, plan.now)
     return done
+
+
+def _expire_stream(mill: Mill, name: str, now: int) -> list[ExpiryStep]:
+    stream = mill.project.stream(name)
+    if (mill.project.warehouse / "raw" / name).is_dir():
+        catch_up(mill.acceptor(name))
+        mill.roller(name).catch_up()
+    steps = [step for step in _steps(mill, stream, now) if step.due]
+    if steps:
+        mill.expiries.append([Expiry(name, step.what, step.before, now) for step in steps])
+    for step in steps:
+        _carry_out(mill, stream, step, now)
+        log.info("expired: %s", step, extra={"stream": name})
+    return steps
 
 
 def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -50,6 +50,22 @@ def _read(stream: str, marks: Mapping[str, str]) -> StreamFault | None:
 def delay_after(attempts: int) -> int:
     """How long a daemon leaves a stream alone that failed so many times in a row."""
     return min(FIRST_DELAY << min(attempts - 1, 20), LONGEST_DELAY)
+
+
+def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
+    """Do the work for each stream. One that fails does not hold up the others: its error is raised when they
+    are done, and logged if another one is raised."""
+    first: TidemillError | None = None
+    for stream in streams:
+        try:
+            work(stream)
+        except TidemillError as error:
+            if first is None:
+                first = error
+            else:
+                log.error("the stream fails: %s", error, extra={"stream": stream, "code": error.code})
+    if first is not None:
+        raise first
 
 
 class Round:

@@ -18,7 +18,8 @@ from tidemill import rounds
 from tidemill.accept.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
 from tidemill.accept.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
 from tidemill.accept.standins import is_settled
-from tidemill.ingest.adopt import adopt
+from tidemill.faults import one_by_one
+from tidemill.ingest.adopt import adopt_for
 from tidemill.ingest.manifests import facts_of, is_from_manifest
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.lake.table import Table
@@ -220,18 +221,25 @@ class Packer:
         done: list[Packed] = []
         with exclusive(mill.project.warehouse / ".tick.lock", "pack"):
             now = mill.clock()
-            adopt(mill.project.warehouse, mill.state)
+            adopt_for(mill.project.warehouse, mill.state, [one.name for one in streams])
             rounds.take_up_logs(mill, now)
-            for one in streams:
-                rounds.finish_retractions(mill, one.name)
-                while not rounds.settle(mill, one, now).idle:
-                    pass
-                done += self._taken_up(one, now)
-                found = self._carry_out(one, self._choice(one, rebuild=rebuild).groups, now)
-                if found:
-                    rounds.index(mill, one, now)
-                done += found
+
+            def work(name: str) -> None:
+                done.extend(self._pack_whole(mill.project.stream(name), now, rebuild=rebuild))
+
+            one_by_one([one.name for one in streams], work)
         return done
+
+    def _pack_whole(self, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
+        mill = self._mill
+        rounds.finish_retractions(mill, stream.name)
+        while not rounds.settle(mill, stream, now).idle:
+            pass
+        done = self._taken_up(stream, now)
+        found = self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
+        if found:
+            rounds.index(mill, stream, now)
+        return done + found
 
     def pack_due(self, stream: Stream, now: int) -> PackLook | None:
         """In a tick, which holds the lock: parts that are ready are put in their place, and those of the next

@@ -59,8 +59,8 @@ def recover_state(
 def _fill(mill: Mill, target: str) -> Recovered:
     warehouse = mill.project.warehouse
     lines = list(RetractionLog(warehouse).lines())
-    if lines:
-        _finish(mill, lines[-1])
+    for line in {line.act.stream: line for line in lines}.values():
+        _finish(mill, line)
     entries = with_retractions(scan_slices(warehouse), lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
@@ -85,7 +85,7 @@ def _fill(mill: Mill, target: str) -> Recovered:
 
 
 def _finish(mill: Mill, line: RetractionLine) -> None:
-    """A crash may have left what the last retraction undoes: then nobody judged anything since."""
+    """A crash may have left what the last retraction of a stream undoes: then nothing was judged since."""
     for name in ("raw", "quarantine"):
         table = Table.existing(mill.project.warehouse / name / line.act.stream)
         if table is not None and line.undone:

@@ -17,7 +17,7 @@ from tidemill.accept.expired import slices_expired
 from tidemill.accept.quarantine import REPLAY
 from tidemill.accept.undo import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.accept.watermark import TimeRules
-from tidemill.ingest.adopt import adopt
+from tidemill.ingest.adopt import adopt_for
 from tidemill.ingest.expiries import QUARANTINE
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of
 from tidemill.lake.table import Table
@@ -277,11 +277,12 @@ class Retracted:
 def retract(mill: Mill, plan: RetractionPlan) -> Retracted:
     """Do what the plan says; who calls holds the lock of a tick.
 
-    What a crash left unfinished is finished first, and the plan made anew if the ledger has changed by it.
+    What a crash left unfinished of its stream is finished first, and the plan made anew if the ledger has
+    changed by it.
     """
     state, stream = mill.state, plan.entry.slice.stream
-    adopt(mill.project.warehouse, state)
-    finish_retractions(mill)
+    adopt_for(mill.project.warehouse, state, [stream])
+    finish_retractions(mill, stream)
     if (mill.project.warehouse / "raw" / stream).is_dir():
         catch_up(mill.acceptor(stream))
         mill.roller(stream).catch_up()
@@ -294,9 +295,9 @@ def retract(mill: Mill, plan: RetractionPlan) -> Retracted:
     return Retracted(plan, line.act)
 
 
-def finish_retractions(mill: Mill, stream: str | None = None) -> Retraction | None:
-    """Carry out the act that a crash interrupted, if there is one, of any stream or of this one. Before
-    anything of its stream is accepted."""
+def finish_retractions(mill: Mill, stream: str) -> Retraction | None:
+    """Carry out the act of the stream that a crash interrupted, if there is one. Before anything of the
+    stream is accepted."""
     line = RetractionLog(mill.project.warehouse).unfinished(mill.state, stream)
     if line is None:
         return None

@@ -183,8 +183,8 @@ class WindowYard:
 
     def _builders(self, concurrency: int | None) -> Builders:
         settings, warehouse = self._project.builder, self._project.warehouse
-        held = RetractionLog(warehouse).unfinished(self._state)
-        streams = {n: s for n, s in self._declared.items() if held is None or held.act.stream != n}
+        held = RetractionLog(warehouse).all_unfinished(self._state)
+        streams = {name: stream for name, stream in self._declared.items() if name not in held}
         yard = Yard(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
         return Builders(yard, concurrency)
 

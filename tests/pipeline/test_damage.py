@@ -113,6 +113,19 @@ def test_many_datasets_are_looked_at_in_turn(plant: Plant, monkeypatch: pytest.M
         assert max(mill.tick().streams[0].damaged for _ in range(3)) == 2
 
 
+def test_with_a_process_for_each_round_all_datasets_get_their_turn(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(damage, "AT_ONCE", 1)
+    with plant.open() as mill:
+        (plant.warehouse / str(mill.windows.datasets("weather")[-1].file)).unlink()
+    found = []
+    for _ in range(3):
+        with plant.open() as mill:
+            found.append(mill.tick().streams[0].damaged)
+    assert max(found) == 1
+
+
 def results_of(mill: Mill) -> list[tuple[object, ...]]:
     rows = mill.results("weather", "ten").to_pylist()
     return [(row["start"], row["n"], row["revision"]) for row in rows]

@@ -15,8 +15,8 @@ from tests.pipeline.conftest import CONFIG, NOON, NewPlant, Plant, ndjson, reque
 
 from tidemill import eventtime
 from tidemill.ingest.log import as_fields
-from tidemill.mill import Mill
-from tidemill.model.errors import ConfigError
+from tidemill.mill import Mill, recover
+from tidemill.model.errors import ConfigError, StorageError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import MINUTE, SECOND
@@ -197,6 +197,77 @@ def test_a_retraction_that_cannot_be_finished_holds_up_its_own_stream_only(new_p
         mill.run_until_idle()
         assert mill.slice(entry.id).status is SliceStatus.RETRACTED
         assert mill.verify().ok
+
+
+def interrupted(new_plant: NewPlant) -> tuple[Plant, str, str]:
+    """A retraction in one stream that died, and cannot be finished since its raw is not there; and a slice
+    of each stream."""
+    plant = new_plant(SECOND_STREAM)
+
+    def die(point: str) -> None:
+        if point == "retract.after_log":
+            raise RuntimeError("it died here")
+
+    with plant.open() as mill:
+        broken = mill.land("requests", ndjson(request(1))).entry.id
+        sound = mill.land("visits", ndjson(request(1), b"{")).entry.id
+        mill.land("visits", ndjson(request(2)))
+        mill.run_until_idle()
+        with observed(die), pytest.raises(RuntimeError):
+            mill.retract(mill.plan_retraction(broken, "wrong file"))
+    (plant.warehouse / "raw" / "requests").rename(plant.root / "hidden")
+    return plant, broken, sound
+
+
+def test_a_slice_is_retracted_while_a_retraction_of_another_stream_cannot_be_finished(
+    new_plant: NewPlant,
+) -> None:
+    plant, broken, sound = interrupted(new_plant)
+    with plant.open() as mill:
+        mill.retract(mill.plan_retraction(sound, "wrong file, too"))
+        assert mill.slice(sound).status is SliceStatus.RETRACTED
+        assert mill.slice(broken).status is SliceStatus.ACCEPTED
+        mill.tick()
+        assert mill.verify("visits").ok
+        assert mill.state.totals("visits")["accepted"] == 1
+    shutil.rmtree(plant.warehouse / "raw" / "requests", ignore_errors=True)
+    (plant.root / "hidden").rename(plant.warehouse / "raw" / "requests")
+    with plant.open() as mill:
+        mill.run_until_idle()
+        assert mill.slice(broken).status is SliceStatus.RETRACTED
+        assert mill.verify().ok
+        before = mill.state.dump()
+    recover(plant.root, spark=plant.spark)
+    with plant.open() as mill:
+        assert mill.state.dump() == before
+
+
+def test_a_state_that_is_lost_beside_two_retractions_knows_both(new_plant: NewPlant) -> None:
+    plant, broken, sound = interrupted(new_plant)
+    with plant.open() as mill:
+        mill.retract(mill.plan_retraction(sound, "wrong file, too"))
+    shutil.rmtree(plant.warehouse / "raw" / "requests", ignore_errors=True)
+    (plant.root / "hidden").rename(plant.warehouse / "raw" / "requests")
+    recover(plant.root, spark=plant.spark)
+    with plant.open() as mill:
+        assert {entry.id for entry in mill.ledger(status="retracted")} == {broken, sound}
+        mill.run_until_idle()
+        assert mill.verify().ok
+        assert mill.state.totals("requests")["accepted"] == 0
+
+
+def test_commands_over_all_streams_go_on_past_one_that_fails(new_plant: NewPlant) -> None:
+    """`requests` comes first; what is done for `visits` is done all the same, and the fault is reported."""
+    plant, _, _ = interrupted(new_plant)
+    with plant.open() as mill:
+        mill.land("visits", ndjson(request(3)))
+        with pytest.raises(StorageError, match="raw"):
+            mill.packer.pack()
+        assert mill.state.totals("visits")["accepted"] == 3
+        audit = mill.verify()
+        assert {(finding.stream, finding.what) for finding in audit.findings} == {("requests", "stream")}
+        assert [(one.stream, one.raw_rows) for one in audit.streams] == [("requests", 0), ("visits", 3)]
+        assert len(mill.replay("visits")) == 1
 
 
 def test_what_a_dead_process_left_in_one_stream_does_not_hold_up_the_others(new_plant: NewPlant) -> None:

@@ -372,7 +372,7 @@ def test_verify_finds_rows_of_a_retracted_slice(plant: Plant) -> None:
         versions = mill.state.table_versions("requests")
         log = RetractionLog(plant.warehouse)
         mill.state.apply_retraction(act, (), versions["raw"], versions["quarantine"])
-        assert log.unfinished(mill.state) is None  # and the log is written anew from it
+        assert log.unfinished(mill.state, "requests") is None  # and the log is written anew from it
         assert [line.act for line in log.lines()] == [act]
         found = {(f.what, f.difference) for f in mill.verify().findings}
     assert ("raw", "it was retracted; raw has 1 rows of it") in found

@@ -35,6 +35,23 @@ def starts(found: list[tuple[Window, list[object]]]) -> list[int]:
     return [window.key.start // HOUR for window, _ in found]
 
 
+# -- looking at all of them
+
+
+def test_each_window_comes_with_its_members(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.state.sqlite._WINDOWS_AT_ONCE", 2)
+    state.enter_all([slice_of(1), slice_of(2), slice_of(3), slice_of(4, "other")])
+    accept(state, 1, 2, 3)
+    accept(state, 4, stream="other")
+    lay(state, {1: [0, 1, 2, 3, 4], 2: [1, 4], 3: [3]})
+    found = list(state.each_window("requests"))
+    assert found == [state.window(key_of(hour)) for hour in range(5)]
+    assert [len(members) for _, members in found] == [1, 2, 1, 2, 2]
+    some = state.each_window("requests", Interval(HOUR, 4 * HOUR))
+    assert list(some) == found[1:4]
+    assert list(state.each_window("other")) == []
+
+
 # -- laying
 
 

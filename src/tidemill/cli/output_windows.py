@@ -5,9 +5,10 @@ It prints only through what it is handed, so that one place decides where result
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tidemill.windows.builder import Outcome
     from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
 
+STEPS_SHOWN: Final = 100  # of a plan, in a table
 Piece = str | tuple[str, str]
 
 
@@ -123,10 +125,16 @@ class TextWindows:
     def _steps(self, stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> None:
         from tidemill.cli.tables_windows import step_table
 
-        if steps:
-            self._say.table(step_table(steps, outcomes))
-        else:
+        if not steps:
             self._say.line(f"{shown(stream)} has no windows to rebuild")
+            return
+        failed = {outcome.key for outcome in outcomes or () if outcome.error is not None}
+        chosen = sorted(steps, key=lambda step: step.key not in failed)[:STEPS_SHOWN]
+        self._say.table(step_table(sorted(chosen, key=lambda step: step.key), outcomes))
+        if len(steps) > len(chosen):
+            counts = Counter(step.action for step in steps)
+            told = ", ".join(f"{action} {count:,}" for action, count in sorted(counts.items()))
+            self._say.note(f"{len(chosen)} of {len(steps):,} windows ({told}); --output json has all")
 
     def built(self, outcome: Outcome) -> None:
         from tidemill.cli.tables_ticks import build_line

@@ -6,8 +6,9 @@ temporaries, which nobody was told about, are. Live landings of other processes 
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.state.protocol import State
+
+log = logging.getLogger(__name__)
 
 ORPHANS: Final = "_orphans"
 _TEMPORARY: Final = re.compile(r"\.([0-9a-f]{16})-\d+\.tmp")
@@ -48,10 +51,10 @@ def adopt(
     """Finish or undo what dead processes left. Cheap: it looks only where one is known to have worked.
     `thorough` looks at every slice file: what a power cut may leave without a note. Trouble with the folder
     of one stream is told to `fault`, and the others go on; without it, it is raised."""
-    log = LandingLog(warehouse)
+    landings = LandingLog(warehouse)
     if not (warehouse / "slices").is_dir():
         return Adopted((), (), ())
-    log.settle(state)
+    landings.settle(state)
     entered: list[SliceEntry] = []
     removed: list[str] = []
     set_aside: list[str] = []
@@ -62,7 +65,7 @@ def adopt(
                 continue
             try:
                 with storage_errors("clean up after a crash", note.path):
-                    entered += _enter(log, state, _orphans(warehouse, state, note), note)
+                    entered += _enter(landings, state, _orphans(warehouse, state, note), note)
                     removed += _clear(warehouse, state, note)
             except StorageError as error:
                 if fault is None or note.folder is None:
@@ -75,11 +78,23 @@ def adopt(
     return Adopted(tuple(entered), tuple(removed), tuple(set_aside))
 
 
-def _enter(log: LandingLog, state: State, orphans: list[NewSlice], note: Note) -> list[SliceEntry]:
+def adopt_for(warehouse: Path, state: State, streams: Collection[str]) -> Adopted:
+    """`adopt` for who works on these streams: trouble in the folder of another is logged, and left to the
+    rounds of that one."""
+
+    def fault(stream: str, error: StorageError) -> None:
+        if stream in streams:
+            raise error
+        log.warning("left as it is: %s", error, extra={"stream": stream})
+
+    return adopt(warehouse, state, fault=fault)
+
+
+def _enter(landings: LandingLog, state: State, orphans: list[NewSlice], note: Note) -> list[SliceEntry]:
     if not orphans or note.folder is None:
         return []
     sync_folder(note.folder)  # their process may have died before it did
-    return log.commit(state, orphans)
+    return landings.commit(state, orphans)
 
 
 def _orphans(warehouse: Path, state: State, note: Note) -> list[NewSlice]:

@@ -41,47 +41,63 @@ class RetractionLog:
         self._file = LineFile(warehouse, NAME, _parse)
 
     def append(self, state: State, line: RetractionLine) -> RetractionLine:
-        """Make it durable and return it with its number. Nothing may be unfinished."""
+        """Make it durable and return it with its number. Nothing of its stream may be unfinished."""
         with self._file.locked():
-            known = self._settle(state)
-            assert known == state.retractions(), "an act is unfinished"
-            numbered = replace(line, act=replace(line.act, n=known + 1))
+            last = self._settle(state)
+            waiting = {one.act.stream for one in self._unapplied(state, last)}
+            assert line.act.stream not in waiting, "an act of the stream is unfinished"
+            numbered = replace(line, act=replace(line.act, n=last + 1))
             self._file.append(_text(numbered), "record the retraction")
         failpoint("retract.after_log")
         return numbered
 
-    def unfinished(self, state: State, stream: str | None = None) -> RetractionLine | None:
-        """The act that is under way, or that a crash interrupted: only the last one can be. With `stream`:
-        if it is of this one.
+    def unfinished(self, state: State, stream: str) -> RetractionLine | None:
+        """The act of a stream that is under way, or that a crash interrupted: only its last one can be.
 
         While there is one, raw may lack what it removes and the state does not know that. Who reads raw
         without holding the lock of a tick asks this after it took its snapshot.
         """
+        return self.all_unfinished(state).get(stream)
+
+    def all_unfinished(self, state: State) -> dict[str, RetractionLine]:
+        """The same of all streams that have one. One that cannot be finished holds up its own stream only."""
         if not self._file.path.exists() and not state.retractions():
-            return None
+            return {}
         with self._file.locked():
-            if self._settle(state) == state.retractions():
-                return None
-            line = self._file.last(1)[0]
-        return line if stream in (None, line.act.stream) else None
+            found = self._unapplied(state, self._settle(state))
+        return {line.act.stream: line for line in found}
 
     def lines(self) -> Iterator[RetractionLine]:
         """All of them, in order."""
         yield from self._file.all()
 
     def _settle(self, state: State) -> int:
-        """The number of the last act in the log, which the state knows or is about to know."""
+        """The number of the last act in the log, after it was repaired."""
         tail = self._file.repaired_tail()
         logged, known = (tail.act.n if tail else 0), state.retractions()
-        if known < logged - 1:
-            raise StorageError(
-                f"the state knows {known} retractions, the warehouse has {logged}",
-                where=str(self._file.path),
-                hint="run `tidemill recover`: it rebuilds the state from the warehouse",
-            )
         if known > logged:  # the log was lost, or taken from an old copy
             self._file.replace(b"".join(_text(line) for line in retold(state.slices())))
         return max(known, logged)
+
+    def _unapplied(self, state: State, last: int) -> list[RetractionLine]:
+        """Acts that the state does not know yet, at most one for each stream."""
+        known = state.retractions()
+        if known == last:  # nearly always, and then nothing is read
+            return []
+        found = [line for line in self._file.all() if not _is_applied(state, line)]
+        if len({line.act.stream for line in found}) < len(found):
+            raise StorageError(
+                f"the state knows {known} retractions, the warehouse has {last}",
+                where=str(self._file.path),
+                hint="run `tidemill recover`: it rebuilds the state from the warehouse",
+            )
+        return found
+
+
+def _is_applied(state: State, line: RetractionLine) -> bool:
+    """A slice is taken back once, so its entry says whether the act was."""
+    entry = state.slice(line.act.slice)
+    return entry is not None and entry.status is SliceStatus.RETRACTED
 
 
 def is_judging_again(state: State, stream: str) -> bool:

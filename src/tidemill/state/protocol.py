@@ -7,7 +7,7 @@ quick for a while to find what an ingestion became, and are gone with the state 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -255,8 +255,8 @@ class State(Protocol):
         quarantine_version: int,
         progress: Progress = NO_PROGRESS,
     ) -> bool:
-        """Make it as if the slice had never arrived, once: False when act `n` was applied before. Acts are
-        applied in their order (StorageError when one is left out, or a slice is not in the stream's ledger).
+        """Make it as if the slice had never arrived, once: False when it was taken back before. Acts of one
+        stream are applied in their order (StorageError when a slice is not in the stream's ledger).
 
         The slice becomes RETRACTED, whatever it was (its counts, bounds and error stay for the story, but
         the counts leave the totals and it is of no batch), those of `again` become PENDING with their counts
@@ -379,6 +379,11 @@ class State(Protocol):
         limit: int | None = None,
     ) -> list[Window]:
         """By (start, stream), only those whose start lies in `span`; `newest`: the other way round."""
+        ...
+
+    def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
+        """What `window` says of each that starts in the span (all, when None), by start, and read page by
+        page: for who looks at all of them."""
         ...
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]: ...

@@ -9,9 +9,8 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
-from tidemill.model.slices import SliceEntry
+from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.state import progress_acts, window_acts
 from tidemill.state.acts import entry_of, rehash, rewrite, saw_version
 from tidemill.state.fates import after_retraction
@@ -34,16 +33,10 @@ def apply(
     quarantine_version: int,
     progress: Progress,
 ) -> bool:
-    known = applied(db)
-    if act.n <= known:
-        return False
-    if act.n > known + 1:
-        raise StorageError(
-            f"retraction {act.n} can not be applied: {known} are, and those between are missing",
-            hint="run `tidemill recover` to rebuild the state from the warehouse",
-        )
-    set_applied(db, act.n)
     slices = [entry_of(db, act.stream, act.slice)]
+    if slices[0].status is SliceStatus.RETRACTED:
+        return False
+    set_applied(db, applied(db) + 1)
     slices += [entry_of(db, act.stream, slice_id) for slice_id in act.again if slice_id != act.slice]
     for before in slices:
         rewrite(db, before, after_retraction(before, act))

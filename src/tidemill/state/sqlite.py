@@ -19,7 +19,7 @@ from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE
 from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileState
-from tidemill.model.time import Interval
+from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
     Build,
     Dataset,
@@ -58,6 +58,7 @@ from tidemill.state.schema import connect, storage_errors
 
 LOGGED: Final = "('landings', 'retried')"  # what the landing log has lines of
 ALL_TIME: Final = (Interval(-(1 << 62), 1 << 62),)
+_WINDOWS_AT_ONCE: Final = 2000  # that are read in one transaction
 STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"  # as the partial index says it, so it is used
 
 
@@ -367,6 +368,16 @@ class SqliteState:
     ) -> list[Window]:
         with self._read() as db:
             return window_acts.windows(db, stream, phase, span, newest=newest, limit=limit)
+
+    def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
+        end = MAX_INSTANT if span is None else span.end
+        while True:
+            with self._read() as db:
+                page = window_acts.with_members(db, stream, span, _WINDOWS_AT_ONCE)
+            yield from page
+            if len(page) < _WINDOWS_AT_ONCE:
+                return
+            span = Interval(page[-1][0].key.start + 1, end)
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]:
         with self._read() as db:

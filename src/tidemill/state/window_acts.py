@@ -381,6 +381,25 @@ def windows(
     return [kept_from(row).window for row in rows]
 
 
+def with_members(
+    db: sqlite3.Connection, stream: str, within: Interval | None, limit: int
+) -> list[tuple[Window, list[Member]]]:
+    """The first windows that start in a span (or at any time), each with its members. Two queries do it."""
+    found = windows(db, stream, None, within, newest=False, limit=limit)
+    if not found:
+        return []
+    rows = db.execute(
+        f"SELECT m.start, {MEMBER} FROM window_slices m JOIN slices s ON s.seq = m.slice"
+        " LEFT JOIN slices o ON o.id = s.replays"
+        " WHERE m.stream = ? AND m.start BETWEEN ? AND ? AND m.member = 1 ORDER BY m.start, m.slice",
+        (stream, found[0].key.start, found[-1].key.start),
+    )
+    of_start: dict[int, list[Member]] = {window.key.start: [] for window in found}
+    for start, *row in rows:
+        of_start[start].append(member_from(row))
+    return [(window, of_start[window.key.start]) for window in found]
+
+
 def counts(db: sqlite3.Connection, stream: str) -> dict[Phase, int]:
     rows = db.execute(
         "SELECT phase, count(*) FROM windows INDEXED BY windows_by_phase WHERE stream = ? GROUP BY phase",

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 500  # datasets that one round looks at
 READ_AT_ONCE: Final = 64 << 20  # bytes of datasets that one round reads to hold them against their checksums
+CHECKPOINT: Final = "@damage"  # where the next look begins; no window is called so
 MAGIC: Final = b"ARROW1"  # an Arrow file begins and ends with it
 _FIRST: Final = MIN_INSTANT - 400 * DAY  # no window starts before
 _PIECE: Final = 1 << 20
@@ -102,9 +103,9 @@ class DamageWatch:
 
     def look(self, stream: str) -> int:
         """How many datasets of the stream are known to be damaged, after a look at the next `AT_ONCE`."""
-        start = self._next.get(stream, _FIRST)
+        start = self._position(stream)
         page = self._state.windows(stream, None, Interval(start, MAX_INSTANT), limit=AT_ONCE)
-        self._next[stream] = page[-1].key.start + 1 if len(page) == AT_ONCE else _FIRST
+        self._move(stream, page[-1].key.start + 1 if len(page) == AT_ONCE else _FIRST)
         known = self._damaged.setdefault(stream, {})
         self._reading.left = max(READ_AT_ONCE, self._largest(page))
         for window in page:
@@ -116,6 +117,19 @@ class DamageWatch:
                 where = {"stream": stream, "window": str(window.key.interval), "file": window.file}
                 log.warning("a dataset is damaged: %s; %s", what, repair_command(window.key), extra=where)
         return len(known)
+
+    def _position(self, stream: str) -> int:
+        """Where the last look ended, be it that of a process that is gone: with a process for each round,
+        all windows get their turn, too."""
+        if stream not in self._next:
+            self._next[stream] = int(self._state.marks(stream).get(CHECKPOINT, _FIRST))
+        return self._next[stream]
+
+    def _move(self, stream: str, to: int) -> None:
+        """Where one look sees all windows there is nothing to remember."""
+        if to != self._next[stream]:
+            self._next[stream] = to
+            self._state.set_mark(stream, CHECKPOINT, None if to == _FIRST else str(to))
 
     def _largest(self, page: list[Window]) -> int:
         """Even the largest dataset is read, if it is the only one."""

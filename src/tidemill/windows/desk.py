@@ -263,37 +263,20 @@ class Desk:
     ) -> list[RebuildStep]:
         """What a rebuild of the windows that start in `span` (all, when None) does, oldest first."""
         rules = self._rules(stream)
-        windows = [w for w in self._state.windows(stream, None, span) if w.key.span == rules.span]
-        if not windows and span is not None:
+        now, pending = self._clock(), PendingSlices(self._state.undecided(stream), rules.future)
+        steps = [
+            _step(window, judge(window, members, rules, now, pending), rules, include_late=include_late)
+            for window, members in self._state.each_window(stream, span)
+            if window.key.span == rules.span
+        ]
+        if not steps and span is not None:
             self._check_kept(rules, WindowKey(stream, align(span.end - 1, rules.span), rules.span))
             raise NotFoundError(
                 f"{stream} has no window that starts in {span}",
                 hint=f"they are {format_duration(rules.span)} long and aligned, one starts at "
                 f"{format_instant(align(span.start, rules.span))}; `tidemill windows {stream}` lists them",
             )
-        pending = PendingSlices(self._state.undecided(stream), rules.future)
-        return [self._step(window, include_late, rules, pending) for window in windows]
-
-    def _step(
-        self, window: Window, include_late: bool, rules: WindowRules, pending: PendingSlices
-    ) -> RebuildStep:
-        """By the rules of today, whichever the window was evaluated by last."""
-        found = self._state.window(window.key)
-        told = judge(window, found[1] if found is not None else (), rules, self._clock(), pending)
-        late = len(told.ignored) if include_late else 0
-        sealed = rules.is_sealed(window.key.interval)
-        builds = (told.ready or late > 0) and not sealed
-        action = "build" if builds else "withdraw" if told.withdraw else "wait"
-        return RebuildStep(
-            key=window.key,
-            action=action,
-            revision=window.revision,
-            next_revision=window.revision + 1 if builds else window.revision,
-            slices=len(told.used) + late,
-            hash=told.desired,
-            reason=_why(window, rules) if builds else _why_not(told, rules, sealed=sealed),
-            late=late if builds else 0,
-        )
+        return steps
 
     def rebuild(self, steps: Iterable[RebuildStep]) -> list[WindowKey]:
         """Queue what the plan builds; the next tick judges and builds it."""
@@ -306,6 +289,24 @@ class Desk:
         """Give windows that were set aside new tries; how many."""
         rules = self._rules(stream)
         return self._state.retry(stream, None if at is None else align(at, rules.span))
+
+
+def _step(window: Window, told: Judged, rules: WindowRules, *, include_late: bool) -> RebuildStep:
+    """By the rules of today (`told`), whichever the window was evaluated by last."""
+    late = len(told.ignored) if include_late else 0
+    sealed = rules.is_sealed(window.key.interval)
+    builds = (told.ready or late > 0) and not sealed
+    action = "build" if builds else "withdraw" if told.withdraw else "wait"
+    return RebuildStep(
+        key=window.key,
+        action=action,
+        revision=window.revision,
+        next_revision=window.revision + 1 if builds else window.revision,
+        slices=len(told.used) + late,
+        hash=told.desired,
+        reason=_why(window, rules) if builds else _why_not(told, rules, sealed=sealed),
+        late=late if builds else 0,
+    )
 
 
 def _why(window: Window, rules: WindowRules) -> str:

@@ -33,6 +33,9 @@ class PendingSlices:
         self._starts = np.array([extent.start for extent in extents], np.int64)
         self._ends = np.array([extent.end for extent in extents], np.int64)
 
+    def __bool__(self) -> bool:
+        return bool(self._slices)
+
     def touching(self, window: Interval, last: int | None) -> list[Undecided]:
         """Those that may touch the window and would count for it, by place in the ledger. `last` is the last
         arrival that counts; None: all do."""

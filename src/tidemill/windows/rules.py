@@ -318,6 +318,8 @@ def undecided_of(
     window: Window, members: Sequence[Member], rules: WindowRules, pending: PendingSlices
 ) -> list[Undecided]:
     """The landed slices without an outcome that the window has to wait for."""
+    if not pending:
+        return []
     interval = window.key.interval
     last = last_arrival(interval, rules)
     served = serves(interval, [member for member in members if is_on_time(interval, member, rules)], rules)

@@ -6,8 +6,10 @@ It changes nothing. The same set of slices gives the same bytes, so the comparis
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from tidemill.config import Stream
@@ -48,7 +50,7 @@ def verify_datasets(
 ) -> tuple[int, list[Difference]]:
     """How many datasets were held against raw, and what is wrong with any of them; those of windows that
     begin before `raw_from`, where raw is gone, are only looked at."""
-    known = {entry.id: entry for entry in entries}
+    known, columns = {entry.id: entry for entry in entries}, columns_name(dataset_schema(stream))
     differences: list[Difference] = []
     good: list[tuple[Window, Dataset]] = []
     looked = 0
@@ -57,25 +59,32 @@ def verify_datasets(
             continue
         is_sealed = raw_from is not None and window.key.start < raw_from
         looked += not is_sealed
-        wrong = list(_look(warehouse, window, known))
+        dataset, wrong = _look(warehouse, window, known)
         differences += [(str(window.key.interval), text) for text in wrong]
         current = not wrong and window.desired == window.observed  # another set is on its way otherwise
-        if not current or is_sealed:
+        if dataset is None or not current or is_sealed:
             continue
-        dataset = dataset_of(warehouse, window)
-        if dataset.columns == columns_name(dataset_schema(stream)):
+        if dataset.columns == columns:
             good.append((window, dataset))
         else:
             differences.append((str(window.key.interval), f"{window.file} has other columns than declared"))
-    by_layout: dict[Layout, list[tuple[Window, Dataset]]] = {}
+    parts = _parts_by_window(raw, [window.key for window, _ in good])
+    differences += [
+        (str(window.key.interval), f"raw gives no rows, and {dataset.file} has {dataset.rows}")
+        for window, dataset in good
+        if dataset.rows and window.key not in parts
+    ]
+    layouts = cache(layout_of)
+    by_layout: dict[Layout, list[Dataset]] = {}
     for window, dataset in good:
-        by_layout.setdefault(layout_of(warehouse / dataset.file), []).append((window, dataset))
+        if window.key in parts:
+            by_layout.setdefault(layouts(warehouse / dataset.file), []).append(dataset)
     proofs = []
     for layout, alike in by_layout.items():
         for group in spread([1] * len(alike), max(2 * engine.parallelism, -(-len(alike) // _GROUP))):
-            again = [WindowUnit(_again(alike[i][1], known), _parts(raw, alike[i][0])) for i in group]
+            datasets = [alike[i] for i in group]
+            again = [WindowUnit(_again(dataset, known), parts[dataset.key]) for dataset in datasets]
             unit = BuildUnit(stream, str(scratch), again, layout=layout)
-            datasets = [alike[i][1] for i in group]
             files = [str(warehouse / dataset.file) for dataset in datasets]
             proofs.append(_Proof(unit, files, [dataset.rows for dataset in datasets]))
     read = {path for proof in proofs for window in proof.unit.windows for path in window.raw}
@@ -98,11 +107,9 @@ def verify_sets(
         for start in _surely_touched(entry, rules) if settled else ():
             if not rules.is_forgotten(start):
                 touching.setdefault(start, set()).add(entry.id)
-    for window in state.windows(stream):
+    for window, members in state.each_window(stream):
         if window.key.span != rules.span:
             continue
-        found = state.window(window.key)
-        members = found[1] if found is not None else []
         missing = touching.pop(window.key.start, set()) - {member.slice for member in members}
         for slice_id in sorted(missing):
             yield str(window.key.interval), f"slice {slice_id} touches it and is not known to"
@@ -141,14 +148,18 @@ def _surely_touched(entry: SliceEntry, rules: WindowRules) -> Iterable[int]:
     return {align(entry.observed.start, rules.span), align(entry.observed.end - 1, rules.span)}
 
 
-def _look(warehouse: Path, window: Window, known: Mapping[str, SliceEntry]) -> Iterator[str]:
-    """What can be seen without building anything."""
-    assert window.file is not None
+def _look(
+    warehouse: Path, window: Window, known: Mapping[str, SliceEntry]
+) -> tuple[Dataset | None, list[str]]:
+    """The dataset of a window, and what is wrong with it that can be seen without building anything."""
     try:
         dataset = dataset_of(warehouse, window)
     except StorageError as error:
-        yield f"its dataset can not be read: {window.file}: {error.message}"
-        return
+        return None, [f"its dataset can not be read: {window.file}: {error.message}"]
+    return dataset, list(_wrong(dataset, window, known))
+
+
+def _wrong(dataset: Dataset, window: Window, known: Mapping[str, SliceEntry]) -> Iterator[str]:
     if (dataset.key, dataset.revision, dataset.hash) != (window.key, window.revision, window.observed):
         yield f"{window.file} is not the dataset that the state knows"
     if (dataset.rows, dataset.bytes) != (window.rows, window.bytes):
@@ -185,9 +196,21 @@ def _again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
     )
 
 
-def _parts(raw: Snapshot, window: Window) -> list[str]:
-    span = window.key.interval
-    return raw.paths(raw.select(ranges={"event_time": (span.start, span.end - 1)}))
+def _parts_by_window(raw: Snapshot, keys: Sequence[WindowKey]) -> dict[WindowKey, list[str]]:
+    """The parts of raw that may have rows of each window; windows without any are left out. Each part is
+    looked at once, however many windows there are."""
+    keys = sorted(keys)
+    starts, ends = [key.start for key in keys], [key.end for key in keys]
+    found: dict[WindowKey, list[str]] = {}
+    for part, path in zip(raw.parts, raw.paths(), strict=True):
+        if not part.rows:
+            continue
+        first, last = part.mins.get("event_time"), part.maxs.get("event_time")
+        low = bisect_right(ends, first) if isinstance(first, int) else 0
+        high = bisect_right(starts, last) if isinstance(last, int) else len(keys)
+        for key in keys[low:high]:
+            found.setdefault(key, []).append(path)
+    return found
 
 
 def _prove(proof: _Proof) -> Iterator[Difference]:
