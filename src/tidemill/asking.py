@@ -4,7 +4,7 @@ Looks only: nothing here writes to the warehouse or the state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from tidemill.query.pending import arrivals_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidemill.lake.snapshot import Snapshot
     from tidemill.mill import Mill
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.source import Source
@@ -129,7 +130,11 @@ def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:
 
     if whose.tenant is not None and not whose.check and not whose.all_tenants:
         return whose.tenant
-    declared = mill.project.stream(stream).tenant.value
-    found = (mill.snapshot(table, stream) for table in ("rollups", "raw"))
-    tables = (snapshot for snapshot in found if snapshot is not None)
+    declared, tables = mill.project.stream(stream).tenant.value, tables_with_tenants(mill, stream)
     return tenant_for(stream, whose.tenant, declared, tables, all_tenants=whose.all_tenants)
+
+
+def tables_with_tenants(mill: Mill, stream: str) -> Iterator[Snapshot]:
+    """The tables that say whose events a stream has, opened as they are taken."""
+    found = (mill.snapshot(table, stream) for table in ("rollups", "raw"))
+    return (snapshot for snapshot in found if snapshot is not None)

@@ -14,6 +14,7 @@ from tidemill.config.metrics import DEFAULT_ACCURACY, Term
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
+    from tidemill.query.tenants import Tenants
     from tidemill.search.attributes import Attributes
 
 
@@ -42,6 +43,7 @@ class StreamFacts:
     metrics: Sequence[MetricFacts]
     attributes: Attributes | None = None  # None: nothing is indexed
     windows: Sequence[str] = field(default=())
+    tenants: Tenants | None = None  # None: all its events are of one, which the stream declares
 
 
 def catalog(
@@ -66,7 +68,17 @@ def _facts(mill: Mill, stream: Stream, tenant: str | None, *, values: bool) -> S
         ],
         attributes=_attributes(mill, stream, tenant) if values else None,
         windows=tuple(stream.windows),
+        tenants=_tenants(mill, stream, tenant),
     )
+
+
+def _tenants(mill: Mill, stream: Stream, tenant: str | None) -> Tenants | None:
+    if stream.tenant.value is not None:
+        return None
+    from tidemill.asking import tables_with_tenants
+    from tidemill.query.tenants import known_tenants
+
+    return known_tenants(tables_with_tenants(mill, stream.name), tenant)
 
 
 def _attributes(mill: Mill, stream: Stream, tenant: str | None) -> Attributes | None:

@@ -52,6 +52,16 @@ def shop(cli, tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_the_catalog_names_the_tenants_of_a_stream(cli, shop, monkeypatch):
+    assert "tenants acme, globex" in " ".join(cli("catalog", "orders").out.split())
+    one = cli("catalog", "orders", "--tenant", "acme", "--output", "json").json["streams"][0]
+    assert one["tenants"] == {"names": ["acme"], "more": 0}
+    none = cli("catalog", "orders", "--tenant", "initech", "--output", "json").json["streams"][0]
+    assert none["tenants"] == {"names": [], "more": 0}
+    monkeypatch.setattr("tidemill.query.tenants.MOST_LISTED", 1)
+    assert "tenants acme and 1 more" in " ".join(cli("catalog", "orders").out.split())
+
+
 def test_the_catalog_in_json(cli, shop):
     done = cli("catalog", "--output", "json")
     orders, plain = done.json["streams"]
@@ -74,6 +84,8 @@ def test_the_catalog_in_json(cli, shop):
     assert metrics["refunds"]["filter"] == 'kind = "refund"'
     assert metrics["steps"]["values"] == ["states", "transitions", "transitions(paid)"]
     assert metrics["refunded"]["detail"] == "refunds / orders"
+    assert orders["tenants"] == {"names": ["acme", "globex"], "more": 0}
+    assert plain["tenants"] is None
     found = orders["attributes"]
     assert (found["events"], found["parts"], found["left_out"]) == (4, 1, 0)
     paths = {one["path"]: one for one in found["paths"]}

@@ -401,3 +401,15 @@ def test_what_is_said_of_something_shared_is_cut_down(streams):
     for stream, who in ((streams["shared"], OPERATOR), (streams["requests"], TENANT)):
         assert tenancy.only(said, tenancy.OF_WINDOW, stream, who) == said
         assert tenancy.without(said, tenancy.NOT_OF_ROW, stream, who) == said
+
+
+def test_the_catalog_names_the_tenants_to_who_may_know_them(two: Two) -> None:
+    operator, tenant = two.served.token("read"), two.served.token("read", tenant=OURS)
+    for path in ("/v1/streams/shared", "/v1/streams"):
+        found = []
+        for headers in (operator, tenant):
+            answer = two.served.http.get(path, headers=headers).json()
+            one = answer if "tenants" in answer else answer["streams"]
+            shared = one if isinstance(one, dict) else next(s for s in one if s["stream"] == "shared")
+            found.append(shared["tenants"])
+        assert found == [{"names": [OURS, THEIRS], "more": 0}, {"names": [OURS], "more": 0}]

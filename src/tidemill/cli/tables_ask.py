@@ -87,6 +87,7 @@ def catalog_tables(of: StreamFacts) -> Iterator[Table]:
         "description": of.description,
         "keywords": ", ".join(of.keywords),
         "source links": ", ".join(of.source_links),
+        "tenants": "" if of.tenants is None else str(of.tenants) or "none yet",
         "event types": ", ".join(of.event_types) or "any",
         "fields": ", ".join(f"{name} {kind}" for name, kind in of.fields),
         "windows": ", ".join(of.windows),

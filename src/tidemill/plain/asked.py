@@ -72,6 +72,7 @@ def stream(of: StreamFacts) -> Plain:
         "metrics": [_metric(metric) for metric in of.metrics],
         "attributes": None if of.attributes is None else _attributes(of.attributes),
         "windows": of.windows,
+        "tenants": None if of.tenants is None else {"names": of.tenants.names, "more": of.tenants.more},
     }
 
 

@@ -6,6 +6,7 @@ It looks at the statistics of tables; a part is opened only when they can not te
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,30 @@ def tenant_for(
 def tenants_of(tables: Sequence[Snapshot]) -> frozenset[str]:
     """All that have a row in one of the tables."""
     return frozenset(name for table in tables for part in _of(table) for name in _names(table, part))
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """Some of the tenants there are, by name, and how many more."""
+
+    names: Sequence[str]
+    more: int = 0
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Tenants:
+        return cls(names[:MOST_LISTED], max(0, len(names) - MOST_LISTED))
+
+    def __str__(self) -> str:
+        more = f" and {self.more:,} more" if self.more else ""
+        return f"{', '.join(name[:100] for name in self.names)}{more}"
+
+
+def known_tenants(tables: Iterable[Snapshot], tenant: str | None) -> Tenants:
+    """Those that have events; of who asks for one tenant only that one."""
+    found = list(tables)
+    if tenant is not None:
+        return Tenants((tenant,) if any(_has(table, tenant) for table in found) else ())
+    return Tenants.of(sorted(tenants_of(found)))
 
 
 def _only_one(stream: str, tables: Sequence[Snapshot]) -> str | None:
@@ -126,5 +151,4 @@ def _unknown(stream: str, tenant: str, known: Sequence[str]) -> NotFoundError:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
-    return f"tenants: {', '.join(name[:100] for name in names[:MOST_LISTED])}{more}"
+    return f"tenants: {Tenants.of(names)}"

@@ -69,4 +69,5 @@ STREAM: Final[Mapping[str, object]] = {
         }
     ],
     "windows": [],
+    "tenants": {"names": ["acme", "globex"], "more": 0},
 }

@@ -129,7 +129,7 @@ class _Desk:
 
     def _streams(self, who: Principal) -> Plain:
         known = [one.name for one in self._mill.project.streams.values() if may_know(one, who.tenant)]
-        facts = [catalog(self._mill, name, values=False)[0] for name in known]
+        facts = [catalog(self._mill, name, who.tenant, values=False)[0] for name in known]
         told = [asked.stream(one) for one in facts]
         return {
             "streams": [{key: one[key] for key in one if key != "attributes"} for one in told],
