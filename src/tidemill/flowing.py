@@ -20,6 +20,7 @@ from tidemill.reports import watermark_of
 from tidemill.rounds import tidy
 from tidemill.state.protocol import State
 from tidemill.streaming.compaction import results_batches
+from tidemill.streaming.decoded import RowGroups
 from tidemill.streaming.desk import spec_named
 from tidemill.streaming.looks import Look, Work
 from tidemill.streaming.places import Places
@@ -48,6 +49,7 @@ class Flow:
         self._expiries = expiries
         self._refreshers: dict[tuple[str, str], Refresher] = {}
         self._places: dict[str, Places] = {}
+        self._shared: dict[str, RowGroups] = {}
         self._raw: dict[str, Table] = {}
 
     @property
@@ -152,9 +154,11 @@ class Flow:
     def _of(self, stream: str) -> list[Refresher]:
         declared = self._project.stream(stream)
         places = self._places.setdefault(stream, Places(self._state, stream))
+        needed = (column for spec in declared.window_specs for column in spec.columns)
+        shared = self._shared.setdefault(stream, RowGroups(needed))
         for spec in declared.window_specs:
             if (stream, spec.name) not in self._refreshers:
                 self._refreshers[stream, spec.name] = Refresher(
-                    self._project.warehouse, declared, spec, self._engine(), self._state, places
+                    self._project.warehouse, declared, spec, self._engine(), self._state, places, shared
                 )
         return [self._refreshers[stream, spec.name] for spec in declared.window_specs]

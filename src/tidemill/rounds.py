@@ -159,7 +159,7 @@ def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
         return done
     seen = newest[0].seq if newest else 0
     done = replace(done, windows=mill.yard.coordinate(stream, now, seen))
-    return replace(done, damaged=mill.yard.damage.look(stream.name))
+    return replace(done, damaged=mill.yard.damage.look(stream.name, busy=not done.idle))
 
 
 def settle(mill: Mill, stream: Stream, now: int) -> StreamTick:

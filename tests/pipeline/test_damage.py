@@ -126,6 +126,15 @@ def test_with_a_process_for_each_round_all_datasets_get_their_turn(
     assert max(found) == 1
 
 
+def test_a_round_that_has_work_looks_at_fewer_datasets(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage, "WHILE_BUSY", 1)
+    with plant.open() as mill:
+        for window in mill.windows.datasets("weather"):
+            (plant.warehouse / str(window.file)).unlink()
+        mill.land("weather", readings(120, 121))
+        assert [mill.tick().streams[0].damaged for _ in range(2)] == [1, 2]
+
+
 def results_of(mill: Mill) -> list[tuple[object, ...]]:
     rows = mill.results("weather", "ten").to_pylist()
     return [(row["start"], row["n"], row["revision"]) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ from tidemill.model.streaming import (
 )
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, SECOND, Interval
 from tidemill.streaming.buckets import buckets_of
+from tidemill.streaming.decoded import Narrow, RowGroup, RowGroups, Wide
 from tidemill.streaming.fates import fates
 from tidemill.streaming.grid import Grid
 from tidemill.streaming.keys import Key, bucket_of
@@ -121,10 +123,16 @@ def run(
     cuts: Sequence[int] = (),
     buckets: int = 1,
 ) -> dict[int, pa.Table]:
-    unit = ExtractUnit(spec, STREAM, parts, LEDGER, wanted, cuts, buckets, str(folder), "u0")
-    (done,) = extract(unit)
-    tables = {bucket: rows_of(spec, STREAM, [file]) for bucket, file in done.files.items()}
-    assert done.rows == sum(table.num_rows for table in tables.values())
+    """By bucket; the same whether it is read by itself, or decoded for several windows, before or now."""
+    alone = ExtractUnit(spec, STREAM, parts, LEDGER, wanted, cuts, buckets, str(folder), "u0")
+    shared = replace(alone, shared=RowGroups(["fast", *spec.columns]))
+    found = []
+    for unit in (alone, shared, shared):
+        (done,) = extract(unit)
+        tables = {bucket: rows_of(spec, STREAM, [file]) for bucket, file in done.files.items()}
+        assert done.rows == sum(table.num_rows for table in tables.values())
+        found.append({bucket: table.to_pylist() for bucket, table in tables.items()})
+    assert found[0] == found[1] == found[2]
     return tables
 
 
@@ -467,3 +475,54 @@ def test_many_rows_keep_their_order_over_several_batches(tmp_path: Path) -> None
     found = list(zip(*(table.column(name).to_pylist() for name in ("at", "seq", "line")), strict=True))
     assert found == sorted((row.time, LEDGER[row.slice].seq, row.line) for row in rows)
     assert table.column("f.lane").to_pylist() == [line % 7 for _, _, line in found]
+
+
+# -- row groups that windows share
+
+
+def row_group(rows: int) -> RowGroup:
+    numbers = np.arange(rows, dtype=np.int64)
+    words = pa.array(["s"] * rows).dictionary_encode()
+    return RowGroup(
+        Narrow(numbers, pa.array(numbers), words), Wide(words, pa.array(numbers), pa.array(numbers), {})
+    )
+
+
+def test_a_row_group_is_decoded_once_and_those_used_last_are_kept() -> None:
+    one = row_group(100)
+    shared = RowGroups(limit=2 * one.nbytes)
+    decoded: list[int] = []
+
+    def get(number: int) -> None:
+        def decode() -> RowGroup:
+            decoded.append(number)
+            return one
+
+        assert shared.get(("p", 1, 1, number), decode) is one
+
+    for number in (0, 1, 0, 1):
+        get(number)
+    assert decoded == [0, 1]
+    assert shared.find(("p", 1, 1, 0)) is one  # used after the other
+    get(2)
+    assert [shared.find(("p", 1, 1, number)) for number in range(3)] == [one, None, one]
+    assert shared.find(("p", 2, 1, 0)) is None  # a part of the same name with other bytes
+
+
+def test_a_row_group_that_cannot_be_decoded_is_tried_again() -> None:
+    shared = RowGroups()
+
+    def fail() -> RowGroup:
+        raise StorageError("damaged")
+
+    for _ in range(2):
+        with pytest.raises(StorageError, match="damaged"):
+            shared.get(("p", 1, 1, 0), fail)
+    found = row_group(1)
+    assert shared.get(("p", 1, 1, 0), lambda: found) is found
+
+
+def test_a_copy_in_another_process_keeps_nothing() -> None:
+    copy = pickle.loads(pickle.dumps(RowGroups(["fare"])))  # noqa: S301 - pickled here
+    assert copy.columns == ("fare",)
+    assert not copy.is_on

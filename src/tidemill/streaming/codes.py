@@ -18,6 +18,7 @@ from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, unscaled
 
 _TABLE: Final = 1 << 22  # a table of all possible codes is cheaper than hashing up to here
+_CODES_PER_ROW: Final = 4  # to count so many is cheaper than to compare rows
 _BUT_SIGN: Final = np.int64(2**63 - 1)
 
 
@@ -182,16 +183,13 @@ def _both(left: Codes, right: Codes) -> Codes:
 
 def stable_order(values: Ints, size: int) -> Ints:
     """Rows sorted by codes below `size`; equal ones stay in their order."""
-    bits = max(1, values.size - 1).bit_length()
     if size <= 1:
         return np.arange(values.size)
-    if (size - 1).bit_length() + bits > 63:
+    if size > _CODES_PER_ROW * values.size:
         return np.argsort(values, kind="stable")
-    packed = values << bits  # one sort of plain integers is faster than one of places
-    packed |= np.arange(values.size)
-    packed.sort()
-    order: Ints = packed & ((1 << bits) - 1)
-    return order
+    from tidemill.streaming.loops import counting_order
+
+    return counting_order(values, size)
 
 
 def spans(starts: Ints, lengths: Ints) -> Ints:

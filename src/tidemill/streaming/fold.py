@@ -84,17 +84,20 @@ class Folded:
 def fold(unit: FoldUnit) -> Iterator[Folded]:
     rows, opened = rows_in(unit), opened_in(unit)
     held = held_by(unit, rows, opened)
+    sessions = None if opened is None else _with_opened(unit, rows, opened, flush=unit.flush)
     found = changes(
         unit.spec,
         unit.stream,
-        computed(unit, rows, opened),
+        computed(unit, rows, sessions),
         held,
         watermark=unit.watermark,
         batch=unit.batch,
         trigger=unit.trigger,
         anew=unit.gone,
     )
-    carried, starts = _carry(unit, rows, opened)
+    if opened is not None and unit.flush:  # a stop lets sessions out; they are carried as open all the same
+        sessions = _with_opened(unit, rows, opened, flush=False)
+    carried, starts = _carry(unit, rows, sessions)
     part = None
     if found.table.num_rows:
         footer: dict[str, object] = {
@@ -109,12 +112,11 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
     yield Folded(part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table))
 
 
-def computed(unit: FoldUnit, rows: pa.Table, opened: Parts | None = None) -> pa.Table:
-    """The results of these rows that the bucket answers for, and of sessions that are open, as `aggregate`
-    has them."""
-    if opened is not None:
-        parts = _with_opened(unit, rows, opened, flush=unit.flush)
-        return finished(unit.spec, unit.stream, parts, hashed=unit.whole)
+def computed(unit: FoldUnit, rows: pa.Table, sessions: Parts | None = None) -> pa.Table:
+    """The results of these rows that the bucket answers for, as `aggregate` has them; of `sessions` when what
+    they came to is known."""
+    if sessions is not None:
+        return finished(unit.spec, unit.stream, sessions, hashed=unit.whole)
     since = _floors(unit, rows) if unit.spec.kind is WindowKind.PER_ROW else None
     found = assign_in_pieces(unit.spec, rows, unit.watermark, since, flush=unit.flush)
     tables = [aggregate(unit.spec, unit.stream, rows, assigned) for assigned in found]
@@ -126,6 +128,7 @@ def computed(unit: FoldUnit, rows: pa.Table, opened: Parts | None = None) -> pa.
 
 
 def _with_opened(unit: FoldUnit, rows: pa.Table, opened: Parts, *, flush: bool) -> Parts:
+    """What sessions came to: those that were open, and those of the rows."""
     assigned = assign(unit.spec, rows, unit.watermark, flush=flush)
     new = parts_of(unit.spec, unit.stream, rows, assigned)
     return merged(unit.spec, opened, new, unit.watermark, flush=flush)
@@ -235,14 +238,15 @@ def _since(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> dict[Key, in
     return since
 
 
-def _carry(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> tuple[str | None, Ints]:
-    """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those."""
+def _carry(unit: FoldUnit, rows: pa.Table, sessions: Parts | None) -> tuple[str | None, Ints]:
+    """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those; of
+    `sessions` what they came to, in place of their rows."""
     if unit.open_file is None:
         return None, np.empty(0, np.int64)
     if unit.spec.kind is WindowKind.PER_ROW:
         return _carry_reach(unit, rows)
-    if opened is not None:
-        return _carry_sums(unit, rows, opened)
+    if sessions is not None:
+        return _carry_sums(unit, sessions)
     assigned = assign(unit.spec, rows, unit.watermark, flush=False)
     kept = np.sort(assigned.row[_kept(unit.spec, rows, assigned)[assigned.window]])
     if not kept.size:
@@ -252,10 +256,8 @@ def _carry(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> tuple[str | 
     return unit.open_file, assigned.start[~assigned.closed]
 
 
-def _carry_sums(unit: FoldUnit, rows: pa.Table, opened: Parts) -> tuple[str | None, Ints]:
-    """What the sessions that stay open came to, in place of their rows."""
-    found = _with_opened(unit, rows, opened, flush=False)
-    found = found.filter(~np.asarray(found.table.column("closed").to_numpy(), np.bool_))
+def _carry_sums(unit: FoldUnit, sessions: Parts) -> tuple[str | None, Ints]:
+    found = sessions.filter(~np.asarray(sessions.table.column("closed").to_numpy(), np.bool_))
     if not found.table.num_rows or unit.open_file is None:
         return None, np.empty(0, np.int64)
     path = Path(unit.open_file)

@@ -1,6 +1,7 @@
-"""Where windows begin and end when that depends on the windows before: loops over sorted rows, compiled.
+"""Loops over rows that numpy has no fast function for, compiled.
 
-Rows of one key after another, each key's in order; everything is said by places in that order.
+Where windows begin and end when that depends on the windows before: there rows come one key after another,
+each key's in order, and everything is said by places in that order. And rows in the order of small codes.
 """
 
 from __future__ import annotations
@@ -61,3 +62,23 @@ def reaches(at: Ints, key: Ints, back: int, ahead: int) -> tuple[Ints, Ints]:
     spans = np.empty((2, at.size), np.int64)
     _reaches(at, key, back, ahead, spans)
     return spans[0], spans[1]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _count_and_place(values: Ints, next_place: Ints, order: Ints) -> None:
+    for value in values:
+        next_place[value + 1] += 1
+    for value in range(next_place.size - 1):
+        next_place[value + 1] += next_place[value]
+    for row in range(values.size):
+        value = values[row]
+        order[next_place[value]] = row
+        next_place[value] += 1
+
+
+def counting_order(values: Ints, size: int) -> Ints:
+    """Rows sorted by codes below `size`; equal ones stay in their order. The time is that of a pass over the
+    rows and one over all codes."""
+    order = np.empty(values.size, np.int64)
+    _count_and_place(np.require(values, np.int64, ["C", "W"]), np.zeros(size + 1, np.int64), order)
+    return order

@@ -1,23 +1,25 @@
 """Reads parts of raw for streaming windows: row groups that can hold wanted rows, and the payloads of those.
 
-Narrow columns decide first; a payload is looked into only for a row that is wanted by them. Nothing is
-written here.
+Narrow columns decide first; a payload is looked into only for a row that is wanted by them, or once for all
+windows of the stream when most rows of its row group are. Nothing is written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemill.config.stream import Stream
 from tidemill.lake.parts import open_part
 from tidemill.records.arrays import Ints, Mask
 from tidemill.records.arrow import one, string_buffers
 from tidemill.records.locate import paths_of
 from tidemill.streaming.buckets import buckets_of
+from tidemill.streaming.decoded import GroupId, Narrow, RowGroup, Wide, group_ids, joined
 from tidemill.streaming.fates import counts_elsewhere, fates
 from tidemill.streaming.grid import Grid
 from tidemill.streaming.keys import key_codes
@@ -28,6 +30,7 @@ _NARROW: Final = ["event_time", "watermark", "slice"]
 _WIDE: Final = ["tenant", "line", "payload"]
 _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch of payloads …
 _BATCH_BYTES: Final = 8 << 20  # … and about how many bytes
+_MOSTLY: Final = 2  # a row group is decoded as a whole when more than one row in so many is wanted
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 Found = tuple[pa.Table, Ints | None, Ints]  # rows, which of them (None: all), and the bucket of each
@@ -41,11 +44,8 @@ class Reader:
         self._spec = unit.spec
         self._wanted = unit.wanted
         self._schema = row_schema(unit.spec, unit.stream)
-        columns = tuple(
-            Column(name, unit.stream.fields[name].type, unit.stream.fields[name].scale or 0)
-            for name in unit.spec.columns
-        )
-        self._columns = Columns(columns, paths_of([column.name for column in columns]))
+        self._columns = _columns(unit.stream, unit.spec.columns)
+        self._shared = unit.shared
         self._grid = Grid(unit.spec, unit.wanted.starts, unit.cuts) if unit.spec.kind.by_time else None
         self._floor = max(unit.wanted.span.start, _floor(unit.wanted))
         self._members = _Members(unit.wanted) if unit.wanted.slices is not None else None
@@ -53,9 +53,17 @@ class Reader:
     def read(self) -> Iterator[Found]:
         for path in self._unit.parts:
             with open_part(path, ("tenant", "slice")) as file:
-                for group in range(file.num_row_groups):
-                    if self._may_hold(file, group):
+                groups = [
+                    one for one in group_ids(path, file.num_row_groups) if self._may_hold(file, one[-1])
+                ]
+                later: list[GroupId] = []
+                for group in groups:
+                    if self._shared.is_busy(group):  # another window decodes it: here the next one is decoded
+                        later.append(group)
+                    else:
                         yield from self._group(file, group)
+                for group in later:
+                    yield from self._group(file, group)
 
     # -- what is looked at
 
@@ -75,19 +83,19 @@ class Reader:
         low, high = max(low, self._floor), min(high, self._wanted.span.end - 1)
         return low <= high and (self._grid is None or self._grid.may_hold(low, high))
 
-    def _group(self, file: pq.ParquetFile, group: int) -> Iterator[Found]:
-        narrow = file.read_row_group(group, _NARROW, use_threads=False)
-        time = _ints(one(narrow.column("event_time")))
-        watermark = one(narrow.column("watermark"))
+    def _group(self, file: pq.ParquetFile, which: GroupId) -> Iterator[Found]:
+        group = which[-1]
+        whole = self._shared.find(which)
+        narrow = whole.narrow if whole is not None else _narrow(file, group)
+        time, watermark = narrow.time, narrow.watermark
         has_met = watermark.is_valid().to_numpy(zero_copy_only=False)
         fate = fates(self._spec, time, _ints(watermark.fill_null(0)), has_met)
-        slices = one(narrow.column("slice"))
-        ids = slices.dictionary.to_pylist()
+        ids = narrow.slices.dictionary.to_pylist()
         places = [self._unit.ledger.get(name) for name in ids]
         known = [place for place in places if place is not None]
         if not known:
             return
-        code = slices.indices.to_numpy(zero_copy_only=False)
+        code = narrow.slices.indices.to_numpy(zero_copy_only=False)
         in_ledger = np.array([place is not None for place in places], np.bool_)
         keep = fate.used & in_ledger[code] & (fate.at >= self._floor) & (fate.at < self._wanted.span.end)
         if self._members is not None:
@@ -100,10 +108,12 @@ class Reader:
         seq = np.array([place.seq if place is not None else -1 for place in places], np.int64)
         number = np.cumsum(in_ledger) - 1  # of a slice among the known ones
         names = pa.array([place.name for place in known], pa.string())
-        for batch, mine, inside in self._payloads(file, group, rows):
+        if whole is None and self._shared.is_on and rows.size * _MOSTLY >= time.size:
+            whole = self._shared.get(which, lambda: self._decode(file, group, narrow))
+        found = self._payloads(file, group, rows) if whole is None else _taken(whole, rows)
+        for wide, mine in found:
             yield from self._typed(
-                batch,
-                inside,
+                wide,
                 {
                     "at": fate.at[mine],
                     "time": time[mine],
@@ -114,44 +124,39 @@ class Reader:
                 pa.DictionaryArray.from_arrays(pa.array(number[code[mine]].astype(np.int32)), names),
             )
 
-    def _payloads(
-        self, file: pq.ParquetFile, group: int, rows: Ints
-    ) -> Iterator[tuple[pa.RecordBatch, Ints, Ints]]:
-        """Batches with wanted rows: those rows by their number in the group, and in the batch."""
-        said = file.metadata.row_group(group)
-        size = said.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
-        at_once = _BATCH_BYTES * said.num_rows // max(1, size)
-        step = max(_LEAST_ROWS, min(_MOST_ROWS, at_once))
+    def _payloads(self, file: pq.ParquetFile, group: int, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
+        """What payloads of wanted rows say, a batch at a time, and the numbers of those rows in the group."""
         before = 0
-        for batch in file.iter_batches(step, [group], columns=_WIDE, use_threads=False):
+        for batch in _batches(file, group):
             low, high = np.searchsorted(rows, [before, before + batch.num_rows])
             if low < high:
-                yield batch, rows[low:high], rows[low:high] - before
+                inside = rows[low:high] - before
+                wanted = batch if inside.size == batch.num_rows else batch.take(pa.array(inside))
+                yield _wide(wanted, self._columns), rows[low:high]
             before += batch.num_rows
             if high == rows.size:
                 return
 
+    def _decode(self, file: pq.ParquetFile, group: int, narrow: Narrow) -> RowGroup:
+        """All of a row group, with the columns of all windows of the stream."""
+        columns = _columns(self._unit.stream, self._shared.columns)
+        return RowGroup(narrow, joined([_wide(batch, columns) for batch in _batches(file, group)]))
+
     # -- what becomes of a batch
 
-    def _typed(
-        self, batch: pa.RecordBatch, inside: Ints, narrow: dict[str, np.ndarray], name: pa.Array
-    ) -> Iterator[Found]:
-        if inside.size < batch.num_rows:
-            batch = batch.take(pa.array(inside))
-        payload = one(batch.column("payload"))
-        offsets, _ = string_buffers(payload)
+    def _typed(self, wide: Wide, narrow: dict[str, np.ndarray], name: pa.Array) -> Iterator[Found]:
         table = pa.Table.from_arrays(
             [
                 pa.array(narrow["at"]),
                 pa.array(narrow["time"]),
                 pa.array(narrow["seq"]),
-                batch.column("line"),
+                wide.line,
                 name,
                 pa.array(narrow["late"]),
-                pa.array(np.diff(offsets.astype(np.int64))),
-                batch.column("tenant"),
+                wide.bytes,
+                wide.tenant,
                 *([pa.array(narrow[PAST])] if PAST in narrow else []),
-                *typed(self._columns, payload).arrays,
+                *(wide.fields[column] for column in self._spec.columns),
             ],
             schema=self._schema,
         )
@@ -202,6 +207,44 @@ class _Members:
         built = [ids[pair % len(ids)] in self._sets[pair // len(ids)] for pair in pairs.tolist()]
         keep[rows] = np.array(built, np.bool_)[inverse]
         return keep
+
+
+def _columns(stream: Stream, names: Sequence[str]) -> Columns:
+    fields = stream.fields
+    columns = tuple(Column(name, fields[name].type, fields[name].scale or 0) for name in names)
+    return Columns(columns, paths_of(names))
+
+
+def _narrow(file: pq.ParquetFile, group: int) -> Narrow:
+    found = file.read_row_group(group, _NARROW, use_threads=False)
+    time, watermark, slices = (one(found.column(name)) for name in _NARROW)
+    return Narrow(_ints(time), watermark, slices)
+
+
+def _batches(file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+    """The payloads of a row group and whose they are, so many at a time that memory is bounded."""
+    said = file.metadata.row_group(group)
+    size = said.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
+    at_once = _BATCH_BYTES * said.num_rows // max(1, size)
+    step = max(_LEAST_ROWS, min(_MOST_ROWS, at_once))
+    yield from file.iter_batches(step, [group], columns=_WIDE, use_threads=False)
+
+
+def _wide(batch: pa.RecordBatch, columns: Columns) -> Wide:
+    payload = one(batch.column("payload"))
+    offsets, _ = string_buffers(payload)
+    return Wide(
+        tenant=batch.column("tenant"),
+        line=batch.column("line"),
+        bytes=pa.array(np.diff(offsets.astype(np.int64))),
+        fields=dict(
+            zip((column.name for column in columns.columns), typed(columns, payload).arrays, strict=True)
+        ),
+    )
+
+
+def _taken(whole: RowGroup, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
+    yield whole.wide if rows.size == whole.narrow.time.size else whole.wide.take(rows), rows
 
 
 def _floor(wanted: Wanted) -> int:

@@ -38,6 +38,7 @@ from tidemill.streaming.announce import results_available, told_of
 from tidemill.streaming.compaction import MergeUnit, crowded_results, merge_results
 from tidemill.streaming.complete import has_news, heard_of
 from tidemill.streaming.damage import DamagedPart, damaged_parts, leave_out
+from tidemill.streaming.decoded import RowGroups
 from tidemill.streaming.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.streaming.fold import Folded, FoldUnit, fold
 from tidemill.streaming.keys import Key
@@ -91,12 +92,14 @@ class Refresher:
         engine: Engine,
         state: State,
         places: Places,
+        shared: RowGroups,
     ) -> None:
         self.stream = stream
         self.spec = spec
         self.engine = engine
         self.state = state
         self.places = places
+        self.shared = shared
         self.root = warehouse / "windows" / stream.name / spec.name
         self._warehouse = warehouse
         self._table: Table | None = None
@@ -413,6 +416,7 @@ class Refresher:
                 buckets=buckets,
                 folder=str(folder),
                 name=f"rows-{number}",
+                shared=self.shared,
             )
             for number, group in enumerate(groups)
         ]

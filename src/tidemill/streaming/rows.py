@@ -159,7 +159,8 @@ def _order(at: Ints, seq: Ints, line: Ints) -> Ints | None:
     rises = np.diff(at)
     if (rises > 0).all():
         return None
-    order = np.arange(at.size) if (rises >= 0).all() else np.argsort(at)
+    # stable: rows come in a few runs that are sorted already, which such a sort merges
+    order = np.arange(at.size) if (rises >= 0).all() else np.argsort(at, kind="stable")
     tie = np.diff(at[order]) == 0
     if not tie.any():
         return order

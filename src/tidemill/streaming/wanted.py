@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidemill.config.stream import Stream
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
+from tidemill.streaming.decoded import RowGroups
 from tidemill.streaming.keys import Key
 
 AT: Final = "at"  # int64: the instant it counts at (`WindowSpec.counts_at`)
@@ -71,6 +72,7 @@ class ExtractUnit:
     buckets: int = 1  # others: by a hash of the key
     folder: str = ""
     name: str = ""  # prefix of the files, different for every unit
+    shared: RowGroups = field(default_factory=lambda: RowGroups(limit=0))  # what windows of the stream share
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from tidemill.state.protocol import State
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 500  # datasets that one round looks at
+AT_ONCE: Final = 500  # datasets that one round looks at …
+WHILE_BUSY: Final = 50  # … and one that has other work to do, which should not wait for it
 READ_AT_ONCE: Final = 64 << 20  # bytes of datasets that one round reads to hold them against their checksums
 CHECKPOINT: Final = "@damage"  # where the next look begins; no window is called so
 MAGIC: Final = b"ARROW1"  # an Arrow file begins and ends with it
@@ -101,11 +102,12 @@ class DamageWatch:
         self._damaged: dict[str, dict[WindowKey, str]] = {}
         self._reading = Reading()
 
-    def look(self, stream: str) -> int:
-        """How many datasets of the stream are known to be damaged, after a look at the next `AT_ONCE`."""
+    def look(self, stream: str, *, busy: bool = False) -> int:
+        """How many datasets of the stream are known to be damaged, after a look at the next few."""
         start = self._position(stream)
-        page = self._state.windows(stream, None, Interval(start, MAX_INSTANT), limit=AT_ONCE)
-        self._move(stream, page[-1].key.start + 1 if len(page) == AT_ONCE else _FIRST)
+        limit = min(AT_ONCE, WHILE_BUSY) if busy else AT_ONCE
+        page = self._state.windows(stream, None, Interval(start, MAX_INSTANT), limit=limit)
+        self._move(stream, page[-1].key.start + 1 if len(page) == limit else _FIRST)
         known = self._damaged.setdefault(stream, {})
         self._reading.left = max(READ_AT_ONCE, self._largest(page))
         for window in page:
