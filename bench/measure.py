@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import psutil
 
-PEERS = Path(__file__).resolve().parent / "peers"
+ROOT = Path(__file__).resolve().parent.parent
 EVERY = 0.05  # seconds between two samples
 WORKER = "pyspark.daemon"  # what a Python worker of Spark was started as
 
@@ -85,14 +85,15 @@ class Told:
 
 
 def run_script(script: str, job: str, out: Path) -> Told:
-    """Run `peers/<script>.py` on the job; its results are in `out`."""
+    """Run `bench.peers.<script>` on the job; its results are in `out`."""
     out.mkdir(parents=True, exist_ok=True)
     told = out / "job.json"
     told.write_text(job)
     os.sync()  # what the run before left in the page cache is not this one's to write
     started = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, str(PEERS / f"{script}.py"), str(told), str(out)],
+        [sys.executable, "-m", f"bench.peers.{script}", str(told), str(out)],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -107,6 +108,6 @@ def run_script(script: str, job: str, out: Path) -> Told:
 
 
 def run_peer(name: str, job: str, out: Path) -> Timing:
-    """Run `peers/<name>_script.py`, which does the job once."""
+    """Run `bench.peers.<name>_script`, which does the job once."""
     told = run_script(f"{name}_script", job, out)
     return Timing(told.said["seconds"], told.process, told.peak)

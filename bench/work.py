@@ -15,7 +15,7 @@ from pathlib import Path
 from tidemill.model.time import DAY, parse_instant
 from tidemill.testing.feed import Manifest, RequestFeed, SliceTruth
 
-WORK = Path(os.environ.get("TIDEMILL_BENCH_WORK", Path(__file__).resolve().parent / "work"))
+WORK = Path(os.environ.get("TIDEMILL_BENCH_WORK", Path(__file__).resolve().parent / "work")).resolve()
 START = parse_instant("2024-01-01T00:00:00Z")
 LATE_HOURS = range(2, 8)  # of the first day
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.peers.local_spark import start
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -20,29 +21,11 @@ BY_HOUR = ("5s", "1m")
 KEY = ["tenant", "event_id"]
 DIMENSIONS = ["tenant", "api", "region", "status", "bucket"]
 DAY_MS = 86_400_000
+SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.sql.parquet.compression.codec": "zstd"}
 SCHEMA = (
     "event_id STRING, ts LONG, event_type STRING, tenant STRING, api STRING, region STRING, "
     "status DECIMAL(18,3), latency_ms DECIMAL(18,3), bytes DECIMAL(18,3), user_agent STRING, trace STRING"
 )
-
-
-def start() -> SparkSession:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("plain")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.sql.parquet.compression.codec", "zstd")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def parse(spark: SparkSession, slices: list[dict[str, Any]]) -> DataFrame:
@@ -208,7 +191,7 @@ def run(spark: SparkSession, job: dict[str, Any], out: Path) -> None:
 
 
 def main() -> None:
-    spark = start()
+    spark = start(SETTINGS)
     started = time.perf_counter()
     run(spark, json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
     print(json.dumps({"seconds": time.perf_counter() - started}))

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.peers.local_spark import start
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -23,24 +24,6 @@ FIELDS = {
     "amount": "DECIMAL(18,2)",
 }
 GAP = "30 seconds"
-
-
-def start() -> SparkSession:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("plain")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def read(spark: SparkSession, raw: list[str], *names: str) -> DataFrame:
@@ -92,7 +75,7 @@ def run(spark: SparkSession, kind: str, raw: list[str], out: Path) -> float:
 
 def main() -> None:
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    spark, out = start(), Path(sys.argv[2])
+    spark, out = start({"spark.sql.shuffle.partitions": "8"}), Path(sys.argv[2])
     seconds: dict[str, list[float]] = {}
     for kind in KINDS:
         run(spark, kind, job["raw"], out)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.peers.local_spark import start
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,24 +23,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 SCHEMA = "id STRING, ts LONG, key STRING, region STRING, value LONG, amount DECIMAL(18,2)"
 DAY_MS = 86_400_000
 FIRST = 1_700_000_000  # seconds; time of the first file
-
-
-def start() -> SparkSession:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("live")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:
@@ -117,7 +100,7 @@ def one(spark: SparkSession, kind: str, folder: Path, out: Path) -> StreamingQue
 
 def main() -> None:
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    spark, out = start(), Path(sys.argv[2])
+    spark, out = start({"spark.sql.shuffle.partitions": "2"}), Path(sys.argv[2])
     run(spark, [job["warm"]], out / "warm")
     seconds, longest = run(spark, job["files"], out / "live")
     print(json.dumps({"seconds": seconds, "longest": longest}))

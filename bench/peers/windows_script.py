@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.peers.local_spark import start
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -20,23 +21,6 @@ SCHEMA = (
     "online BOOLEAN, note STRING"
 )
 ORDER = ["window", "event_time", "event_id", "tenant"]
-
-
-def start() -> SparkSession:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("plain")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def run(spark: SparkSession, job: dict[str, Any], out: Path) -> None:
@@ -51,7 +35,7 @@ def run(spark: SparkSession, job: dict[str, Any], out: Path) -> None:
 
 
 def main() -> None:
-    spark = start()
+    spark = start({})
     started = time.perf_counter()
     run(spark, json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
     print(json.dumps({"seconds": time.perf_counter() - started}))
