@@ -171,22 +171,39 @@ def test_an_event_at_the_first_instant_there_is(tmp_path):
         assert mill.verify().ok
 
 
-@pytest.fixture(scope="module")
-def ends_of_time(tmp_path_factory):
+ENDS = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z")
+
+
+def reaching(folder: Path, *moments: str) -> Mill:
     endless = CONFIG.replace("    identity: id", "    skew: {past: null, future: null}\n    identity: id")
-    with opened(tmp_path_factory.mktemp("ends"), endless, START) as mill:
-        ends = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
-        visits = [visit(number, parse_instant(end)) for number, end in enumerate(ends)]
-        mill.land("visits", "\n".join(map(json.dumps, visits)).encode())
-        mill.tick()
-        yield mill
+    mill = opened(folder, endless, START)
+    visits = [visit(number, parse_instant(moment)) for number, moment in enumerate(moments)]
+    mill.land("visits", "\n".join(map(json.dumps, visits)).encode())
+    mill.tick()
+    return mill
 
 
-@pytest.mark.parametrize("clauses", ["USING ROLLUP 7d", "INTERVAL 1w", "INTERVAL 1mo", "INTERVAL 1y"])
-def test_cells_that_reach_beyond_all_time_are_cut_off_there(ends_of_time, clauses):
-    found = rows(ends_of_time, f"SELECT count FROM visits {clauses}")
+@pytest.mark.parametrize("clauses", ["USING ROLLUP 7d", "INTERVAL 1y"])
+def test_cells_that_reach_beyond_all_time_are_cut_off_there(tmp_path, clauses):
+    with reaching(tmp_path, *ENDS) as mill:
+        found = rows(mill, f"SELECT count FROM visits {clauses}")
     assert (str(found[0][0]), found[0][1]) == ("0001-01-01 00:00:00+00:00", 1)
     assert (found[-1][0].year, [count for _, count in found]) == (9999, [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("end", "starts"),
+    [
+        (ENDS[0], {"1w": "0001-01-01", "1mo": "0001-01-01", "1q": "0001-01-01"}),
+        (ENDS[1], {"1w": "9999-12-27", "1mo": "9999-12-01", "1q": "9999-10-01"}),
+    ],
+)
+def test_short_cells_at_either_end_of_time_are_cut_off_there(tmp_path, end, starts):
+    """All of time has half a million weeks: what matters is at its ends."""
+    with reaching(tmp_path, end) as mill:
+        for interval, start in starts.items():
+            found = rows(mill, f"SELECT count FROM visits INTERVAL {interval}")
+            assert [(str(bucket.date()), count) for bucket, count in found] == [(start, 1)]
 
 
 def test_filter_looks_into_payloads_and_says_so(mill):
