@@ -18,6 +18,7 @@ from tidemill import rounds
 from tidemill.accept.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
 from tidemill.accept.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
 from tidemill.accept.standins import is_settled
+from tidemill.accept.workshop import sweep
 from tidemill.faults import one_by_one
 from tidemill.ingest.adopt import adopt_for
 from tidemill.ingest.manifests import facts_of, is_from_manifest
@@ -235,6 +236,8 @@ class Packer:
         rounds.finish_retractions(mill, stream.name)
         while not rounds.settle(mill, stream, now).idle:
             pass
+        if (raw := mill.existing("raw", stream.name)) is not None:
+            sweep(raw.root)
         done = self._taken_up(stream, now)
         found = self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
         if found:
@@ -247,6 +250,7 @@ class Packer:
         raw = self._mill.existing("raw", stream.name)
         if raw is None:
             return None
+        sweep(raw.root)
         if (job := self._jobs.get(stream.name)) is not None and not job.prepared.done():
             return PackLook((), job.waiting, UNDER_WAY)
         done = self._taken_up(stream, now)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 from decimal import Decimal
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.gateway.serving_playing import Clients, Server
 
+from tidemill.ingest.log import NAME as LANDINGS
 from tidemill.mill import Mill
+from tidemill.model.time import Interval, parse_instant
 
 
 def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int) -> None:
@@ -54,3 +58,48 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, spark) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_acknowledged_is_lost_or_doubled_at_length(tmp_path: Path, spark, seed: int) -> None:
     killed_at_random(tmp_path / "p", spark, kills=20, events=30_000, seed=seed)
+
+
+HOURLY = """
+version: 1
+streams:
+  visits:
+    schema: {id: {type: string, required: true}, at: {type: string, required: true}}
+    event_time: {column: at, type: iso8601}
+    identity: id
+    aggregation_span: 1h
+    coverage: declared
+"""
+START, END = "2024-01-15T10:00:00Z", "2024-01-15T11:00:00Z"
+
+
+def test_declared_bounds_survive_a_server_that_is_killed_after_it_acknowledged_them(tmp_path: Path) -> None:
+    server = Server(tmp_path / "p")
+    (server.folder / "tidemill.yaml").write_text(HOURLY)
+    server.start()
+    slices = server.folder / "warehouse" / "slices"
+    slices.mkdir(parents=True, exist_ok=True)
+    with (slices / f".{LANDINGS}.lock").open("ab") as lock:
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # nothing lands: what is acknowledged is in the log of the gateway only
+        answer = httpx.post(
+            f"http://127.0.0.1:{server.port}/v1/streams/visits/events",
+            params={"start": START, "end": END},
+            json=[{"id": "a", "at": "2024-01-15T10:30:00Z"}],
+            timeout=30,
+        )
+        assert answer.status_code == 202, answer.text
+        server.kill()
+        assert not (slices / LANDINGS).exists()
+    server.start()
+    server.stop()  # what it took up from the log is worked off before it ends
+    with Mill.open(server.folder) as mill:
+        mill.run_until_idle()
+        (entry,) = mill.ledger("visits")
+        assert entry.slice.declared == Interval(parse_instant(START), parse_instant(END))
+        assert entry.counts.accepted == 1
+        (window,) = mill.windows.windows("visits")
+        assert (window.standing.value, window.window.rows) == ("final", 1)
+        assert mill.verify().ok
+    assert not list((server.folder / "warehouse" / "wal").iterdir())

@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from tests.pipeline.conftest import NOON, Plant
+from tests.pipeline.conftest import NOON, Plant, start_child
 
 from tidemill.accept.packing import prepare
 from tidemill.accept.standins import is_large
+from tidemill.accept.workshop import Workshop
 from tidemill.lake import log
 from tidemill.lake.table import CHECKPOINT_EVERY, Table
 from tidemill.mill import Mill
@@ -361,6 +362,30 @@ def test_what_was_prepared_of_a_slice_that_is_retracted_is_thrown_away(
         assert packed(mill) == []
         assert mill.verify().ok
     assert ids_of(plant) == expected(0, 2)
+
+
+DIES_WHILE_IT_PREPARES = """
+import os, sys
+from pathlib import Path
+from tidemill.accept.workshop import Workshop
+(Workshop(Path(sys.argv[1]), "dead").folder / "part.parquet").write_bytes(b"half of it")
+os._exit(9)
+"""
+
+
+def test_what_a_dead_process_was_preparing_goes_with_the_next_round(plant: Plant) -> None:
+    raw = plant.warehouse / "raw" / "requests"
+    with plant.open() as mill:
+        mill.land("requests", content(0))
+        mill.run_until_idle()
+        start_child(DIES_WHILE_IT_PREPARES, raw).wait()
+        (dead,) = (raw / "_packing").iterdir()
+        alive = Workshop(raw, "alive")
+        mill.tick()
+        assert not dead.exists()
+        assert alive.folder.exists()
+        alive.close()
+        assert list((raw / "_packing").iterdir()) == []
 
 
 def test_a_mill_that_is_closed_leaves_nothing_of_what_was_under_way(

@@ -8,8 +8,6 @@ log names say.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +31,10 @@ from tidemill.accept.standins import (
     write_word,
 )
 from tidemill.accept.tables import DAY_COLUMN, partition_at
+from tidemill.accept.workshop import Workshop
 from tidemill.engine import Engine
 from tidemill.lake.parts import StagedPart, read_footer
 from tidemill.lake.snapshot import Part, Snapshot
-from tidemill.model.errors import TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import PACKED_PART, REST_PART
 from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
 FULL_FILE_BYTES: Final = 1 << 20  # of parts: days with less share one
 UNIT_BYTES: Final = 32 << 20  # of parts that one task rewrites: a day with more is cut
-WORKSHOP: Final = "_packing"  # folder of the table where parts are prepared, beside staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +82,10 @@ class Prepared:
     replaced: Sequence[Part]
     facts: Mapping[str, Held]
     tag: str
-    folder: Path
+    workshop: Workshop
 
     def discard(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.workshop.close()
 
 
 def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[PackedParts]:
@@ -119,7 +116,7 @@ def commit(acceptor: Acceptor, prepared: Prepared, now: int) -> list[PackedParts
         failpoint("pack.after_build")
         written = [one.part for one in prepared.done if one.part is not None]
         made = (prepared.replaced, prepared.facts, written)
-        replace_parts(acceptor, *made, prepared.tag, prepared.folder, now)
+        replace_parts(acceptor, *made, prepared.tag, prepared.workshop.folder, now)
         return _told(prepared, now)
     finally:
         prepared.discard()
@@ -172,17 +169,18 @@ class _Preparing:
         if not facts:
             return None
         tag = set_hash([*facts, *(set_hash(group.slices) for group in self._chosen)])[:24]
-        folder = workshop(self._snapshot.root, tag)
+        workshop = Workshop(self._snapshot.root, tag)
         try:
-            return self._prepared(facts, tag, folder)
+            return self._prepared(facts, tag, workshop)
         except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen anew
-            shutil.rmtree(folder, ignore_errors=True)
+            workshop.close()
             return None
-        except TidemillError:  # nothing is left behind, and the next time does it all
-            shutil.rmtree(folder, ignore_errors=True)
+        except BaseException:  # nothing is left behind, and the next time does it all
+            workshop.close()
             raise
 
-    def _prepared(self, facts: Mapping[str, Held], tag: str, folder: Path) -> Prepared:
+    def _prepared(self, facts: Mapping[str, Held], tag: str, workshop: Workshop) -> Prepared:
+        folder = workshop.folder
         replaced = [part for part in self._snapshot.parts if part.path in facts]
         held = {part.path: facts[part.path] for part in replaced if part.rows}
         numbers: list[int] = []
@@ -198,7 +196,7 @@ class _Preparing:
         done = self._source.engine.run(rewrite, units, "pack", size)
         rows = sum(one.part.rows for one in done if one.part is not None)
         assert rows == sum(part.rows for part in replaced), "no row is lost"
-        return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, folder)
+        return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, workshop)
 
     def _facts(self) -> dict[str, Held]:
         """What is in the parts that have a row of a chosen slice, and in those that have none at all."""
@@ -213,14 +211,6 @@ class _Preparing:
             return {}
         mute = [part for part in self._snapshot.parts if not part.rows and batch_of(part) is not None]
         return {**held, **held_in(self._source, mute)}
-
-
-def workshop(root: Path, tag: str) -> Path:
-    """A folder of this process, which nobody else empties before it is old."""
-    folder = root / WORKSHOP / f"{tag}-{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
 
 
 def held_in(source: Source, parts: Sequence[Part]) -> dict[str, Held]:
@@ -387,7 +377,8 @@ def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) ->
     source = source_of(acceptor)
     facts = held_in(source, parts)
     tag = set_hash([*facts, str(at)])[:24]
-    folder = workshop(source.raw.root, tag)
+    workshop = Workshop(source.raw.root, tag)
+    folder = workshop.folder
     writing = Writing(source, now)
     units: list[RewriteUnit] = []
     for number, part in enumerate(parts):
@@ -404,4 +395,4 @@ def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) ->
         assert sum(part.rows for part in written) == sum(part.rows for part in parts), "no row is lost"
         replace_parts(acceptor, parts, facts, written, tag, folder, now)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        workshop.close()
