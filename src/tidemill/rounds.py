@@ -246,7 +246,7 @@ def _taken_up(mill: Mill, roller: Roller, batch: Batch) -> Fresh | None:
 def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
     """Now and then, delete parts that were replaced and log entries that nobody needs any more."""
     for table in tables:
-        if table.version and table.version % TIDY_EVERY == 0:
+        if table.is_untidy(TIDY_EVERY):
             gone = table.vacuum(keep_replaced, now)
             trimmed = table.trim_log(KEEP_LOG, now)
             where = {"table": str(table.root)}

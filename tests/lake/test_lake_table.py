@@ -289,27 +289,84 @@ def test_vacuum_deletes_only_old_unreferenced_files_of_ours(table: Table, stage:
     (young,) = table.publish([stage(table, "young", 15)])
     foreign = table.root / "day=2024-01-01" / "foreign.parquet"
     pl.DataFrame({"id": [1]}).write_parquet(foreign)
-    table.commit([], [replaced], info={}, now=1)
-    old_staging, young_staging = stage(table, "old", 0), stage(table, "new", 0)
     now = 1_800_000_000_000_000
+    table.commit([], [replaced], info={}, now=now - 3 * HOUR)
+    old_staging, young_staging = stage(table, "old", 0), stage(table, "new", 0)
     for part in (live, replaced, orphan):
         age(table.root / part.path, now - 10 * HOUR)
     for path in (table.root / young.path, Path(young_staging.path)):
         age(path, now)
     for path in (foreign, Path(old_staging.path), Path(old_staging.path).parent, table.staging("live")):
         age(path, now - 10 * HOUR)
-    log_entry = table.root / "_delta_log" / f"{3:020d}.json"
+    age(table.root / "_delta_log" / f"{3:020d}.json", now)
 
-    age(log_entry, now)  # removed just now: somebody may still be reading it
+    # removed three hours ago, whenever the entry was written: somebody may still be reading it
     assert table.vacuum(5 * HOUR, now) == [orphan.path]
     assert files(table) == ["foreign.parquet", "live-0.parquet", "replaced-5.parquet", "young-15.parquet"]
     assert sorted(f.name for f in (table.root / "_staging").iterdir() if list(f.iterdir())) == ["new"]
 
-    age(log_entry, now - 9 * HOUR)
-    assert table.vacuum(5 * HOUR, now) == [replaced.path]
-    assert table.vacuum(5 * HOUR, now) == []
+    later = now + 2 * HOUR + 1
+    age(table.root / young.path, later)
+    assert table.vacuum(5 * HOUR, later) == [replaced.path]
+    assert table.vacuum(5 * HOUR, later) == []
     assert files(table) == ["foreign.parquet", "live-0.parquet", "young-15.parquet"]
     assert DeltaTable(table.root).to_pyarrow_table().num_rows == 5
+
+
+def test_a_table_is_untidy_once_for_each_so_many_versions(table: Table, opened: Callable[[], Table]) -> None:
+    for _ in range(9):
+        table.commit([], info={})
+    assert not table.is_untidy(10)
+    for _ in range(2):  # past the multiple, not on it
+        table.commit([], info={})
+    assert table.is_untidy(10)
+    assert not opened().is_untidy(10)  # who passed it does the work
+    table.vacuum(HOUR, HOUR)
+    assert not table.is_untidy(10)
+
+
+def test_vacuum_keeps_a_part_that_was_written_again_after_it_was_removed(
+    table: Table, stage: Any, add: Any
+) -> None:
+    now = 1_800_000_000_000_000
+    (part,) = add(table, "again", 0)
+    table.commit([], [part], info={}, now=now - 10 * HOUR)
+    entry = table.root / "_delta_log" / f"{2:020d}.json"
+    age(entry, now - 10 * HOUR)
+    table.publish([stage(table, "again", 0)])  # staged again, not committed yet
+    age(table.root / part.path, now)
+    assert table.vacuum(5 * HOUR, now) == []
+    age(table.root / part.path, now - 11 * HOUR)
+    assert table.vacuum(5 * HOUR, now) == [part.path]
+
+
+def test_a_removal_without_a_time_is_as_old_as_its_entry(table: Table, add: Any) -> None:
+    now = 1_800_000_000_000_000
+    (part,) = add(table, "foreign", 0)
+    table.commit([], [part], info={}, now=1)
+    entry = table.root / "_delta_log" / f"{2:020d}.json"
+    text = entry.read_text()
+    assert '"deletionTimestamp":0,' in text
+    entry.write_text(text.replace('"deletionTimestamp":0,', ""))
+    age(table.root / part.path, now - 10 * HOUR)
+    age(entry, now)
+    assert table.vacuum(5 * HOUR, now) == []
+    age(entry, now - 6 * HOUR)
+    assert table.vacuum(5 * HOUR, now) == [part.path]
+
+
+def test_a_table_notices_commits_of_others_and_entries_that_went(
+    table: Table, opened: Callable[[], Table], add: Any
+) -> None:
+    other = opened()
+    add(table, "b1", 0)
+    assert other.refresh() == table.version == 1
+    for _ in range(109):
+        table.commit([], info={})
+    for path in (table.root / "_delta_log").iterdir():
+        age(path, 0)
+    assert table.trim_log(0, HOUR) > 50  # of the entry that the other one is at, and of many after it
+    assert other.refresh() == table.version == 110
 
 
 def test_trimmed_log_still_opens_and_says_what_is_gone(

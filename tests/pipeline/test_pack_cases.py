@@ -516,7 +516,7 @@ def test_small_slices_do_not_stay_small_files(spark, tmp_path: Path, count: int,
         keep = mill.project.engine.keep_replaced
         assert keep == HOUR
         before = sum(1 for _ in files(plant))
-        gone = table(plant).vacuum(keep, far_ahead())
+        gone = table(plant).vacuum(keep, plant.clock())
         assert len(gone) > 0
         assert sum(1 for _ in files(plant)) == before - len(gone) == len(table(plant).snapshot().parts)
         assert mill.verify().ok
@@ -527,13 +527,6 @@ def files(plant: Plant) -> Iterator[Path]:
     return (path for path in (plant.warehouse / "raw" / "requests").glob("*.parquet"))
 
 
-def far_ahead() -> int:
-    """Files have the time of the machine, whatever the clock of the mill says."""
-    from tidemill.mill import wall_clock
-
-    return wall_clock() + 2 * HOUR
-
-
 def test_replaced_parts_stay_for_those_still_reading(plant: Plant) -> None:
     with plant.open() as mill:
         land(mill, 0, 1)
@@ -541,7 +534,7 @@ def test_replaced_parts_stay_for_those_still_reading(plant: Plant) -> None:
         before = {Path(path): Path(path).read_bytes() for path in held.paths()}
         land(mill, 2)
         assert not set(held.by_path) & set(table(plant).snapshot().by_path)
-        table(plant).vacuum(mill.project.engine.keep_replaced, far_ahead() - 2 * HOUR)
+        table(plant).vacuum(mill.project.engine.keep_replaced, plant.clock())
         assert {path: path.read_bytes() for path in before} == before
 
 

@@ -6,7 +6,8 @@ Told what to keep; never decides that itself, and never touches a file that Tide
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.lake.parts import is_ours
@@ -20,23 +21,35 @@ def _is_older(path: Path, instant: int) -> bool:
         return False
 
 
-def delete_unreferenced(root: Path, kept: Collection[str], oldest: int) -> list[str]:
-    """Delete our parts under `root` that were written before `oldest` and are not in `kept`.
-
-    Staging that was last touched before `oldest` goes too. Returns the paths of the parts.
-    """
-    deleted: list[str] = []
+def unreferenced(root: Path, kept: Collection[str]) -> dict[str, int]:
+    """Parquet files under `root` that are not in `kept`, by path, with the instant each was written."""
+    found: dict[str, int] = {}
     with storage_errors("vacuum", root):
         for path in sorted(root.rglob("*.parquet")):
             relative = path.relative_to(root)
             hidden = any(name.startswith(("_", ".")) for name in relative.parts)
-            if hidden or relative.as_posix() in kept or not _is_older(path, oldest):
+            if hidden or relative.as_posix() in kept:
                 continue
-            if is_ours(path):
-                path.unlink()
-                deleted.append(relative.as_posix())
+            with suppress(FileNotFoundError):  # went away while we looked
+                found[relative.as_posix()] = path.stat().st_mtime_ns // 1000
+    return found
+
+
+def delete_parts(root: Path, paths: Iterable[str]) -> list[str]:
+    """Delete those of the files that Tidemill wrote; returns their paths."""
+    deleted: list[str] = []
+    with storage_errors("vacuum", root):
+        for path in paths:
+            if is_ours(root / path):
+                (root / path).unlink()
+                deleted.append(path)
+    return deleted
+
+
+def delete_staging(root: Path, oldest: int) -> None:
+    """Delete staging in which nothing was touched since `oldest`."""
+    with storage_errors("vacuum", root):
         areas = [root / name for name in ("_staging", "_packing")]
         for folder in (one for area in areas if area.is_dir() for one in area.iterdir()):
             if all(_is_older(path, oldest) for path in (folder, *folder.rglob("*"))):
                 shutil.rmtree(folder)
-    return deleted

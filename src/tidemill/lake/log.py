@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,11 @@ class Commit:
     version: int
     info: dict[str, str]
     added: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
+    removed_at: dict[str, int | None] = field(default_factory=dict)  # None: its writer did not say when
+
+    @property
+    def removed(self) -> list[str]:
+        return list(self.removed_at)
 
 
 def log_folder(root: Path) -> Path:
@@ -47,6 +51,14 @@ def _numbered(root: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 def entries(root: Path) -> dict[int, Path]:
     return _numbered(root, _ENTRY)
+
+
+def is_newest(root: Path, version: int) -> bool:
+    """Whether the log ends with `version`; False also when that can not be told from two names.
+
+    Entries go oldest first, so as long as the entry of `version` is there, a later one is too.
+    """
+    return not entry_path(root, version + 1).exists() and entry_path(root, version).exists()
 
 
 def checkpoints(root: Path) -> dict[int, Path]:
@@ -72,7 +84,9 @@ def read_commit(root: Path, version: int) -> Commit:
                 elif "add" in action:
                     commit.added.append(plain_path(str(action["add"]["path"])))
                 elif "remove" in action:
-                    commit.removed.append(plain_path(str(action["remove"]["path"])))
+                    at = action["remove"].get("deletionTimestamp")  # milliseconds
+                    name = plain_path(str(action["remove"]["path"]))
+                    commit.removed_at[name] = at * 1000 if isinstance(at, int) else None
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise StorageError(
@@ -156,15 +170,27 @@ def sync_checkpoint(root: Path, version: int) -> None:
     sync_folder(log_folder(root))
 
 
-def removed_since(root: Path, instant: int) -> set[str]:
-    """Parts that entries written since `instant` removed: a reader may still be on them."""
-    removed: set[str] = set()
-    for version, path in entries(root).items():
+def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
+    """When parts were removed, by the clock of who removed them. `written`: when the file of each was.
+    A part is left out when no entry removed it.
+
+    Looks from the newest entry back. An entry that is older than a file did not remove it: a part of the same
+    name went then, and this one was written since.
+    """
+    found: dict[str, int] = {}
+    sought = dict(written)
+    for version, path in sorted(entries(root).items(), reverse=True):
+        if not sought:
+            break
         with storage_errors("look at the log entry", path):
-            young = path.stat().st_mtime_ns // 1000 >= instant
-        if young:
-            removed.update(read_commit(root, version).removed)
-    return removed
+            at = path.stat().st_mtime_ns // 1000
+        if at < min(sought.values()):
+            break
+        for name, said in read_commit(root, version).removed_at.items():
+            if sought.get(name, at + 1) <= at:
+                found[name] = at if said is None else said
+                del sought[name]
+    return found
 
 
 def trim(root: Path, before: int) -> int:
@@ -176,7 +202,8 @@ def trim(root: Path, before: int) -> int:
     with storage_errors("look at the log", log_folder(root)):
         old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
         floor = max(old, default=-1)
-        gone = [path for version, path in entries(root).items() if version < floor]
+        # oldest first: who sees an entry knows that none after it has gone
+        gone = [path for version, path in sorted(entries(root).items()) if version < floor]
         for path in [*gone, *(path for version, path in marks.items() if version < floor)]:
             path.unlink(missing_ok=True)
     if gone:

@@ -20,7 +20,7 @@ from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemill.lake import log
-from tidemill.lake.expiry import delete_unreferenced
+from tidemill.lake.expiry import delete_parts, delete_staging, unreferenced
 from tidemill.lake.log import Commit
 from tidemill.lake.parts import StagedPart
 from tidemill.lake.schemas import added_columns, stored_schema
@@ -64,6 +64,7 @@ class Table:
         self._live: tuple[int, frozenset[str]] | None = None
         self._checkpoint = log.last_checkpoint(root)
         self._synced = max(self._checkpoint - 1, -1)
+        self._tidied = self.version
         self._read_shape()
 
     def _read_shape(self) -> None:
@@ -151,7 +152,9 @@ class Table:
     def refresh(self) -> int:
         """Look at the newest version and return it."""
         with _delta_errors("read the log", self.root):
-            self._delta.update_incremental()
+            # deltalake lists the log, which takes a hundred times as long as to look for two names
+            if not log.is_newest(self.root, self.version):
+                self._delta.update_incremental()
         return self.version
 
     def expect(self, version: int) -> None:
@@ -341,16 +344,26 @@ class Table:
 
     # -- expiry
 
+    def is_untidy(self, every: int) -> bool:
+        """Whether the version passed a multiple of `every` since the table was opened or last vacuumed.
+        Of many short-lived processes, the one whose commit passes it finds so."""
+        return self.version // every > self._tidied // every
+
     def vacuum(self, retain: int, now: int) -> list[str]:
         """Delete our files that no version younger than `retain` refers to; returns their paths.
 
-        A file is kept while it, or the commit that removed it, is younger than `retain`. Staging of
+        A part that was removed is kept for `retain` after its removal, by the clock of that commit.
+        A file that no commit removed (its writer died) is kept while it is younger than `retain`. Staging of
         that age goes too, so `retain` must exceed the longest build. Files that Tidemill did not write are
         never touched.
         """
         oldest = now - retain
-        kept = self._current_paths() | log.removed_since(self.root, oldest)
-        return delete_unreferenced(self.root, kept, oldest)
+        left = unreferenced(self.root, self._current_paths())
+        ages = left | log.removed_at(self.root, left)
+        deleted = delete_parts(self.root, [path for path in left if ages[path] < oldest])
+        delete_staging(self.root, oldest)
+        self._tidied = self.version
+        return deleted
 
     def trim_log(self, retain: int, now: int) -> int:
         """Delete log entries that no version younger than `retain` needs; returns how many.

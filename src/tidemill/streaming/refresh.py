@@ -541,11 +541,11 @@ class Refresher:
         failpoint("results.after_state")
         self._clean_up(new)
         if parts:
-            self.compact()
+            self.compact(look.now)
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
         return Refreshed(self.spec.name, results, withdrawn)
 
-    def compact(self) -> int:
+    def compact(self, now: int) -> int:
         """Merge small parts of the results of about one size; how many went."""
         crowded = crowded_results(self.table.snapshot().parts)
         if not crowded:
@@ -562,7 +562,8 @@ class Refresher:
         size = sum(part.size for part in crowded)
         merged_parts = self.engine.run(merge_results, [unit], f"merge results of {self.spec.name}", size)
         published = self.table.publish(merged_parts)
-        self.table.commit(published, crowded, info={"compacted": str(number)}, data_change=False)
+        info = {"compacted": str(number)}
+        self.table.commit(published, crowded, info=info, now=now, data_change=False)
         self._seen_up_to(self.table.version)
         self.table.clean_staging()
         return len(crowded)
