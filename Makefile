@@ -49,7 +49,7 @@ test: check ## check, then every test (the long ones apart: see soak), the same 
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs $(ARGS) $(ROOM:%=tests/%)
 
 quick: $(DEV) ## the tests without Spark and processes, with a tenth of the examples, in under 90 s; ROOM as for test
-	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process and not variety' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
 
 soak: $(DEV) ## the long tests, and properties with ten times as many new examples; a failure says how to repeat it
 	@$(BIN)/python -m pytest -m 'soak or property' --hypothesis-profile=soak $(ARGS)

@@ -86,6 +86,7 @@ def test_good_events_are_accepted_and_every_spoiled_one_is_rejected(
         assert verdict.outcome is Outcome.REJECTED, broken
 
 
+@pytest.mark.variety
 def test_every_outcome_and_reason_turns_up() -> None:
     seen: Counter[str] = Counter()
     stream = STREAMS[0]

@@ -283,6 +283,7 @@ def test_records_of_a_case_say_what_its_rows_say(case: StreamingCase) -> None:
     ] * len(case.slices)
 
 
+@pytest.mark.variety
 def test_cases_are_of_every_kind_and_rich_in_late_rows() -> None:
     seen: Counter[object] = Counter()
 

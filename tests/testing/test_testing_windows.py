@@ -361,6 +361,7 @@ def test_what_never_landed_can_not_be_retracted() -> None:
 # --- generated scripts -----------------------------------------------------------------------------
 
 
+@pytest.mark.variety
 def test_every_situation_turns_up_in_generated_scripts() -> None:
     seen: Counter[str] = Counter()
 
