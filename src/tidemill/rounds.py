@@ -186,7 +186,7 @@ def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
         return StreamTick(stream.name, batch)
     mill.progress(stream.name, "tiles", 0.0)
     was = roller.declared_before
-    tiles = roller.refresh(fresh)
+    tiles = roller.refresh(fresh, now)
     _record_declaration(mill, stream, now, was_current=was == roller.spec.declared)
     mill.progress(stream.name, "tiles", 1.0)
     acceptor.finish()

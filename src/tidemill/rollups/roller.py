@@ -183,8 +183,9 @@ class Roller:
         """The hash of the declarations that all tiles were last made for; None: nobody knows."""
         return self.state.marks(self.stream.name).get(DECLARED)
 
-    def refresh(self, fresh: Fresh | None = None) -> list[Rebuilt]:
-        """Build every stale tile, oldest first, each level from the one below."""
+    def refresh(self, fresh: Fresh | None = None, now: int | None = None) -> list[Rebuilt]:
+        """Build every stale tile, oldest first, each level from the one below. `now` is when the parts that
+        they replace were replaced (as for `Table.commit`)."""
         if not self.spec.metrics:
             return []
         before = {part.path for part in self.table.snapshot().parts}
@@ -192,14 +193,16 @@ class Roller:
         if outdated := self._outdated():
             story = {"stream": self.stream.name}
             log.warning("metrics are declared anew: %d tiles are made again", len(outdated), extra=story)
-            done += [tile for some in self._rounds(outdated) for tile in self._round(some, None, anew=True)]
+            done += [
+                tile for some in self._rounds(outdated) for tile in self._round(some, None, now, anew=True)
+            ]
         stale = self.state.stale_tiles(self.stream.name)
-        done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh)]
+        done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh, now)]
         if not self._current:
             self.state.set_mark(self.stream.name, DECLARED, self.spec.declared)
             self._current = True
         if done:
-            self.compact(spared={part.path for part in self.table.snapshot().parts} - before)
+            self.compact(spared={part.path for part in self.table.snapshot().parts} - before, now=now)
         return done
 
     def _outdated(self) -> list[BaseTile]:
@@ -254,7 +257,9 @@ class Roller:
         if some:
             yield some
 
-    def _round(self, stale: Sequence[BaseTile], fresh: Fresh | None, *, anew: bool = False) -> list[Rebuilt]:
+    def _round(
+        self, stale: Sequence[BaseTile], fresh: Fresh | None, now: int | None = None, *, anew: bool = False
+    ) -> list[Rebuilt]:
         name = set_hash(f"{_start(t)}:{hash_of(t.desired)}" for t in stale)[:24]
         folder = self.table.staging(name)
         self.table.refresh()
@@ -271,7 +276,7 @@ class Roller:
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
         built = self._build(plan, folder)
         failpoint("rollups.after_build")
-        done = self._replace(built, plan.replaced, {"batch": name})
+        done = self._replace(built, plan.replaced, {"batch": name}, now)
         failpoint("rollups.after_commit")
         unkept = [TileBuild(key, tile.hash, 0, None, 0, tile.slices) for key, tile in plan.unkept]
         self._record(done, unkept)
@@ -339,7 +344,7 @@ class Roller:
 
     # -- few parts
 
-    def compact(self, spared: Collection[str] = ()) -> int:
+    def compact(self, spared: Collection[str] = (), now: int | None = None) -> int:
         """Merge small parts of about one size; how many went. `spared` are paths that stay as they are: those
         just written, which the next round may well replace."""
         self.table.refresh()
@@ -356,7 +361,7 @@ class Roller:
             for level in (parts[0].partition["level"],)
         ]
         built = self._carry(units)
-        self._record(self._replace(built, paths, {"compacted": name}, data_change=False))
+        self._record(self._replace(built, paths, {"compacted": name}, now, data_change=False))
         log.info("merged %d parts into %d", len(paths), len(built), extra={"stream": self.stream.name})
         return len(paths)
 
