@@ -138,6 +138,8 @@ class Packer:
         self._mill = mill
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, _Job] = {}
+        # By stream: the version of its rollups, and since when it is known; None: it was looked at.
+        self._quiet: dict[str, tuple[int, int | None]] = {}
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
     def wait(self) -> bool:
@@ -272,6 +274,31 @@ class Packer:
             self._begin(stream, _commits(choice.groups)[0], waiting, now)
             return PackLook(done, waiting, UNDER_WAY)
         return self._looked(stream, raw, accepted, choice.waiting, now, done)
+
+    def compact_due(self, stream: Stream, now: int) -> int:
+        """In a tick that did nothing for the stream: merge the small parts of rollups that wait, once nothing
+        was written there for `pack.idle`. How many went. (A round with work spares what it wrote itself.)"""
+        from tidemill.rollups.compaction import crowded_parts
+
+        rollups = self._mill.existing("rollups", stream.name)
+        if rollups is None or not self._is_quiet(stream, rollups.version, now) or self._is_held_back(stream):
+            return 0
+        if not crowded_parts(rollups.snapshot().parts):
+            return 0
+        roller = self._mill.roller(stream.name)
+        roller.catch_up()
+        return roller.compact()
+
+    def _is_quiet(self, stream: Stream, version: int, now: int) -> bool:
+        """Whether a version of the rollups has lasted long enough; once for each."""
+        seen = self._quiet.get(stream.name)
+        if seen is None or seen[0] != version:
+            self._quiet[stream.name] = (version, now)
+            return False
+        if seen[1] is None or now < seen[1] + stream.pack.idle:
+            return False
+        self._quiet[stream.name] = (version, None)
+        return True
 
     def _looked(
         self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, done: Sequence[Packed]

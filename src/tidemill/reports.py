@@ -35,6 +35,7 @@ class StreamTick:
     batch: Batch | None = None
     tiles: Sequence[Rebuilt] = ()
     merged_runs: int = 0
+    compacted: int = 0  # parts of rollups that were merged, in a round without other work
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
     packed: PackLook | None = None  # None: nothing is packed
@@ -44,7 +45,8 @@ class StreamTick:
     @property
     def idle(self) -> bool:
         parts = (self.windows, self.indexed, self.packed, self.chains)
-        return self.batch is None and not self.tiles and all(part is None or part.idle for part in parts)
+        worked = self.batch is not None or self.tiles or self.compacted
+        return not worked and all(part is None or part.idle for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,8 @@ def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
     packed = mill.packer.pack_due(stream, now) if stream.pack.enabled else None
     if packed is not None and not packed.idle:  # the index has what was packed again at once
         done = replace(done, indexed=_both(done.indexed, index(mill, stream, now)))
+    if done.idle and stream.pack.enabled and stream.metrics:
+        done = replace(done, compacted=mill.packer.compact_due(stream, now))
     done = replace(done, packed=packed, chains=mill.chains.round(stream.name, now))
     if stream.aggregation_span is None:
         return done

@@ -207,6 +207,22 @@ def test_small_parts_are_merged_and_nothing_else_changes(dripped: Plant, fed: Pl
     assert dripped.tiles()[1] == fed.tiles()[1]  # the rows of one slice in one tick
 
 
+def test_an_idle_round_merges_what_waits_once_nothing_was_written_for_a_while(
+    dripped: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 2)
+    plant = dripped.copy(tmp_path / "plant")
+    with plant.open() as mill:
+        assert [mill.tick().idle for _ in range(2)] == [True, True]
+        plant.clock.advance("30s")
+        assert mill.tick().streams[0].compacted > 1
+        while not mill.tick().idle:
+            plant.clock.advance("30s")
+        assert mill.verify().findings == []
+    assert sum(parts_by_level(plant).values()) < sum(parts_by_level(dripped).values())
+    assert plant.tiles()[1] == dripped.tiles()[1]
+
+
 def test_merging_parts_changes_no_tile(
     dripped: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

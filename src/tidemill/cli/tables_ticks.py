@@ -64,6 +64,8 @@ def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
         yield f"{many(done.indexed.built, 'index part')} built{gone}"
     if done.packed is not None and not done.packed.idle:
         yield look_words(done.packed)
+    if done.compacted:
+        yield f"{many(done.compacted, 'part')} of rollups merged"
     if done.chains is not None:
         yield from _chain_words(done.chains)
     if words := _window_words(done, builds):
