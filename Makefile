@@ -35,13 +35,13 @@ $(VENV)/.ready-%: requirements-%.lock $(READY)
 	@touch $@
 
 demo: setup ## a seeded story on Spark: late, repeated and broken feeds in, exact rollups out, proven
-	@$(BIN)/python -m tidemill.demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
-check: $(DEV) ## ruff, mypy --strict, the rooms (import-linter), the house rules, and what commands import
+check: $(DEV) ## ruff, mypy --strict, the layers (import-linter), the house rules, and what commands import
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python scripts/rooms.py
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python scripts/house_rules.py
 	@$(BIN)/python scripts/startup.py
 

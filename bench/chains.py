@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench.running import OUT, Bench, Result, within
-from tidemill.chains.fold import fold
+from tidemill.formats.delta_arrays import deltas_from_rows, order_of, taken
 from tidemill.mill import Mill
 from tidemill.model.time import format_instant, parse_instant
-from tidemill.records.delta_arrays import deltas_from_rows, order_of, taken
+from tidemill.outputs.vectors.fold import fold
 
 DIMENSION: Final = 384
 MOVED: Final = 16  # components of a delta

@@ -13,8 +13,8 @@ from bench import work
 from bench.check import LEVELS, Outputs
 from bench.work import Slice
 from tidemill.engine.session import start_session
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 PROJECT = """

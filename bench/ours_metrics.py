@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.work import Slice
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
-from tidemill.search.searching import Found
+from tidemill.query.search.searching import Found
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 STREAM = "orders"

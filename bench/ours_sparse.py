@@ -11,9 +11,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench.visits import Thin
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
 from tidemill.model.windows import Phase
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 STREAM = "visits"

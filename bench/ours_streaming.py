@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from bench.sales import Arrived
 from tidemill.eventtime import Watermark
-from tidemill.following import Feed, tail
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
+from tidemill.raw.tail import Feed, tail
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 STREAM = "sales"

@@ -16,12 +16,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench.readings import Bounded
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, Interval
 from tidemill.model.windows import Dataset, Phase
+from tidemill.outputs.datasets.dataset import dataset_file
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
-from tidemill.windows.dataset import dataset_file
 
 STREAM = "readings"
 PROJECT = """

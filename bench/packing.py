@@ -20,9 +20,9 @@ from bench.measure import Timing, run_peer
 from bench.ours_windows import PROJECT, STREAM
 from bench.readings import SMALL_PER_DAY, Bounded
 from bench.running import OUT, Bench, Result, best, faster
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
 from tidemill.model.time import DAY, format_instant
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 ROWS = 1_000  # of a slice

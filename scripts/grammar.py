@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 
-from tidemill.language.tables import GRAMMAR, TABLES, build, made_of
+from tidemill.query.language.tables import GRAMMAR, TABLES, build, made_of
 
 
 def main() -> None:

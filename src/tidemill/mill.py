@@ -15,58 +15,60 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from tidemill import chaining, given
 from tidemill.config import Project
-from tidemill.faults import Round, StreamFault
+from tidemill.ingest import arguments as given
 from tidemill.ingest.adopt import has_landings
 from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landed, LandedMany, Landing
+from tidemill.ingest.plugins import open_project
 from tidemill.ingest.retractions import is_judging_again
-from tidemill.lake.looking import Looks
-from tidemill.lake.sync import storage_errors
-from tidemill.locks import exclusive
 from tidemill.model.errors import NotFoundError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
-from tidemill.projects import open_project
-from tidemill.reports import StreamStatus, TickReport, watermark_of
-from tidemill.state.opening import open_store, state_file
-from tidemill.state.protocol import State
+from tidemill.outputs.vectors import chainer as chaining
+from tidemill.pipeline.reports import StreamStatus, TickReport
+from tidemill.raw.watermark import watermark_of
+from tidemill.storage.files import storage_errors
+from tidemill.storage.locks import exclusive
+from tidemill.storage.state.faults import Round, StreamFault
+from tidemill.storage.state.opening import open_store, state_file
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.readers import Looks
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from tidemill.accept.batch import Acceptor
-    from tidemill.accept.quarantine import Place
-    from tidemill.asking import Asked
-    from tidemill.audit import Audit
-    from tidemill.catalog import StreamFacts
-    from tidemill.chains.reading import VectorDesk
-    from tidemill.chains.view import ChainView
     from tidemill.engine import Engine
-    from tidemill.events.delivery import Delivery
     from tidemill.eventtime import Watermark
-    from tidemill.expiring import Keeper
-    from tidemill.flowing import Flow
-    from tidemill.following import Feed
-    from tidemill.lake.snapshot import Snapshot
-    from tidemill.lake.table import Table
-    from tidemill.metrics import Meter
-    from tidemill.packing import Packer
+    from tidemill.ingest.feeds import Sources
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.maintenance import WindowYard
+    from tidemill.outputs.datasets.reader import Desk, RebuildStep
+    from tidemill.outputs.index.indexer import Indexer
+    from tidemill.outputs.rollups.roller import Roller
+    from tidemill.outputs.vectors.reading import VectorDesk
+    from tidemill.outputs.vectors.view import ChainView
+    from tidemill.outputs.windows.maintenance import Flow
+    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.pipeline.events.delivery import Delivery
+    from tidemill.pipeline.metrics import Meter
+    from tidemill.pipeline.rebuild import Remaker
+    from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.retention import Keeper
+    from tidemill.pipeline.verify import Audit
+    from tidemill.pipeline.workers import Workshop
     from tidemill.query import Answer, Explanation, Querier
-    from tidemill.recovery import Recovered
-    from tidemill.remaking import Remaker
-    from tidemill.retraction import RetractionPlan
-    from tidemill.rollups.roller import Roller
-    from tidemill.search.indexer import Indexer
-    from tidemill.search.searching import Found, SearchPlan
-    from tidemill.sourcing import Sources
-    from tidemill.streaming.refresh import Refreshed
-    from tidemill.windowing import WindowYard
-    from tidemill.windows.builder import Outcome
-    from tidemill.windows.desk import Desk, RebuildStep
-    from tidemill.workshop import Workshop
+    from tidemill.query.catalog import StreamFacts
+    from tidemill.query.search.searching import Found, SearchPlan
+    from tidemill.query.service import Asked
+    from tidemill.raw.accept.batch import Acceptor
+    from tidemill.raw.compaction.packer import Packer
+    from tidemill.raw.quarantine import Place
+    from tidemill.raw.retract import RetractionPlan
+    from tidemill.raw.tail import Feed
+    from tidemill.storage.tables.snapshot import Snapshot
+    from tidemill.storage.tables.table import Table
 
 Progress = Callable[[str, str, float], None]  # stream, step, share done
 
@@ -166,7 +168,7 @@ class Mill:
         """Land files (paths, globs, folders, `-` for standard input); returns once they are durable. With
         `empty` there are none: nothing happened between `start` and `end`. With `many_windows` these may span
         more windows than `max_slice_windows` of the stream."""
-        from tidemill.commands import land_files
+        from tidemill.ingest.files import land_files
 
         bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
         names = [str(file) for file in files]
@@ -174,7 +176,7 @@ class Mill:
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
         """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
-        from tidemill.commands import land_commands
+        from tidemill.ingest.files import land_commands
 
         return land_commands(self.project, self.landing, [str(file) for file in files], self.clock())
 
@@ -211,7 +213,7 @@ class Mill:
         When `patient`, one that failed before is left alone until its next try. Only one process at a time
         works on a warehouse; another one gets BusyError.
         """
-        from tidemill import rounds
+        from tidemill.pipeline import rounds
 
         with self._working():
             return rounds.tick(self, self.clock if now is None else _running(now), patient=patient)
@@ -242,7 +244,7 @@ class Mill:
         wake: threading.Event | None = None,
     ) -> None:
         """The daemon: ticks until `stop` is set, then flushes. Who lands in this process sets `wake`, too."""
-        from tidemill import rounds
+        from tidemill.pipeline import rounds
 
         rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake)
         if self.project.engine.flush_on_stop and self._has_streaming:
@@ -260,7 +262,7 @@ class Mill:
 
     @cached_property
     def _workshop(self) -> Workshop:
-        from tidemill.workshop import Workshop
+        from tidemill.pipeline.workers import Workshop
 
         return Workshop(self)
 
@@ -273,7 +275,7 @@ class Mill:
     @cached_property
     def flow(self) -> Flow:
         """Streaming windows and the watermarks that move them."""
-        from tidemill.flowing import Flow
+        from tidemill.outputs.windows.maintenance import Flow
 
         return Flow(self.project, self.state, lambda: self.engine, self.progress, self.expiries)
 
@@ -282,7 +284,7 @@ class Mill:
         tenant: str | None = None, revisions: bool = False,
     ) -> pa.Table:  # fmt: skip
         """What stands of a streaming window, by start; with `revisions` all that ever stood."""
-        from tidemill.streaming.desk import read_results
+        from tidemill.outputs.windows.reader import read_results
 
         declared = self.project.stream(stream)
         span = given.span(start, end)
@@ -291,7 +293,7 @@ class Mill:
     @cached_property
     def windows(self) -> Desk:
         """Answers about windows: what there is, why one waits, what a rebuild would do."""
-        from tidemill.windows.desk import Desk
+        from tidemill.outputs.datasets.reader import Desk
 
         streams, gone = self.project.streams, self.expiries.horizons
         return Desk(self.project.warehouse, streams, self.state, self.clock, gone, self.watermark)
@@ -299,7 +301,7 @@ class Mill:
     @cached_property
     def yard(self) -> WindowYard:
         """Where windows are looked after and built."""
-        from tidemill.windowing import WindowYard
+        from tidemill.outputs.datasets.maintenance import WindowYard
 
         return WindowYard(self.project, self.state, lambda: self.engine, self.progress)
 
@@ -327,21 +329,21 @@ class Mill:
     @cached_property
     def remake(self) -> Remaker:
         """Makes rollups and index again from raw."""
-        from tidemill.remaking import Remaker
+        from tidemill.pipeline.rebuild import Remaker
 
         return Remaker(self)
 
     @cached_property
     def sources(self) -> Sources:
         """Lands what raw manifests of request/response feeds say is complete."""
-        from tidemill.sourcing import Sources
+        from tidemill.ingest.feeds import Sources
 
         return Sources(self)
 
     @cached_property
     def packer(self) -> Packer:
         """Makes large parts of the small ones of raw, and says what is in them."""
-        from tidemill.packing import Packer
+        from tidemill.raw.compaction.packer import Packer
 
         return Packer(self)
 
@@ -349,7 +351,7 @@ class Mill:
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
     ) -> list[Path]:
         """Write the datasets of windows as parquet, arrow or csv to a file (for one) or into a folder."""
-        from tidemill.windowing import export
+        from tidemill.outputs.datasets.maintenance import export
 
         return export(self, stream, [given.instant(window) for window in windows], to, target, revision)
 
@@ -357,14 +359,14 @@ class Mill:
         self, after: int = 0, limit: int = 1000, stream: str | None = None
     ) -> list[tuple[int, dict[str, object]]]:
         """CloudEvents of the outbox behind the place `after`, each with its place."""
-        from tidemill.standing import told
+        from tidemill.pipeline.status import told
 
         return told(self, after, limit, stream)
 
     @cached_property
     def delivery(self) -> Delivery:
         """Brings events to the declared sinks."""
-        from tidemill.events.delivery import Delivery
+        from tidemill.pipeline.events.delivery import Delivery
 
         project = self.project
         return Delivery(self.state, project.events, project.root, warehouse=project.warehouse)
@@ -372,21 +374,21 @@ class Mill:
     @cached_property
     def meter(self) -> Meter:
         """Prometheus metrics; who runs the mill tells it of each round."""
-        from tidemill.following.late import LateCounts
-        from tidemill.metrics import Meter
+        from tidemill.pipeline.metrics import Meter
+        from tidemill.raw.tail.late import LateCounts
 
         tries, late = self.project.builder.attempts, LateCounts(self.feed)
         return Meter(self.project.streams, self.state, self.clock, tries, late.of)
 
     def plan_retraction(self, slice_id: str, reason: str) -> RetractionPlan:
         """What taking a slice back does: the steps, and which slices are judged again."""
-        from tidemill.retraction import plan_retraction
+        from tidemill.raw.retract import plan_retraction
 
         return plan_retraction(self, self.slice(slice_id).id, reason, self.clock())
 
     def retract(self, plan: RetractionPlan) -> SliceEntry:
         """Take a slice back, as planned; the next rounds judge again what has to be."""
-        from tidemill.retraction import retract
+        from tidemill.raw.retract import retract
 
         with self._working():
             retract(self, plan)
@@ -395,7 +397,7 @@ class Mill:
     @cached_property
     def retention(self) -> Keeper:
         """Plans what goes by the retention of its stream, and lets it go."""
-        from tidemill.expiring import Keeper
+        from tidemill.pipeline.retention import Keeper
 
         return Keeper(self)
 
@@ -408,7 +410,7 @@ class Mill:
 
     def existing(self, kind: str, stream: str) -> Table | None:
         """A table as it is now, for who works on it; None before anybody wrote to it."""
-        from tidemill.lake.table import Table
+        from tidemill.storage.tables.table import Table
 
         known = self._tables.get((kind, stream))
         if known is not None:
@@ -442,7 +444,7 @@ class Mill:
         return entry
 
     def status(self) -> list[StreamStatus]:
-        from tidemill.standing import status_of
+        from tidemill.pipeline.status import status_of
 
         return [status_of(self, name) for name in self.project.streams]
 
@@ -455,14 +457,14 @@ class Mill:
         after: Place | None = None, tenant: str | None = None,
     ) -> pa.Table:  # fmt: skip
         """What was not accepted, verbatim, with the reason; behind the row `after`."""
-        from tidemill.standing import quarantined
+        from tidemill.pipeline.status import quarantined
 
         return quarantined(self, stream, reason, slice, limit, after, tenant)
 
     def replay(self, stream: str, *, reason: str | None = None) -> list[Landed]:
         """Land what is in quarantine, to be judged again: as one slice, or, for a stream with datasets, one
         for each slice that records were rejected from. Nothing lands when quarantine is empty."""
-        from tidemill.replay import replay
+        from tidemill.raw.replay import replay
 
         declared = self.project.stream(stream)
         with self._working():
@@ -484,7 +486,7 @@ class Mill:
     ) -> Iterator[pa.RecordBatch | Watermark]:
         """Accepted rows, in order of event time (else as they came), and the watermarks between them. With
         `follow` it goes on until `stop` is set; then what is still buffered comes out, and no watermark."""
-        from tidemill.following import tail
+        from tidemill.raw.tail import tail
 
         end, at = stop or threading.Event(), given.instant(since) if since is not None else None
         return tail(
@@ -493,8 +495,8 @@ class Mill:
         )  # fmt: skip
 
     def feed(self, stream: str) -> Feed:
-        """What `tidemill.following` reads: `tail`, `late_rows`, `late_totals`."""
-        from tidemill.following import Feed
+        """What `tidemill.raw.tail` reads: `tail`, `late_rows`, `late_totals`."""
+        from tidemill.raw.tail import Feed
 
         return Feed(self.project.warehouse, self.project.stream(stream), self.state, self.clock)
 
@@ -503,7 +505,7 @@ class Mill:
     @property
     def _querier(self) -> Querier:
         """One for all threads."""
-        from tidemill.asking import querier_of
+        from tidemill.query.service import querier_of
 
         with self._guard:
             if self._asked is None:
@@ -519,7 +521,7 @@ class Mill:
         Where a stream has several tenants, one is named or `all_tenants` are asked for. With `strict` an
         answer that lacks something is an IncompleteError. `check_tenant=False`: one without events may be.
         """
-        from tidemill.asking import Whose, ask
+        from tidemill.query.service import Whose, ask
 
         whose = Whose(tenant, all_tenants, check_tenant)
         return ask(self, self._querier, query, whose, strict=strict, engine=engine)
@@ -529,7 +531,7 @@ class Mill:
         engine: str = "duckdb",
     ) -> pa.Table:  # fmt: skip
         """The rows of a query as Arrow."""
-        from tidemill.asking import rows_of
+        from tidemill.query.service import rows_of
 
         return rows_of(self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine))
 
@@ -539,15 +541,15 @@ class Mill:
         engine: Literal["local", "spark"] = "local", check_tenant: bool = True,
     ) -> Found | SearchPlan:  # fmt: skip
         """Accepted events by what they hold, a page at a time. Whose they are, and `strict`: as for `ask`."""
-        from tidemill.asking import Whose
-        from tidemill.finding import find
+        from tidemill.query.search.service import find
+        from tidemill.query.service import Whose
 
         whose = Whose(tenant, all_tenants, check_tenant)
         return find(self, stream, asked, whose, cursor, limit, total=total, strict=strict, engine=engine)
 
     def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
         """What there is to ask for."""
-        from tidemill.catalog import catalog
+        from tidemill.query.catalog import catalog
 
         return catalog(self, stream, tenant)
 
@@ -556,7 +558,7 @@ class Mill:
     @cached_property
     def vector_desk(self) -> VectorDesk:
         """Answers about vectors: what they are, and the chains they are made of."""
-        from tidemill.chains.reading import VectorDesk
+        from tidemill.outputs.vectors.reading import VectorDesk
 
         seal, count = self.expiries.seal, self.chains.was_read
         pending = partial(is_judging_again, self.state)
@@ -571,7 +573,7 @@ class Mill:
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> ChainView:
         """What the chain of a vector holds: checkpoints, pending deltas, and what they take."""
-        from tidemill.chains.view import chain_of
+        from tidemill.outputs.vectors.view import chain_of
 
         return chain_of(self.vector_desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
 
@@ -579,7 +581,7 @@ class Mill:
 
     def verify(self, stream: str | None = None) -> Audit:
         """Recompute everything from raw and compare."""
-        from tidemill.audit import audit
+        from tidemill.pipeline.verify import audit
 
         names = [stream] if stream is not None else list(self.project.streams)
         with self._working():
@@ -594,7 +596,7 @@ def recover(
     progress: Progress | None = None,
 ) -> Recovered:
     """Rebuild the state of the project at `path` from its warehouse."""
-    from tidemill.recovery import recover_state
+    from tidemill.pipeline.recover import recover_state
 
     project = open_project(path)
     return recover_state(project, spark=spark, clock=clock, progress=progress)

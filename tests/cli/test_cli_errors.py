@@ -12,9 +12,9 @@ import pytest
 from tidemill.cli.main import main
 from tidemill.cli.session import Session
 from tidemill.cli.settings import OutputKind, Settings, asks_for_json
-from tidemill.locks import exclusive
 from tidemill.model import errors
 from tidemill.model.errors import as_tidemill_error
+from tidemill.storage.locks import exclusive
 
 
 def test_no_project_is_a_config_error(cli, tmp_path):

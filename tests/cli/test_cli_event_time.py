@@ -16,9 +16,9 @@ from tidemill import eventtime
 from tidemill.cli.tables_status import status_table
 from tidemill.mill import Mill
 from tidemill.model.time import MINUTE, SECOND, parse_instant
-from tidemill.plain import shapes as plain
-from tidemill.reports import StreamStatus
-from tidemill.state.protocol import ClockState, Progress
+from tidemill.pipeline.documents import shapes as plain
+from tidemill.pipeline.reports import StreamStatus
+from tidemill.storage.state.protocol import ClockState, Progress
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-01-15T12:00:00Z")

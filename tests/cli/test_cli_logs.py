@@ -55,7 +55,7 @@ def test_levels():
 
 def test_json_lines_on_stderr_where_there_is_no_terminal(capsys):
     start_logging(1, quiet=False, console=lambda: Console(stderr=True))
-    log = logging.getLogger("tidemill.accept.batch")
+    log = logging.getLogger("tidemill.raw.accept.batch")
     log.debug("no")
     log.info("two\nlines", extra={"stream": "requests"})
     logging.getLogger("py4j.java_gateway").warning("no")

@@ -8,11 +8,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidemill.accept.tables import QUARANTINE
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import cell, lag_words, quarantine_table, size
 from tidemill.model.time import DAY, MINUTE, SECOND
-from tidemill.plain.shapes import dumps, quarantined
+from tidemill.pipeline.documents.shapes import dumps, quarantined
+from tidemill.raw.tables import QUARANTINE
 
 RECORD = '{"event_id":"1","event_type":"request","ts":1,"tenant":"acme"}\n'
 

@@ -17,7 +17,7 @@ import pytest
 from tidemill.mill import Mill
 from tidemill.model.streaming import Aggregate, Function, WindowKind, WindowSpec
 from tidemill.model.time import SECOND, parse_instant
-from tidemill.plain.results import result
+from tidemill.pipeline.documents.results import result
 from tidemill.testing import FakeClock
 
 TAXI = """
@@ -217,7 +217,7 @@ def test_results_by_span_tenant_and_number(driven):
 
 
 def test_the_newest_of_many_parts_are_found_without_reading_all(driven, monkeypatch):
-    monkeypatch.setattr("tidemill.streaming.desk.FIRST_LOOK", 1)
+    monkeypatch.setattr("tidemill.outputs.windows.reader.FIRST_LOOK", 1)
     for minute in range(10, 16):
         driven.land((f"12:{minute}:00", "cay", minute))
         driven.run()

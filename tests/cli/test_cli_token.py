@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from tidemill.access import Scope, Tokens
 from tidemill.model.errors import AuthError
 from tidemill.model.time import DAY, parse_instant
+from tidemill.server.access import Scope, Tokens
 
 
 def now() -> int:

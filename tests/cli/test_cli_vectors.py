@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tidemill.chains.batches import deltas_in
+from tidemill.outputs.vectors.batches import deltas_in
 
 PROJECT = """
 version: 1

@@ -14,15 +14,15 @@ from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import DAY, HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval, parse_instant
 from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
-from tidemill.plain import ticks as plain_ticks
-from tidemill.plain import windows as plain_windows
-from tidemill.reports import StreamStatus, StreamTick, TickReport
-from tidemill.retraction import JudgeAgain, Mark, RetractionPlan, Undo
-from tidemill.windows.builder import Outcome
-from tidemill.windows.coordinator import Coordinated
-from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
-from tidemill.windows.remedies import remedy
-from tidemill.windows.rules import WindowRules
+from tidemill.outputs.datasets.builder import Outcome
+from tidemill.outputs.datasets.coordinator import Coordinated
+from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
+from tidemill.outputs.datasets.remedies import remedy
+from tidemill.outputs.datasets.rules import WindowRules
+from tidemill.pipeline.documents import ticks as plain_ticks
+from tidemill.pipeline.documents import windows as plain_windows
+from tidemill.pipeline.reports import StreamStatus, StreamTick, TickReport
+from tidemill.raw.retract import JudgeAgain, Mark, RetractionPlan, Undo
 
 START = parse_instant("2024-01-15T13:00:00Z")
 KEY = WindowKey("weather", START, HOUR)

@@ -9,9 +9,9 @@ import pytest
 
 from tidemill.config import Project, Stream, load_project, parse_project
 from tidemill.eventtime import registered
+from tidemill.formats.plan import plan_for
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import MINUTE, SECOND
-from tidemill.records.plan import plan_for
 
 FILE = Path("tidemill.yaml")
 TIME = "{column: ts, type: unixtimestamp_ms, late_tolerance: 2s}"

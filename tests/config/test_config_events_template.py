@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.bodies.otlp_requests import SPAN, START, TRACE, logs_request, read, traces_request
+from tests.support.otlp_requests import SPAN, START, TRACE, logs_request, read, traces_request
 
 from tidemill.config import Counter, Histogram, Project, parse_project
 from tidemill.config.events_template import EVENTS_TEMPLATE
 from tidemill.config.gateway import Gateway
 from tidemill.eventtime import registered
+from tidemill.formats.judge import Judged, judge
+from tidemill.formats.plan import plan_for
 from tidemill.mill import Mill
-from tidemill.records.judge import Judged, judge
-from tidemill.records.plan import plan_for
-from tidemill.search.searching import Found
+from tidemill.query.search.searching import Found
 from tidemill.testing import FakeClock
 
 NOW = START // 1000 + 60_000_000

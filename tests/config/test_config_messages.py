@@ -10,9 +10,9 @@ import pytest
 
 from tidemill.config import Project, parse_project
 from tidemill.config.messages import Messages, MessageTime
+from tidemill.formats.plan import plan_for
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import SECOND
-from tidemill.records.plan import plan_for
 
 FILE = Path("tidemill.yaml")
 TYPES = ("iso8601", "unixtimestamp_ms")

@@ -13,7 +13,7 @@ from tidemill.config.metrics import MAX_BOUNDS, filter_of
 from tidemill.model.errors import ConfigError
 from tidemill.model.metrics import CHANGE, TransitionRule, log_scaled
 from tidemill.model.names import column_name
-from tidemill.rollups.spec import measure_fields, spec_for
+from tidemill.outputs.rollups.spec import measure_fields, spec_for
 
 FILE = Path("tidemill.yaml")
 

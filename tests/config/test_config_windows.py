@@ -11,7 +11,7 @@ from tidemill.config import Builder, LateSlices, Project, parse_project
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
-from tidemill.windows.dataset import LEADING
+from tidemill.outputs.datasets.dataset import LEADING
 
 FILE = Path("tidemill.yaml")
 TYPES = ("iso8601", "unixtimestamp_ms")

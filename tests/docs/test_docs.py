@@ -45,14 +45,14 @@ from tidemill.config.stream import Csv, EventTime, EventType, Json, Link, Retent
 from tidemill.config.vectors import Compaction, Vector
 from tidemill.config.windowing import Gap, WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
+from tidemill.formats.judge import Refused, judge
+from tidemill.formats.plan import plan_for
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
 from tidemill.model.levels import LEVELS
 from tidemill.model.slices import Outcome, Reject
 from tidemill.model.time import format_duration, parse_instant
-from tidemill.records.judge import Refused, judge
-from tidemill.records.plan import plan_for
-from tidemill.windows.rules import REASONS
+from tidemill.outputs.datasets.rules import REASONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -510,23 +510,19 @@ def test_every_fail_point_is_in_the_crash_table_in_order() -> None:
     assert [code(row[0]) for row in table] == list(POINTS)
 
 
-def test_every_room_is_in_the_table() -> None:
+def test_the_table_of_packages_is_the_list_of_layers() -> None:
     source = ROOT / "src" / "tidemill"
     there = {child.parent.name + "/" for child in source.glob("*/__init__.py")}
     there |= {child.name for child in source.glob("*.py") if not child.name.startswith("_")}
-    table = rows(section(DOCS / "architecture.md", "The rooms"))
-    assert {code(name.strip()) for row in table for name in row[0].split(",")} == there
-
-
-def test_rooms_may_import_what_the_table_says() -> None:
+    told = [code(row[0]) for row in rows(section(DOCS / "architecture.md", "The packages"))]
+    assert set(told) == there
     with (ROOT / "pyproject.toml").open("rb") as file:
-        rooms = tomllib.load(file)["tool"]["tidemill"]["rooms"]
-    for row in rows(section(DOCS / "architecture.md", "The rooms")):
-        room, allowed = code(row[0]).removesuffix("/"), row[2]
-        if row[0].endswith("/`") and room not in ("cli", "serve", "plain") and room in rooms:
-            told = [other for other in allowed.split(", ") if other in rooms]
-            exists = [other for other in rooms[room] if list((ROOT / "src" / "tidemill").glob(f"{other}*"))]
-            assert sorted(told) == sorted(exists), room
+        contract = tomllib.load(file)["tool"]["importlinter"]["contracts"][0]
+    layers = [name.strip() for layer in reversed(contract["layers"]) for name in layer.split("|")]
+    names = [name.removesuffix("/").removesuffix(".py") for name in told]
+    rank = {name: number for number, layer in enumerate(contract["layers"]) for name in layer.split(" | ")}
+    assert sorted(names) == sorted(layers)
+    assert [rank[name] for name in names] == sorted((rank[name] for name in names), reverse=True)
 
 
 def test_tile_spans_are_those_of_the_levels() -> None:

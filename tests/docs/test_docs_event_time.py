@@ -18,7 +18,7 @@ from tidemill.eventtime import Watermark, registered
 from tidemill.mill import Mill
 from tidemill.model.streaming import Function, Trigger
 from tidemill.model.time import format_instant, parse_instant
-from tidemill.streaming.results import results_schema
+from tidemill.outputs.windows.results import results_schema
 from tidemill.testing import FakeClock
 
 DOCS = Path(__file__).parents[2] / "docs"

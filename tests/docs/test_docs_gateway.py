@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tidemill.bodies.reading import MEDIA_TYPES
 from tidemill.config.gateway import AdaptiveWindow, Memory, Requests
-from tidemill.gateway.kinds import duration_of
-from tidemill.gateway.memory import level
+from tidemill.formats.bodies.reading import MEDIA_TYPES
+from tidemill.ingest.gateway.kinds import duration_of
+from tidemill.ingest.gateway.memory import level
 from tidemill.model.errors import (
     AuthError,
     BusyError,
@@ -26,7 +26,7 @@ from tidemill.model.errors import (
 from tidemill.model.gateway import CUSTOM, Trigger
 from tidemill.model.slices import Outcome
 from tidemill.model.time import SECOND, format_duration
-from tidemill.serve.problems import status_of
+from tidemill.server.problems import status_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tidemill import eventtime
 from tidemill.config import parse_project
+from tidemill.formats.judge import Judged, judge
+from tidemill.formats.plan import plan_for
 from tidemill.model.time import parse_instant
-from tidemill.records.judge import Judged, judge
-from tidemill.records.plan import plan_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "event-time.md"
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.ingest.manifests import RawManifest, read_manifest
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
 from tidemill.model.time import parse_instant
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "klines"

@@ -20,8 +20,8 @@ import pytest
 from tidemill.mill import Mill
 from tidemill.model.time import format_instant, parse_instant, to_datetime
 from tidemill.model.windows import Standing
+from tidemill.outputs.datasets.reader import WindowStory
 from tidemill.testing import FakeClock
-from tidemill.windows.desk import WindowStory
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "weather"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill import given
 from tidemill.config import Stream
+from tidemill.ingest import arguments as given
 from tidemill.model.errors import InputError
 
 STREAM = Stream.model_validate({"name": "s", "schema": {"id": "string"}, "aggregation_span": "1h"})

@@ -17,7 +17,7 @@ from tidemill.ingest.log import LandingLog, as_fields, from_fields
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Format
 from tidemill.model.time import DAY, HOUR, Interval, parse_instant
-from tidemill.state.sqlite import open_state
+from tidemill.storage.state.sqlite import open_state
 
 TEN = parse_instant("2024-01-15T10:00:00Z")
 HOURLY = """

@@ -23,8 +23,8 @@ from tidemill.model.errors import InputError, StorageError
 from tidemill.model.failpoints import EXIT_CODE
 from tidemill.model.slices import Codec, Format, slice_id
 from tidemill.model.time import DAY, Interval, parse_instant
-from tidemill.state.protocol import State
-from tidemill.state.sqlite import open_state
+from tidemill.storage.state.protocol import State
+from tidemill.storage.state.sqlite import open_state
 
 NOON = parse_instant("2024-01-15T12:00:00Z")
 LINE = b'{"id": "a", "n": 1}\n'
@@ -199,7 +199,7 @@ _CRASH = """
 import sys
 from pathlib import Path
 from tidemill.ingest.landing import Landing
-from tidemill.state.sqlite import open_state
+from tidemill.storage.state.sqlite import open_state
 warehouse = Path(sys.argv[1])
 landing = Landing(warehouse, open_state(warehouse / "state.db"))
 landing.land_many("requests", [Path(name) for name in sys.argv[3:]], arrival=int(sys.argv[2]))

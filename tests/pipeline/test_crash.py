@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import (
+from tests.support.pipeline import (
     NOON,
     SLICES,
     STREAMING,

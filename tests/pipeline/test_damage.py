@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import NOON, NewPlant, Plant
+from tests.support.pipeline import NOON, NewPlant, Plant
 
 from tidemill.mill import Mill
 from tidemill.model.time import MINUTE, format_instant
-from tidemill.plain import windows as plain
-from tidemill.windows import damage
-from tidemill.windows.damage import damage_of
+from tidemill.outputs.datasets import damage
+from tidemill.outputs.datasets.damage import damage_of
+from tidemill.pipeline.documents import windows as plain
 
 WEATHER = """
 version: 1

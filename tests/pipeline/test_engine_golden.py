@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
 from tidemill.model.errors import QueryError
 from tidemill.model.levels import NAMES
 from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
 from tidemill.query import Answer
+from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hypothesis_settings import at_length, examples
+from tests.support.hypothesis_settings import at_length, examples
 
-from tidemill.lake.table import Table
 from tidemill.mill import Mill
 from tidemill.model.levels import BASE, LEVELS, below
 from tidemill.model.names import column_name, measure_column
 from tidemill.model.slices import Outcome, SliceStatus, set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, SECOND
+from tidemill.storage.tables.table import Table
 from tidemill.testing import REQUESTS, FakeClock, Oracle, OracleField, OracleMetric, OracleStream
 from tidemill.testing.oracle import Cell, CellKey, Landing, Measure
 from tidemill.testing.project import project_text

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import CONFIG, NOON, NewPlant, Plant, ndjson, request
+from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request
 
 from tidemill import eventtime
 from tidemill.ingest.log import as_fields
@@ -134,7 +134,7 @@ def test_a_broken_stream_does_not_hide_the_work_of_the_others(broken: Plant) -> 
 def test_a_daemon_logs_it_once_and_waits_longer_each_time(
     broken: Plant, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with broken.open() as mill, caplog.at_level(logging.INFO, "tidemill.faults"):
+    with broken.open() as mill, caplog.at_level(logging.INFO, "tidemill.storage.state.faults"):
         tried = []
         for second in range(40):
             broken.clock.set(NOON + second * SECOND)
@@ -160,11 +160,11 @@ def test_a_stream_that_works_again_has_no_fault(
         raw = plant.warehouse / "raw" / "requests"
         raw.rename(plant.root / "aside")
         mill.land("requests", ndjson(request(2)))
-    with plant.open() as mill, caplog.at_level(logging.INFO, "tidemill.faults"):
+    with plant.open() as mill, caplog.at_level(logging.INFO, "tidemill.storage.state.faults"):
         assert len(mill.tick().faults) == 1
         shutil.rmtree(raw, ignore_errors=True)
         (plant.root / "aside").rename(raw)
-    with plant.open() as mill, caplog.at_level(logging.INFO, "tidemill.faults"):
+    with plant.open() as mill, caplog.at_level(logging.INFO, "tidemill.storage.state.faults"):
         assert mill.run_until_idle()[-1].faults == []
         assert mill.status()[0].fault is None
         assert mill.status()[0].totals["accepted"] == 2

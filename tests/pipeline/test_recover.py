@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import NOON, STREAMING, Plant, Story, ndjson, request, slice_of
+from tests.support.pipeline import NOON, STREAMING, Plant, Story, ndjson, request, slice_of
 
 from tidemill.mill import recover
 from tidemill.model.errors import StorageError

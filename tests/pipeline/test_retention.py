@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.pipeline.conftest import CONFIG, NOON, NewPlant, Plant, ndjson, request
 from tests.pipeline.test_recover import dump, forget, without
+from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request
 
-from tidemill.expiring import ExpiryPlan
 from tidemill.ingest.expiries import Expiry, ExpiryLog
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError, StorageError
@@ -21,6 +20,7 @@ from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.slices import Counts as Outcomes
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY, SECOND
+from tidemill.pipeline.retention import ExpiryPlan
 
 POINTS_HERE = [point for point in POINTS if point.startswith("expire.")]
 MIDNIGHT = NOON - NOON % DAY  # the first instant of the newest day of the feed

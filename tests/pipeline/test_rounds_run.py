@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from tidemill import rounds
 from tidemill.model.errors import BusyError, ConfigError
 from tidemill.model.time import MINUTE, SECOND
-from tidemill.packing import Packed, PackLook, PackStep
-from tidemill.reports import StreamTick, TickReport
+from tidemill.pipeline import rounds
+from tidemill.pipeline.reports import StreamTick, TickReport
+from tidemill.raw.compaction.packer import Packed, PackLook, PackStep
 
 AN_HOUR = 3600.0
 

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.pipeline.conftest import CONFIG, NewPlant, Plant, ndjson
 from tests.pipeline.test_recover import dump, forget, without
 from tests.pipeline.test_retention import MIDNIGHT, RETENTION, at, days_of_raw, expire, sent
+from tests.support.pipeline import CONFIG, NewPlant, Plant, ndjson
 
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import NotFoundError

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from tests.pipeline.conftest import SLICES, Plant, Story
+from tests.support.pipeline import SLICES, Plant, Story
 
-from tidemill.audit import Audit
-from tidemill.lake.parts import read_footer, write_part
-from tidemill.lake.snapshot import Part
-from tidemill.lake.table import Table
-from tidemill.rollups.recall import tile_builds
+from tidemill.outputs.rollups.recall import tile_builds
+from tidemill.pipeline.verify import Audit
+from tidemill.storage.tables.parts import read_footer, write_part
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.config.stream import Stream
+from tidemill.model.completeness import Arrivals, Available
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align, parse_instant
-from tidemill.query import Answer, Arrivals, Files, Querier
-from tidemill.query.coverage import Available
+from tidemill.outputs.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
+from tidemill.query import Answer, Files, Querier
 from tidemill.query.source import RawAsked, RawRows
-from tidemill.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
 
 NOW = parse_instant("2024-01-02T00:00:07Z")
 

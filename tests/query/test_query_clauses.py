@@ -7,9 +7,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from tidemill.model.completeness import Arrivals
 from tidemill.model.errors import QueryError
 from tidemill.model.time import DAY, HOUR, Interval, format_instant, parse_instant
-from tidemill.query import Arrivals
 
 SPAN = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T11:00:00Z"
 

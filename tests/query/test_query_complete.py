@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.asking import outdated
-from tidemill.faults import Round
 from tidemill.ingest.declarations import Declaration
 from tidemill.mill import Mill, recover
+from tidemill.model.completeness import Arrivals, Available, Completeness, Outdated, Pending, completeness
 from tidemill.model.errors import IncompleteError, Retry, StorageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.time import (
@@ -26,9 +25,10 @@ from tidemill.model.time import (
     from_datetime,
     parse_instant,
 )
-from tidemill.query import Answer, Completeness, Outdated
-from tidemill.query.coverage import Arrivals, Available, Pending, completeness
-from tidemill.search.searching import Found
+from tidemill.query import Answer
+from tidemill.query.search.searching import Found
+from tidemill.query.service import outdated
+from tidemill.storage.state.faults import Round
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-03-15T12:00:00Z")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.model.completeness import Available
 from tidemill.model.levels import BY_NAME, LEVELS, Level
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, MINUTE, SECOND, WEEK, Interval, parse_instant
 from tidemill.query.cover import ALL_TIME, Cover, Piece, cover, cover_cells, expired, touching
-from tidemill.query.coverage import Available
 
 DAY_ONE = parse_instant("2024-01-01T00:00:00Z")  # a Monday; weeks start on Thursdays
 EVERYTHING = Available()

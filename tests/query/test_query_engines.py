@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemill.model.completeness import Available
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import DAY, SECOND, parse_instant
 from tidemill.query import Answer, Files, Querier
-from tidemill.query.coverage import Available
 
 BASE = parse_instant("2024-01-01T10:00:00Z")
 SPAN = "BETWEEN 2024-01-01T10:00:03Z AND 2024-01-01T11:30:00Z"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hypothesis_settings import examples
+from tests.support.hypothesis_settings import examples
 
 from tidemill.model.errors import QueryError
 from tidemill.model.levels import level_for

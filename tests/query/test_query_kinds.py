@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
+from tidemill.model.completeness import Available
 from tidemill.model.errors import QueryError
 from tidemill.query import Explanation, Files
-from tidemill.query.coverage import Available
 
 D = Decimal
 

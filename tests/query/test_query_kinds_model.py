@@ -10,7 +10,7 @@ from fractions import Fraction
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hypothesis_settings import examples
+from tests.support.hypothesis_settings import examples
 
 from tidemill.model.metrics import bounded, log_scaled, percentile
 from tidemill.model.time import (

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hypothesis_settings import at_length, examples
-from tests.pipeline.metrics_answers import agree_on_answers
+from tests.support.hypothesis_settings import at_length, examples
+from tests.support.metrics_answers import agree_on_answers
 
 from tidemill.config import parse_project
+from tidemill.model.completeness import Available
 from tidemill.model.levels import LEVELS, Level
 from tidemill.model.time import Interval, align
+from tidemill.outputs.rollups.spec import spec_for
 from tidemill.query import Answer, Files, Querier
-from tidemill.query.coverage import Available
-from tidemill.rollups.spec import spec_for
 from tidemill.testing import MetricOracle, Oracle, OracleStream
 from tidemill.testing.oracle import Landing
 from tidemill.testing.project import project_text

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemill.lake.parts import write_part
-from tidemill.lake.table import Table
+from tidemill.model.completeness import Available
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import DAY, parse_instant
 from tidemill.query import Answer, Files, NoRollups, Querier, SnapshotSource
-from tidemill.query.coverage import Available
+from tidemill.storage.tables.parts import write_part
+from tidemill.storage.tables.table import Table
 
 START = parse_instant("2024-01-01T00:00:00Z")
 

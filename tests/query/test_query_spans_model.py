@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hypothesis_settings import examples
+from tests.support.hypothesis_settings import examples
 
 from tidemill.mill import Mill
 from tidemill.model.metrics import log_scaled, percentile

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidemill.lake.parts import write_part
-from tidemill.lake.snapshot import Snapshot
-from tidemill.lake.table import Table
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.query import tenants
 from tidemill.query.tenants import tenant_for, tenants_of
+from tidemill.storage.tables.parts import write_part
+from tidemill.storage.tables.snapshot import Snapshot
+from tidemill.storage.tables.table import Table
 
 LONG = "x" * 100
 

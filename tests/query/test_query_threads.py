@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, SECOND, parse_instant
 from tidemill.query import Answer
-from tidemill.search.searching import Found
+from tidemill.query.search.searching import Found
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-01-15T12:00:00Z")

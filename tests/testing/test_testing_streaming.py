@@ -11,7 +11,7 @@ from math import inf, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hypothesis_settings import examples
+from tests.support.hypothesis_settings import examples
 
 from tidemill.model.predicates import parse_predicate
 from tidemill.model.streaming import (

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
-from tests.hypothesis_settings import examples
+from tests.support.hypothesis_settings import examples
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import set_hash

@@ -78,7 +78,7 @@ def query(
     asked = _typed(text)
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
         found = mill.ask(asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value)
-    from tidemill.plain import shapes as plain
+    from tidemill.pipeline.documents import shapes as plain
     from tidemill.query import Explanation
 
     if isinstance(found, Explanation):
@@ -134,8 +134,8 @@ def search(
             stream, asked, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
             strict=strict, engine=engine.value,
         )  # fmt: skip
-    from tidemill.plain import asked as asked_plain
-    from tidemill.search.searching import SearchPlan
+    from tidemill.pipeline.documents import search as asked_plain
+    from tidemill.query.search.searching import SearchPlan
 
     if isinstance(found, SearchPlan):
         session.out.asked.plan(stream, found)

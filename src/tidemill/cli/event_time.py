@@ -65,7 +65,7 @@ def tail(
 
     def work(stop: threading.Event) -> None:
         from tidemill.eventtime.ordering import Watermark
-        from tidemill.following import tail
+        from tidemill.raw.tail import tail
 
         with session.mill() as mill:
             items = tail(
@@ -110,7 +110,7 @@ def late(
     accepted and in raw and the rollups like all others; windows discard it, count it in the next window, or
     come out again.
     """
-    from tidemill.following import late_rows, late_totals
+    from tidemill.raw.tail import late_rows, late_totals
 
     with session.mill() as mill:
         feed = mill.feed(stream)
@@ -126,7 +126,7 @@ def late(
 def explain(session: Session, stream: StreamName) -> int:
     """Explain what a stream makes of time: whose time counts and how it is read, tolerance, what moves the
     watermark and where it stands, and for each window when it closes and what becomes of late rows."""
-    from tidemill.explaining import explain_stream
+    from tidemill.pipeline.explain import explain_stream
 
     with session.mill() as mill:
         now, declared = mill.clock(), mill.project.stream(stream)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from tidemill.ingest.landing import LandedMany
     from tidemill.mill import Mill
-    from tidemill.plain.results import Flushed
-    from tidemill.reports import TickReport
+    from tidemill.pipeline.documents.results import Flushed
+    from tidemill.pipeline.reports import TickReport
 
 
 @command(

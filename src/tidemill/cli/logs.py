@@ -60,7 +60,7 @@ def facts_of(record: logging.LogRecord) -> dict[str, str]:
 
 def as_line(record: logging.LogRecord) -> str:
     """One record as JSON."""
-    from tidemill.plain.shapes import dumps  # most commands log nothing
+    from tidemill.pipeline.documents.shapes import dumps  # most commands log nothing
 
     line: dict[str, object] = {
         "time": format_instant(round(record.created * 1_000) * 1_000),

@@ -17,7 +17,7 @@ from tidemill.model.slices import SliceStatus
 def status(session: Session) -> int:
     """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
     the gateway gathers events, and which ones run."""
-    from tidemill.gateway.standing import running
+    from tidemill.ingest.gateway.standing import running
 
     with session.mill() as mill:
         project = mill.project

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console, RenderableType
 
-    from tidemill.audit import Audit
     from tidemill.cli.output_access import AccessOutput
     from tidemill.cli.output_ask import AskOutput
     from tidemill.cli.output_packing import PackingOutput
@@ -30,17 +29,18 @@ if TYPE_CHECKING:
     from tidemill.cli.output_windows import WindowsOutput
     from tidemill.cli.sample import SampleFile
     from tidemill.config.gateway import Gateway
-    from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.model.gateway import GatewayStatus
     from tidemill.model.slices import SliceEntry
     from tidemill.model.windows import Member, Window
-    from tidemill.plain import shapes as plain
-    from tidemill.plain.ticks import Remaking
+    from tidemill.pipeline.documents import shapes as plain
+    from tidemill.pipeline.documents.ticks import Remaking
+    from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.reports import StreamStatus, TickReport
+    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
+    from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
-    from tidemill.recovery import Recovered
-    from tidemill.reports import StreamStatus, TickReport
-    from tidemill.retraction import RetractionPlan
+    from tidemill.raw.retract import RetractionPlan
 
 
 class Output(Protocol):

@@ -13,8 +13,8 @@ from tidemill.cli.voice import Voice
 from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
-    from tidemill.access import Token
-    from tidemill.plain.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.server.access import Token
 
 
 class AccessOutput(Protocol):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.voice import Voice
-from tidemill.plain import asked as plain
+from tidemill.pipeline.documents import search as plain
 
 if TYPE_CHECKING:
-    from tidemill.catalog import StreamFacts
-    from tidemill.search.searching import Found, SearchPlan
+    from tidemill.query.catalog import StreamFacts
+    from tidemill.query.search.searching import Found, SearchPlan
 
 
 class AskOutput(Protocol):

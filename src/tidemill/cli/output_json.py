@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.model.errors import TidemillError
-from tidemill.plain import gateway as plain_gateway
-from tidemill.plain import shapes as plain
-from tidemill.plain import ticks as plain_ticks
-from tidemill.plain import windows as plain_windows
-from tidemill.plain.shapes import dumps
+from tidemill.pipeline.documents import gateway as plain_gateway
+from tidemill.pipeline.documents import shapes as plain
+from tidemill.pipeline.documents import ticks as plain_ticks
+from tidemill.pipeline.documents import windows as plain_windows
+from tidemill.pipeline.documents.shapes import dumps
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.audit import Audit
     from tidemill.cli.output_access import AccessOutput
     from tidemill.cli.output_ask import AskOutput
     from tidemill.cli.output_packing import PackingOutput
@@ -29,16 +28,17 @@ if TYPE_CHECKING:
     from tidemill.cli.output_windows import WindowsOutput
     from tidemill.cli.sample import SampleFile
     from tidemill.config.gateway import Gateway
-    from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.model.gateway import GatewayStatus
     from tidemill.model.slices import SliceEntry
     from tidemill.model.windows import Member, Window
-    from tidemill.plain.ticks import Remaking
+    from tidemill.pipeline.documents.ticks import Remaking
+    from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.reports import StreamStatus, TickReport
+    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
+    from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
-    from tidemill.recovery import Recovered
-    from tidemill.reports import StreamStatus, TickReport
-    from tidemill.retraction import RetractionPlan
+    from tidemill.raw.retract import RetractionPlan
 
 
 class JsonOutput:

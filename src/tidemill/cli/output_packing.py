@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
-from tidemill.plain import packing as plain
+from tidemill.pipeline.documents import packing as plain
 
 if TYPE_CHECKING:
-    from tidemill.packing import Packed, PackStep
+    from tidemill.raw.compaction.packer import Packed, PackStep
 
 
 class PackingOutput(Protocol):

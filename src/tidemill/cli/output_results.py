@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
-from tidemill.plain import results as plain
+from tidemill.pipeline.documents import results as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.model.streaming import WindowSpec
-    from tidemill.streaming.desk import Standing
+    from tidemill.outputs.windows.reader import Standing
 
 
 class ResultsOutput(Protocol):

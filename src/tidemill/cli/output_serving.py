@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import many
 from tidemill.cli.voice import Voice
-from tidemill.plain import gateway as plain
+from tidemill.pipeline.documents import gateway as plain
 
 if TYPE_CHECKING:
-    from tidemill.plain.shapes import Plain
-    from tidemill.serving import Started
+    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.server.start import Started
 
 
 class ServingOutput(Protocol):

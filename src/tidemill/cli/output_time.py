@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
-from tidemill.plain import event_time as plain
+from tidemill.pipeline.documents import event_time as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.eventtime import Origin
-    from tidemill.explaining import Explained
-    from tidemill.following import LateTotals
+    from tidemill.pipeline.explain import Explained
+    from tidemill.raw.tail import LateTotals
 
 
 class TimeOutput(Protocol):

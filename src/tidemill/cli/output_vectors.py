@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
-from tidemill.plain import vectors as plain
+from tidemill.pipeline.documents import vectors as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.chaining import Batches, ChainRound
-    from tidemill.chains.keeper import Step
-    from tidemill.chains.view import ChainView
+    from tidemill.outputs.vectors.chainer import Batches, ChainRound
+    from tidemill.outputs.vectors.keeper import Step
+    from tidemill.outputs.vectors.view import ChainView
 
 
 class VectorsOutput(Protocol):

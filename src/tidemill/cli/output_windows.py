@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidemill.cli.shown import shown
 from tidemill.cli.voice import Voice
 from tidemill.model.windows import Window
-from tidemill.plain import windows as plain
-from tidemill.windows.damage import damage_of
+from tidemill.outputs.datasets.damage import damage_of
+from tidemill.pipeline.documents import windows as plain
 
 if TYPE_CHECKING:
-    from tidemill.windows.builder import Outcome
-    from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
 
 STEPS_SHOWN: Final = 100  # of a plan, in a table
 Piece = str | tuple[str, str]

@@ -46,7 +46,7 @@ def results(
 
     Without WINDOW it lists the windows of the stream: how many results stand, and how far they have come.
     """
-    from tidemill.streaming.desk import read_results, spec_named, standings
+    from tidemill.outputs.windows.reader import read_results, spec_named, standings
 
     with session.mill() as mill:
         declared, warehouse = mill.project.stream(stream), mill.project.warehouse
@@ -80,7 +80,7 @@ def _check_listing(start: str | None, end: str | None, tenant: str | None, *, re
 
 def _flush_gateways(session: Session, stream: str | None) -> int:
     from tidemill.client import Client
-    from tidemill.gateway.standing import running
+    from tidemill.ingest.gateway.standing import running
 
     with session.mill() as mill:
         if stream is not None:

@@ -16,9 +16,9 @@ from tidemill.model.time import SECOND
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
-    from tidemill.plain.results import Flushed
-    from tidemill.reports import TickReport
-    from tidemill.serving import Started
+    from tidemill.pipeline.documents.results import Flushed
+    from tidemill.pipeline.reports import TickReport
+    from tidemill.server.start import Started
 
 Host = Annotated[
     str | None,
@@ -46,7 +46,7 @@ def serve(session: Session, host: Host = None, port: Port = None) -> int:
     it, in another process, decides about them and builds. Without a token, only this machine is served.
     """
     from tidemill.cli.stopping import until_stopped
-    from tidemill.serving import serve as run
+    from tidemill.server.start import serve as run
 
     def work(stop: threading.Event) -> None:
         with session.mill() as mill:
@@ -71,7 +71,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
     takes no more requests, lands what is in open windows and works it off.
     """
     from tidemill.cli.stopping import until_stopped
-    from tidemill.serving import up as run
+    from tidemill.server.start import up as run
 
     wait = pause_of(interval)
     made = _declared(session)

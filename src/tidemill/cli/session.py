@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tidemill.cli.output import Output
-    from tidemill.metrics import Meter
     from tidemill.mill import Mill, Progress
+    from tidemill.pipeline.metrics import Meter
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from tidemill.cli.shown import shown
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import format_duration, format_instant, from_datetime
-from tidemill.plain import shapes as plain
+from tidemill.pipeline.documents import shapes as plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.audit import Audit, Finding
     from tidemill.ingest.landing import Landed
+    from tidemill.pipeline.verify import Audit, Finding
     from tidemill.query import Answer
 
 Piece = str | tuple[str, str]

@@ -15,15 +15,15 @@ from rich.text import Text
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import PAYLOAD_LETTERS, cell, listing, many, pairs_table
 from tidemill.model.time import format_instant
-from tidemill.plain.asked import spelled
+from tidemill.pipeline.documents.search import spelled
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.catalog import MetricFacts, StreamFacts
-    from tidemill.query import Completeness
-    from tidemill.search.attributes import Attribute, Attributes
-    from tidemill.search.searching import Facts, Found, SearchPlan
+    from tidemill.model.completeness import Completeness
+    from tidemill.outputs.index.attributes import Attribute, Attributes
+    from tidemill.query.catalog import MetricFacts, StreamFacts
+    from tidemill.query.search.searching import Facts, Found, SearchPlan
 
 
 def found_table(rows: pa.Table) -> Table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli.tables import Piece, many, size
 
 if TYPE_CHECKING:
-    from tidemill.packing import Packed, PackLook, PackStep
+    from tidemill.raw.compaction.packer import Packed, PackLook, PackStep
 
 
 def packing_lines(

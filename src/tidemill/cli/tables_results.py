@@ -14,15 +14,15 @@ from rich.text import Text
 
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, cell, listing, many
-from tidemill.plain.results import Flushed, group_columns
-from tidemill.plain.shapes import instant
+from tidemill.pipeline.documents.results import Flushed, group_columns
+from tidemill.pipeline.documents.shapes import instant
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.model.streaming import WindowSpec
-    from tidemill.streaming.desk import Standing
-    from tidemill.streaming.refresh import Refreshed
+    from tidemill.outputs.windows.reader import Standing
+    from tidemill.outputs.windows.refresh import Refreshed
 
 
 def results_table(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:

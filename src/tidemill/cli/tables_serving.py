@@ -18,7 +18,7 @@ from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
-    from tidemill.serving import Started
+    from tidemill.server.start import Started
 
 STYLES = {Pressure.LOW: "green", Pressure.MEDIUM: "", Pressure.HIGH: "yellow", Pressure.EMERGENCY: "red"}
 

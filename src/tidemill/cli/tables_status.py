@@ -24,12 +24,12 @@ from tidemill.cli.tables import (
 from tidemill.cli.tables_time import time_pairs
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import format_instant
-from tidemill.plain import shapes as plain
+from tidemill.pipeline.documents import shapes as plain
 
 if TYPE_CHECKING:
-    from tidemill.chaining import ChainStanding
-    from tidemill.faults import StreamFault
-    from tidemill.reports import StreamStatus
+    from tidemill.outputs.vectors.chainer import ChainStanding
+    from tidemill.pipeline.reports import StreamStatus
+    from tidemill.storage.state.faults import StreamFault
 
 
 def status_table(now: int, of: StreamStatus) -> Table:

@@ -13,17 +13,17 @@ from tidemill.cli.tables import ID_LETTERS, Piece, level_words, many, outcome_wo
 from tidemill.cli.tables_packing import look_words
 from tidemill.cli.tables_results import refreshed_words
 from tidemill.model.time import format_duration, format_instant
-from tidemill.plain import shapes as plain
-from tidemill.plain import ticks as plain_ticks
+from tidemill.pipeline.documents import shapes as plain
+from tidemill.pipeline.documents import ticks as plain_ticks
 
 if TYPE_CHECKING:
-    from tidemill.chaining import ChainRound
-    from tidemill.expiring import ExpiryPlan, ExpiryStep
     from tidemill.model.slices import SliceEntry
-    from tidemill.plain.ticks import Remaking
-    from tidemill.reports import StreamTick, TickReport
-    from tidemill.retraction import RetractionPlan
-    from tidemill.windows.builder import Outcome
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.vectors.chainer import ChainRound
+    from tidemill.pipeline.documents.ticks import Remaking
+    from tidemill.pipeline.reports import StreamTick, TickReport
+    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
+    from tidemill.raw.retract import RetractionPlan
 
 
 def tick_lines(report: TickReport, *, details: bool) -> Iterator[list[Piece]]:

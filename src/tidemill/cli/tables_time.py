@@ -14,21 +14,21 @@ from rich.text import Text
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, Piece, lag_words, listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant, from_datetime
-from tidemill.plain.event_time import done_words
+from tidemill.pipeline.documents.event_time import done_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.eventtime import Origin
-    from tidemill.explaining import (
+    from tidemill.pipeline.explain import (
         Explained,
         ExplainedDatasets,
         ExplainedRetention,
         ExplainedTime,
         ExplainedWindow,
     )
-    from tidemill.following import LateTotals
-    from tidemill.reports import SourceStanding, StreamStatus
+    from tidemill.pipeline.reports import SourceStanding, StreamStatus
+    from tidemill.raw.tail import LateTotals
 
 ORIGINS = {"built_in": "built in", "entry_point": "from", "registered": "registered in this process"}
 

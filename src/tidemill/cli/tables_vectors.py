@@ -14,14 +14,14 @@ from rich.text import Text
 from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant
-from tidemill.plain.windows import is_current
+from tidemill.pipeline.documents.windows import is_current
 
 if TYPE_CHECKING:
-    from tidemill.chaining import Batched, ChainRound, Published
-    from tidemill.chains.batches import BatchStats
-    from tidemill.chains.keeper import Step
-    from tidemill.chains.view import ChainView, Link
-    from tidemill.plain.shapes import Plain
+    from tidemill.outputs.vectors.batches import BatchStats
+    from tidemill.outputs.vectors.chainer import Batched, ChainRound, Published
+    from tidemill.outputs.vectors.keeper import Step
+    from tidemill.outputs.vectors.view import ChainView, Link
+    from tidemill.pipeline.documents.shapes import Plain
 
 SHOWN: Final = 8  # components
 

@@ -16,12 +16,12 @@ from tidemill.cli.shown import shown
 from tidemill.cli.tables import ID_LETTERS, PHASE_STYLES, Piece, listing, many, pairs_table, size
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
-from tidemill.plain import windows as plain_windows
-from tidemill.windows.damage import damage_of, repair_command
+from tidemill.outputs.datasets.damage import damage_of, repair_command
+from tidemill.pipeline.documents import windows as plain_windows
 
 if TYPE_CHECKING:
-    from tidemill.windows.builder import Outcome
-    from tidemill.windows.desk import RebuildStep, WindowStory, WindowView
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
 
 
 def about(us: int) -> str:

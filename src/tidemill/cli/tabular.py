@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.cli.session import Session
-    from tidemill.query import Completeness
+    from tidemill.model.completeness import Completeness
 
 SUFFIXES: Final = {
     ".csv": OutputKind.CSV,
@@ -54,8 +54,8 @@ def give(
     file: Path | None,
 ) -> None:
     """Write the rows (as JSON: the whole document), and say beside them how far they can be trusted."""
-    from tidemill.lake.writers import whole_file, write_table
-    from tidemill.plain.shapes import dumps
+    from tidemill.pipeline.documents.shapes import dumps
+    from tidemill.storage.writers import whole_file, write_table
 
     if kind is OutputKind.JSON:
         assert file is not None

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.access.grants import Scope
 from tidemill.cli.app import Panel, command, group
 from tidemill.cli.session import OK, Session
 from tidemill.model.errors import InputError
 from tidemill.model.time import parse_duration
+from tidemill.server.access.grants import Scope
 
 if TYPE_CHECKING:
-    from tidemill.access import Tokens
+    from tidemill.server.access import Tokens
 
 TOKEN = group("token", Panel.SERVE, "Who may use the server: create, list and revoke tokens.")
 
@@ -77,9 +77,9 @@ def revoke(
 
 def _tokens(session: Session) -> Tokens:
     """They are in the warehouse folder, and need nothing of it that would have to be opened."""
-    from tidemill.access import Tokens
     from tidemill.config import load_project
     from tidemill.eventtime import registered
+    from tidemill.server.access import Tokens
 
     return Tokens(load_project(session.settings.project, registered()).warehouse)
 

@@ -22,7 +22,7 @@ from tidemill.model.windows import Standing, WindowKey
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
-    from tidemill.windows.builder import Outcome
+    from tidemill.outputs.datasets.builder import Outcome
 
 StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggregation_span.")]
 
@@ -170,7 +170,7 @@ def _remake(
     session: Session, stream: str, start: str | None, end: str | None, *,
     rollups: bool, index: bool, explain: bool,
 ) -> int:  # fmt: skip
-    from tidemill.plain.ticks import Remaking, by_level
+    from tidemill.pipeline.documents.ticks import Remaking, by_level
 
     if explain:
         with session.mill() as mill:

@@ -110,7 +110,7 @@ class RedisSink(pydantic.BaseModel):
     kind: Literal["redis"]
     url: Annotated[str, AfterValidator(_redis)]
     secret_env: Variable | None = None
-    stream: Annotated[str, pydantic.Field(min_length=1, max_length=512)] = "tidemill.events"
+    stream: Annotated[str, pydantic.Field(min_length=1, max_length=512)] = "tidemill.pipeline.events"
     max_length: Annotated[StrictInt, pydantic.Field(ge=1)] | None = None  # older ones go; None: all are kept
     timeout: PositiveDuration = 10 * SECOND  # of connecting, and of each answer
 

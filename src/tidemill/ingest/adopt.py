@@ -15,10 +15,10 @@ from typing import Final
 
 from tidemill.ingest.flight import Note, notes_of
 from tidemill.ingest.log import NAME, LandingLog
-from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
-from tidemill.state.protocol import State
+from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 

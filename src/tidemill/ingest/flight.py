@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.ingest.log import as_fields, from_fields
-from tidemill.lake.sync import make_folder, storage_errors
 from tidemill.model.slices import NewSlice
+from tidemill.storage.files import make_folder, storage_errors
 
 _FOLDER: Final = ".inflight"
 

@@ -22,13 +22,13 @@ from tidemill.ingest.flight import Flight, flight
 from tidemill.ingest.log import LandingLog
 from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
 from tidemill.ingest.sources import KINDS_HINT, STDIN, expand
-from tidemill.lake.sync import make_folder, storage_errors, sync_folder
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import safe_name
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus, slice_id
 from tidemill.model.time import Interval, format_instant
-from tidemill.state.protocol import State
+from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.state.protocol import State
 
 _COPY: Final = 1024 * 1024
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from tidemill.lake.sync import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.model.errors import StorageError
+from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 
 _WINDOW: Final = 256 * 1024
 

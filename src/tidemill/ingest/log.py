@@ -24,7 +24,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import Interval
-from tidemill.state.protocol import State
+from tidemill.storage.state.protocol import State
 
 NAME: Final = "landings.ndjson"
 

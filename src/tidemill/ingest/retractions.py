@@ -18,7 +18,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
-from tidemill.state.protocol import Retraction, SliceResult, State
+from tidemill.storage.state.protocol import Retraction, SliceResult, State
 
 NAME: Final = "retractions.ndjson"
 

@@ -10,12 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemill.model.slices import Repeat
 from tidemill.model.time import SECOND, Interval
 
 ID_DIGITS = 24  # of a window id
+DATASET_AVAILABLE: Final = "tidemill.dataset.available"  # types of events
+DATASET_WITHDRAWN: Final = "tidemill.dataset.withdrawn"
+LEADING: Final = ("event_time", "tenant", "event_id")  # the first columns of every dataset
 AGGREGATION = "aggregation"  # the name of the windows that `aggregation_span` declares, as a folder has it
 
 

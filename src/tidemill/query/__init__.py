@@ -8,22 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemill.query.answer import Answer, Explanation
-    from tidemill.query.coverage import Arrivals, Available, Completeness, Missing, Outdated, Pending
     from tidemill.query.querier import Querier
     from tidemill.query.run import Runner
     from tidemill.query.source import Files, NoRollups, SnapshotSource, Source
 
 __all__ = [
     "Answer",
-    "Arrivals",
-    "Available",
-    "Completeness",
     "Explanation",
     "Files",
-    "Missing",
     "NoRollups",
-    "Outdated",
-    "Pending",
     "Querier",
     "Runner",
     "SnapshotSource",
@@ -32,7 +25,6 @@ __all__ = [
 
 _MODULES = {
     "answer": ("Answer", "Explanation"),
-    "coverage": ("Arrivals", "Available", "Completeness", "Missing", "Outdated", "Pending"),
     "querier": ("Querier",),
     "run": ("Runner",),
     "source": ("Files", "NoRollups", "SnapshotSource", "Source"),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from tidemill.model.completeness import Completeness
 from tidemill.model.time import MIN_INSTANT, Interval, format_duration, format_instant
 from tidemill.query.cover import ALL_TIME, Piece
-from tidemill.query.coverage import Completeness
 
 if TYPE_CHECKING:
     import pyarrow as pa

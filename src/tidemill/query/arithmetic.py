@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Final
 
-from tidemill.language.ast import COMPARISONS, Binary, Expression, Literally, Unary, Value
 from tidemill.model.errors import QueryError
 from tidemill.query.groups import flat
+from tidemill.query.language.ast import COMPARISONS, Binary, Expression, Literally, Unary, Value
 from tidemill.query.ratio import DIGITS
 
 if TYPE_CHECKING:

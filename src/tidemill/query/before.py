@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidemill.model.completeness import Missing
 from tidemill.model.time import MIN_INSTANT, WEEK, Interval, align
 from tidemill.query.calendar import edges as edges_of
 from tidemill.query.cover import BEGINNING
-from tidemill.query.coverage import Missing
 from tidemill.query.grid import lay, lay_cells
 from tidemill.query.plan import Plan
 from tidemill.query.sql import group_columns

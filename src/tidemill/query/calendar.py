@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tidemill.language.ast import Unit
 from tidemill.model.errors import QueryError
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, format_duration
 from tidemill.model.zones import UTC_NAMES, first_instant, offset_at, stretches, zone_named
+from tidemill.query.language.ast import Unit
 
 MAX_CELLS: Final = 600_000  # of one answer whose cells are laid one by one: the weeks of all time are fewer
 MONDAY: Final = 0

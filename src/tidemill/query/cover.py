@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tidemill.model.completeness import Available, Missing
 from tidemill.model.levels import LEVELS, Level
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, WEEK, Interval, align, format_instant
-from tidemill.query.coverage import Available, Missing
 
 RAW: Final = "raw"
 BEGINNING: Final = align(MIN_INSTANT, WEEK)  # no bucket starts earlier

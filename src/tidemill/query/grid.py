@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemill.language.ast import Edges
 from tidemill.model.time import Interval
+from tidemill.query.language.ast import Edges
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tidemill.model.completeness import ROUND, Arrivals, Pending
 from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_instant
-from tidemill.query.coverage import ROUND, Arrivals, Pending
 
 if TYPE_CHECKING:
     from tidemill.model.tiles import BaseTile
-    from tidemill.state.protocol import Retraction, State
+    from tidemill.storage.state.protocol import Retraction, State
 
 
 def arrivals_of(

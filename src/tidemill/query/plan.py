@@ -8,7 +8,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from tidemill.language.ast import (
+from tidemill.model.errors import InputError, QueryError
+from tidemill.model.levels import LEVELS, Level, level_for, level_named
+from tidemill.model.metrics import dimension_id, measure_id
+from tidemill.model.names import PSEUDO_DIMENSIONS
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
+from tidemill.model.zones import zone_named
+from tidemill.query.calendar import Step
+from tidemill.query.calendar import edges as edges_of
+from tidemill.query.declared import (
+    FROM_STATE,
+    IN_STATE,
+    TENANT,
+    TO_STATE,
+    Dimension,
+    Rows,
+    dimensions_of,
+    state_dimensions,
+)
+from tidemill.query.grid import Grid, lay, lay_cells
+from tidemill.query.language.ast import (
     WEEKDAYS,
     All,
     Among,
@@ -35,27 +54,8 @@ from tidemill.language.ast import (
     Within,
     values_in,
 )
-from tidemill.language.moments import instant_of, span_of
-from tidemill.language.types import check_types
-from tidemill.model.errors import InputError, QueryError
-from tidemill.model.levels import LEVELS, Level, level_for, level_named
-from tidemill.model.metrics import dimension_id, measure_id
-from tidemill.model.names import PSEUDO_DIMENSIONS
-from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
-from tidemill.model.zones import zone_named
-from tidemill.query.calendar import Step
-from tidemill.query.calendar import edges as edges_of
-from tidemill.query.declared import (
-    FROM_STATE,
-    IN_STATE,
-    TENANT,
-    TO_STATE,
-    Dimension,
-    Rows,
-    dimensions_of,
-    state_dimensions,
-)
-from tidemill.query.grid import Grid, lay, lay_cells
+from tidemill.query.language.moments import instant_of, span_of
+from tidemill.query.language.types import check_types
 from tidemill.query.values import Column, Part, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tidemill.language.ast import Query
-from tidemill.language.document import Document, query_from
-from tidemill.language.parse import parse, pointed
-from tidemill.language.written import text_of
+from tidemill.model.completeness import Arrivals
 from tidemill.model.errors import QueryError
 from tidemill.model.time import Interval
 from tidemill.query.answer import Answer, Engine, Explanation
-from tidemill.query.coverage import Arrivals
+from tidemill.query.language.ast import Query
+from tidemill.query.language.document import Document, query_from
+from tidemill.query.language.parse import parse, pointed
+from tidemill.query.language.written import text_of
 from tidemill.query.plan import Plan, declared_stream, make_plan
 from tidemill.query.run import Reader, Runner
 from tidemill.query.source import Source

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tidemill.config import Limits, Stream
-    from tidemill.lake.snapshot import Part, Range, Snapshot
-    from tidemill.language.ast import Condition
-    from tidemill.rollups.chronicle import Recollection
-    from tidemill.rollups.spec import Metric, RollupSpec
+    from tidemill.outputs.rollups.spec import Metric, RollupSpec
+    from tidemill.outputs.rollups.state_history import Recollection
+    from tidemill.query.language.ast import Condition
+    from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 
 _COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")
 _TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
@@ -71,9 +71,9 @@ class RawEvents:
         """None: what came before is not remembered, and it decides."""
         import pyarrow as pa
 
-        from tidemill.records.plan import plan_for
-        from tidemill.rollups.events import metric_plan, with_columns
-        from tidemill.rollups.spec import spec_for
+        from tidemill.formats.plan import plan_for
+        from tidemill.outputs.rollups.events import metric_plan, with_columns
+        from tidemill.outputs.rollups.spec import spec_for
 
         whole = spec_for(self.stream)
         spec = _only(whole, asked.metrics)
@@ -91,7 +91,7 @@ class RawEvents:
     ) -> pa.Table | None:
         import pyarrow as pa
 
-        from tidemill.rollups.chronicle import recollect
+        from tidemill.outputs.rollups.state_history import recollect
 
         for _ in range(_TRIES):
             known = recollect(self.warehouse, whole)
@@ -154,8 +154,8 @@ def _passing(condition: Condition, events: pa.Table) -> pa.Table:
     """Those whose payload the condition is true for, as a search would find them."""
     import pyarrow as pa
 
-    from tidemill.records.arrow import one
-    from tidemill.search.finding import holds
+    from tidemill.formats.arrow import one
+    from tidemill.query.search.finding import holds
 
     return events.filter(pa.array(holds(condition, one(events.column("payload")), {})))
 
@@ -165,8 +165,8 @@ def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollectio
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from tidemill.rollups.cells import accumulate
-    from tidemill.rollups.rows import to_rows
+    from tidemill.outputs.rollups.cells import accumulate
+    from tidemill.outputs.rollups.rows import to_rows
 
     cells = dict(accumulate(spec, events, BASE.width))
     if known is not None:
@@ -183,11 +183,11 @@ def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollectio
 
 def _states(metric: Metric, span: Interval, events: pa.Table, known: Recollection) -> pa.Table:
     """Which objects were seen is read from raw, what was seen of them before from what is remembered."""
-    from tidemill.records.arrow import one
-    from tidemill.rollups.cells import cell_schema
-    from tidemill.rollups.observations import in_order, observed
-    from tidemill.rollups.trails import asked, histories_of
-    from tidemill.rollups.transitions import state_cells
+    from tidemill.formats.arrow import one
+    from tidemill.outputs.rollups.cells import cell_schema
+    from tidemill.outputs.rollups.observation_runs import asked, histories_of
+    from tidemill.outputs.rollups.observations import in_order, observed
+    from tidemill.outputs.rollups.transitions import state_cells
 
     seen = observed(metric, events)
     if not seen.num_rows:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tidemill.model.completeness import Available, Missing, Outdated, not_built
 from tidemill.model.levels import BASE, NAMES
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.query.cover import ALL_TIME, BEGINNING, RAW, Cover, ceil, cover, cover_cells, expired, joined
-from tidemill.query.coverage import Available, Missing, Outdated, not_built
 from tidemill.query.plan import Plan
 
 

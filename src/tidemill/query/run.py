@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidemill.model.completeness import Arrivals, completeness
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import Interval
 from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.before import Folded, values_before
 from tidemill.query.cover import RAW, outward
-from tidemill.query.coverage import Arrivals, completeness
 from tidemill.query.grid import overlapped
 from tidemill.query.plan import Plan, laid_over
 from tidemill.query.reading import Reading, reading_of, without_raw

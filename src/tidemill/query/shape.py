@@ -10,11 +10,11 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tidemill.language.ast import Value
 from tidemill.model.time import MIN_INSTANT, SECOND, Interval
 from tidemill.query.arithmetic import computed, holds, scale_of
 from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
 from tidemill.query.heatmap import BIN, bounds_of, counted
+from tidemill.query.language.ast import Value
 from tidemill.query.percentiles import Place, estimates, places
 from tidemill.query.plan import BUCKET, HEATMAP, Plan
 from tidemill.query.ratio import DIGITS, ratios

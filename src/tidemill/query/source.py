@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tidemill.model.completeness import Available
 from tidemill.model.levels import Level
 from tidemill.model.time import Interval
 from tidemill.query.cover import Cover, touching
-from tidemill.query.coverage import Available
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tidemill.lake.snapshot import Part, Snapshot
-    from tidemill.language.ast import Condition
+    from tidemill.query.language.ast import Condition
+    from tidemill.storage.tables.snapshot import Part, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from itertools import pairwise
 from operator import and_, or_
 from typing import TYPE_CHECKING, Final
 
-from tidemill.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Within
-from tidemill.language.like import lowered
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Dimension, Measure, Rows
+from tidemill.query.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Within
+from tidemill.query.language.like import lowered
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans

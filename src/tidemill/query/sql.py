@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from tidemill.language.ast import (
+from tidemill.model.levels import BASE
+from tidemill.model.names import STATE_COLUMNS
+from tidemill.model.time import Interval
+from tidemill.query.cover import ALL_TIME
+from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Measure, Rows
+from tidemill.query.language.ast import (
     All,
     Among,
     AnyOf,
@@ -22,12 +27,7 @@ from tidemill.language.ast import (
     Path,
     Within,
 )
-from tidemill.language.like import lowered
-from tidemill.model.levels import BASE
-from tidemill.model.names import STATE_COLUMNS
-from tidemill.model.time import Interval
-from tidemill.query.cover import ALL_TIME
-from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Measure, Rows
+from tidemill.query.language.like import lowered
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from tidemill.lake.stats import STRING_LIMIT
 from tidemill.model.choices import closest
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.levels import LEVELS
+from tidemill.storage.tables.stats import STRING_LIMIT
 
 if TYPE_CHECKING:
-    from tidemill.lake.snapshot import Part, Snapshot
+    from tidemill.storage.tables.snapshot import Part, Snapshot
 
 COLUMN: Final = "tenant"
 MOST_LISTED: Final = 20

@@ -11,13 +11,13 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from tidemill.language.ast import Expression, Literally, Path, Value
-from tidemill.language.written import expression_text
 from tidemill.model.choices import choices as hint_of
 from tidemill.model.choices import closest
 from tidemill.model.errors import QueryError
 from tidemill.model.metrics import CHANGE, Bins
 from tidemill.query.declared import Measure, Rows, measures_of
+from tidemill.query.language.ast import Expression, Literally, Path, Value
+from tidemill.query.language.written import expression_text
 
 if TYPE_CHECKING:
     from tidemill.config import Gauge, Histogram, State, Stream

@@ -1,6 +1,0 @@
-"""What bodies of requests hold: bytes in, records ready to be made durable out. Pure; no socket, no file."""
-
-from tidemill.bodies.decompress import ENCODINGS, decompressed
-from tidemill.bodies.reading import MEDIA_TYPES, read_body, warm
-
-__all__ = ["ENCODINGS", "MEDIA_TYPES", "decompressed", "read_body", "warm"]

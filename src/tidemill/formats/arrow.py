@@ -1,0 +1,47 @@
+"""Arrow arrays without copies, and the files by which kernels hand tables on, memory-mapped when read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ipc
+
+from tidemill.formats.arrays import Bytes, Ints, Offsets
+
+
+def write_ipc(path: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_ipc(path: str) -> pa.Table:
+    """Memory-mapped: columns that are not looked at are not read."""
+    return ipc.open_file(pa.memory_map(path)).read_all()
+
+
+def string_buffers(array: pa.StringArray) -> tuple[Offsets, Bytes]:
+    """Offsets and bytes of a string or binary array, without copying."""
+    _, offsets, data = array.buffers()
+    if offsets is None:
+        return np.zeros(1, np.int32), np.empty(0, np.uint8)
+    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return ends, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+
+
+def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array, without copying when it already is."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks()
+
+
+def unscaled(array: pa.Array) -> Ints:
+    """Decimals of at most 18 digits as integers; anything where there is none."""
+    if not len(array):
+        return np.empty(0, np.int64)
+    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+    return words[array.offset : array.offset + len(array), 0].copy()  # Arrow's own is not to be written to

@@ -1,0 +1,6 @@
+"""What bodies of requests hold: bytes in, records ready to be made durable out. Pure; no socket, no file."""
+
+from tidemill.formats.bodies.decompress import ENCODINGS, decompressed
+from tidemill.formats.bodies.reading import MEDIA_TYPES, read_body, warm
+
+__all__ = ["ENCODINGS", "MEDIA_TYPES", "decompressed", "read_body", "warm"]

@@ -1,0 +1,210 @@
+"""CloudEvents 1.0, structured and batched, as records: the members of `data` at the top, the columns that
+the stream declares filled from the envelope, and the rest of the envelope under `cloudevent`.
+
+What `data` says is never written over, and no time is made up: the same event sent again is the same record.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Final, NoReturn
+
+import orjson
+
+from tidemill.config import Stream
+from tidemill.config.gateway import Requests
+from tidemill.formats.bodies.json_bodies import scanned
+from tidemill.formats.bodies.rendering import check_filled, line, put, spelled
+from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
+from tidemill.model.errors import InputError
+from tidemill.model.time import INSTANT_HINT, parse_instant
+
+STRUCTURED: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+ENVELOPE: Final = "cloudevent"
+
+_REQUIRED: Final = ("id", "source", "type")
+_DATA: Final = ("data", "data_base64")
+_ATTRIBUTE: Final = re.compile(r"[a-z0-9]+")
+_TIMESTAMP: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+_INT64_DIGITS: Final = 18  # of a number that surely fits
+
+
+def cloud_event_lines(
+    content: bytes, media: str, stream: Stream, limits: Requests, tenant: str | None
+) -> tuple[bytes, int]:
+    """The events as records of the stream, each a line with its line end; and how many there are."""
+    check_filled(stream)
+    text, found = scanned(content, limits)
+    if found.in_array != (media == BATCH):
+        what, other = ("an array", BATCH) if found.in_array else ("one value", STRUCTURED)
+        raise InputError(
+            f"the body is {what}, and its type is {media}", where="body", hint=f"say {other} of it"
+        )
+    lines = [_line(text[start:end], place, stream, tenant) for place, (start, end) in enumerate(found.spans)]
+    return b"".join(lines), len(lines)
+
+
+def _line(element: bytes, place: int, stream: Stream, tenant: str | None) -> bytes:
+    try:
+        return line(_record(_parsed(element), stream, tenant, place))
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, where=f"event {place + 1}") from None
+
+
+def _parsed(element: bytes) -> dict[str, object]:
+    """The event with its numbers as they are spelled, where a float or an integer would not hold them."""
+    try:
+        event = _DECODER.decode(element.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the event can not be read: {error}", hint="send it as CloudEvents' JSON") from None
+    if not isinstance(event, dict):
+        raise InputError(
+            "the event is not a JSON object", hint="an event has specversion, id, source and type"
+        )
+    return event
+
+
+def _record(event: dict[str, object], stream: Stream, tenant: str | None, place: int) -> dict[str, object]:
+    attributes = _attributes(event)
+    record = _data(event)
+    if ENVELOPE in record:
+        raise InputError(
+            f"data has a member {ENVELOPE!r}, which is where the envelope goes", hint="give it another name"
+        )
+    _fill_identity(record, attributes, stream)
+    if stream.time_column is not None and "time" in attributes:
+        _fill_time(record, attributes, stream, stream.time_column)
+    type = _type_column(stream)
+    if type is not None and at(record, type) is None:
+        put(record, type, attributes.pop("type"))
+    if stream.tenant.column is not None:
+        if tenant is None and at(record, stream.tenant.column) is None:
+            put(record, stream.tenant.column, str(attributes.pop("tenant", DEFAULT_TENANT)))
+        elif tenant is not None:
+            _fill_tenant(record, stream.tenant.column, tenant, place)
+    record[ENVELOPE] = attributes
+    return record
+
+
+def _type_column(stream: Stream) -> str | None:
+    """Where a stream has the type of an event: as declared, or in the column that has its usual name."""
+    if stream.event_type is not None:
+        return stream.event_type.column
+    return "event_type" if "event_type" in stream.fields else None
+
+
+def _attributes(event: dict[str, object]) -> dict[str, object]:
+    """The envelope, checked; a null is an attribute that is not there."""
+    version = event.get("specversion")
+    if version != "1.0":
+        said = "there is none" if version is None else f"it is {str(version)[:20]!r}"
+        raise InputError(f"specversion must be '1.0', and {said}", hint="send CloudEvents of version 1.0")
+    for name in _REQUIRED:
+        value = event.get(name)
+        if not isinstance(value, str) or not value:
+            raise InputError(
+                f"{name} is missing, or is not a text with something in it",
+                hint=f"an event has {', '.join(('specversion', *_REQUIRED))}",
+            )
+    attributes: dict[str, object] = {}
+    for name, value in event.items():
+        if name == "specversion" or name in _DATA or value is None:
+            continue
+        if not _ATTRIBUTE.fullmatch(name):
+            raise InputError(
+                f"{name[:80]!r} is no name of an attribute",
+                hint="use lower-case letters and digits; what an event says goes into data",
+            )
+        if not isinstance(value, str | bool | int):
+            raise InputError(
+                f"attribute {name} is not a text, a boolean or an integer",
+                hint="what is made of parts goes into data",
+            )
+        attributes[name] = value
+    return attributes
+
+
+def _data(event: dict[str, object]) -> dict[str, object]:
+    binary = event.get("data_base64")
+    if binary is None:
+        if "data" not in event:
+            return {}
+        data = event["data"]
+        return data if isinstance(data, dict) else {"data": data}
+    if event.get("data") is not None:
+        raise InputError("the event has both data and data_base64", hint="send one of them")
+    try:
+        base64.b64decode(binary if isinstance(binary, str) else "?", validate=True)
+    except ValueError:
+        raise InputError("data_base64 is not base64", hint="encode it by RFC 4648, or send data") from None
+    return {"data_base64": binary}
+
+
+def _fill_identity(record: dict[str, object], attributes: dict[str, object], stream: Stream) -> None:
+    missing = [column for column in stream.identity if at(record, column) is None]
+    if not missing:
+        return
+    if len(stream.identity) > 1:
+        raise InputError(
+            f"data does not say {', '.join(missing)}, of which the identity is made",
+            hint=f"put {', '.join(stream.identity)} into data; id and source can fill in one column only",
+        )
+    column = missing[0]
+    declared = stream.fields.get(column)
+    if declared is not None and declared.type == "integer":
+        raise InputError(
+            f"data does not say {column}, the identity, which is an integer",
+            hint=f"put it into data, or declare {column} as a string, to have it filled in by source and id",
+        )
+    put(record, column, f"{attributes['source']}#{attributes['id']}")
+
+
+def _fill_time(record: dict[str, object], attributes: dict[str, object], stream: Stream, column: str) -> None:
+    time = attributes["time"]
+    match = _TIMESTAMP.fullmatch(time) if isinstance(time, str) else None
+    if match is None:
+        raise InputError(f"time {str(time)[:40]!r} is not an instant", hint=INSTANT_HINT)
+    seconds, fraction, offset = match.groups()
+    digits = (fraction or "")[:9].ljust(9, "0")  # what is finer is cut off
+    instant = parse_instant(f"{seconds}.{digits[:6]}{offset}")
+    if at(record, column) is not None:
+        return
+    as_sent = stream.event_time.type == "iso8601" and len(fraction or "") <= len(digits)
+    put(record, column, time if as_sent else spelled(instant, stream, int(digits[6:])))
+    del attributes["time"]
+
+
+def _fill_tenant(record: dict[str, object], column: str, tenant: str, place: int) -> None:
+    named = at(record, column)
+    if named is None:
+        put(record, column, tenant)
+    elif isinstance(named, str) and named and named != tenant:
+        raise other_tenant(column, named, tenant, place)
+
+
+def _integer(text: str) -> int | orjson.Fragment:
+    return int(text) if len(text) <= _INT64_DIGITS else orjson.Fragment(text)
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice[:80]!r} stands twice in one object")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_int=_integer, parse_float=orjson.Fragment, parse_constant=_no_constant
+)

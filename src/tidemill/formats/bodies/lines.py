@@ -1,0 +1,62 @@
+"""NDJSON as it came: the lines of a body that hold something, byte for byte.
+
+A line is not parsed here: one that is no JSON goes its way to the gate, and takes no other with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+from tidemill.config.gateway import Requests
+from tidemill.formats.bodies.limits import FITS, beyond, check_events, survey
+from tidemill.formats.bodies.texts import utf8_text
+
+if TYPE_CHECKING:
+    from tidemill.formats.bodies.limits import Bytes
+
+_LINE_END: Final = 10
+
+
+@njit(cache=True, nogil=True)
+def _without_blanks(b: Bytes, out: Bytes) -> int:
+    """Copies the lines that hold something, line ends included; how many bytes they are."""
+    n = s = 0
+    for e in range(b.size):
+        if b[e] != _LINE_END:
+            continue
+        p = s
+        while p < e and (b[p] == 32 or b[p] == 9 or b[p] == 13):
+            p += 1
+        if p < e:
+            for q in range(s, e + 1):
+                out[n] = b[q]
+                n += 1
+        s = e + 1
+    return n
+
+
+def ndjson_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
+    """Lines, each with its line end, none of them blank; and how many there are."""
+    lines = utf8_text(content)
+    if not lines.endswith(b"\n"):
+        lines += b"\n"
+    data = np.frombuffer(lines, np.uint8)
+    ends = data == _LINE_END
+    if np.count_nonzero(ends) > limits.events:  # before anything is made for each; most may be blank
+        lines = _squeezed(lines)
+        data = np.frombuffer(lines, np.uint8)
+        ends = data == _LINE_END
+        check_events(int(np.count_nonzero(ends)), limits)
+    places = np.flatnonzero(ends)
+    blank, place, broken = survey(data, places, limits.depth, limits.field)
+    if broken != FITS:
+        raise beyond(broken, place, limits)
+    return (_squeezed(lines) if blank else lines), places.size - blank
+
+
+def _squeezed(lines: bytes) -> bytes:
+    out = np.empty(len(lines), np.uint8)
+    return out[: _without_blanks(np.frombuffer(lines, np.uint8), out)].tobytes()

@@ -1,0 +1,153 @@
+"""OTLP/HTTP: logs and traces in JSON or protobuf as a submission to a stream, and what is answered.
+
+A record that can be no event is rejected by itself, as the protocol has it; all others are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import orjson
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from tidemill.config import Stream
+from tidemill.config.gateway import Requests
+from tidemill.formats.bodies.decompress import check_size
+from tidemill.formats.bodies.limits import check_events
+from tidemill.formats.bodies.lines import ndjson_lines
+from tidemill.formats.bodies.otlp_json import read_json
+from tidemill.formats.bodies.otlp_protobuf import read_protobuf
+from tidemill.formats.bodies.otlp_records import Rendering
+from tidemill.formats.bodies.otlp_values import Depth
+from tidemill.formats.bodies.rendering import check_filled
+from tidemill.formats.bodies.tenancy import check_stream
+from tidemill.model.errors import InputError, MediaTypeError, TooLargeError
+from tidemill.model.gateway import Submission
+
+Media = Literal["json", "protobuf"]
+Signal = Literal["logs", "traces"]
+
+OTLP_MEDIA: Final[dict[str, Media]] = {"application/json": "json", "application/x-protobuf": "protobuf"}
+OTLP_TYPES: Final = {media: name for name, media in OTLP_MEDIA.items()}  # Content-Type of an answer
+REASONS: Final = 3  # rejected records that an answer tells of
+_WORDS: Final = {"logs": "log record", "traces": "span"}
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpRead:
+    """What a request brings."""
+
+    submission: Submission | None  # None: nothing to be stored
+    rejected: int
+    message: str  # why; "" when nothing was
+
+
+def otlp_media(content_type: str | None) -> Media:
+    """What a Content-Type says that the body is in; MediaTypeError when it is neither of both."""
+    name = (content_type or "").partition(";")[0].strip().lower()
+    if name not in OTLP_MEDIA:
+        told = (
+            f"a body of type {name[:80]!r} is no OTLP"
+            if name
+            else "the request does not say what its body is"
+        )
+        raise MediaTypeError(told, where="Content-Type", hint=f"send {' or '.join(OTLP_MEDIA)}")
+    return OTLP_MEDIA[name]
+
+
+def read_otlp(
+    content: bytes,
+    media: Media,
+    signal: Signal,
+    stream: Stream,
+    limits: Requests,
+    tenant: str | None,
+    source: str,
+) -> OtlpRead:
+    """The records of a body (decompressed) for a stream, and how many of them can be no events."""
+    check_stream(stream, tenant)
+    check_filled(stream)
+    check_size(content, limits.body)
+    depth, rendering = Depth(limits), Rendering(stream, tenant)
+    entries = (read_json if media == "json" else read_protobuf)(content, signal, depth)
+    lines: list[bytes] = []
+    reasons: list[str] = []
+    size = rejected = 0
+    for origin, entry in entries:
+        try:
+            if isinstance(entry, InputError):
+                raise entry
+            made = rendering.rendered(origin, entry, depth.place)
+        except InputError as error:
+            rejected += 1
+            if rejected <= REASONS:
+                reasons.append(f"{_WORDS[signal]} {depth.place + 1}: {error.message} ({error.hint})")
+        else:
+            lines.append(made)
+            size += len(made)
+        depth.place += 1
+        check_events(depth.place, limits)
+        _check_made(size, limits)
+    submission = None
+    if lines:
+        made, records = ndjson_lines(b"".join(lines), limits)
+        submission = Submission(stream.name, source, made, records, tenant=tenant)
+    return OtlpRead(submission, rejected, _message(signal, rejected, depth.place, reasons))
+
+
+def _check_made(size: int, limits: Requests) -> None:
+    """A resource is written once in a request and with each of its events: what they come to is bounded."""
+    if size > limits.body:
+        raise TooLargeError(
+            f"the events, each with its resource, come to more than {limits.body} bytes",
+            where="body",
+            hint="send them in several requests, or allow more with gateway.requests.body",
+        )
+
+
+def _message(signal: Signal, rejected: int, of: int, reasons: list[str]) -> str:
+    if not rejected:
+        return ""
+    more = ["…"] if rejected > len(reasons) else []
+    return f"rejected {rejected} of {of} {_WORDS[signal]}s; " + "; ".join([*reasons, *more])
+
+
+def otlp_answer(signal: Signal, media: Media, rejected: int, message: str) -> bytes:
+    """The Export…ServiceResponse of a request that was taken, at least in part."""
+    if media == "json":
+        if not rejected and not message:
+            return b"{}"
+        key = "rejectedLogRecords" if signal == "logs" else "rejectedSpans"
+        return orjson.dumps({"partialSuccess": {key: str(rejected), "errorMessage": message}})
+    if not rejected and not message:
+        return b""
+    if signal == "logs":
+        logs = ExportLogsServiceResponse()
+        logs.partial_success.rejected_log_records = rejected
+        logs.partial_success.error_message = message
+        return bytes(logs.SerializeToString())
+    traces = ExportTraceServiceResponse()
+    traces.partial_success.rejected_spans = rejected
+    traces.partial_success.error_message = message
+    return bytes(traces.SerializeToString())
+
+
+def otlp_status(media: Media, code: int, message: str) -> bytes:
+    """A google.rpc.Status: what is answered to a request that was refused as a whole."""
+    if media == "json":
+        return orjson.dumps({"code": code, "message": message})
+    text = message.encode("utf-8", "backslashreplace")
+    told = b"\x12" + _varint(len(text)) + text if text else b""
+    return (b"\x08" + _varint(code) if code else b"") + told
+
+
+def _varint(number: int) -> bytes:
+    """A number as protobuf writes it: seven bits a byte, the least first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,231 @@
+"""Logs and spans as records of a stream: the envelope of an event, at the columns that the stream declares.
+
+The same log or span always gives the same record and the same id, also when it is sent again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+import orjson
+
+from tidemill.config import Stream
+from tidemill.formats.bodies.otlp_entries import Link, Log, Origin, Resource, Scope, Span, SpanEvent
+from tidemill.formats.bodies.otlp_values import wrong
+from tidemill.formats.bodies.rendering import line, put, spelled
+from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
+
+TENANT_ATTRIBUTES: Final = ("tenant.id", "tenant")  # of a resource
+KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
+OUTCOMES: Final = ("unset", "ok", "error")
+SEVERITIES: Final = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")  # four numbers each, from 1
+
+Members = dict[str, object]
+
+
+@dataclass(slots=True)
+class Rendering:
+    """Makes the records of one request: it remembers which logs were in it already."""
+
+    stream: Stream
+    tenant: str | None  # the token's; None: the resource says whose they are, or nobody does
+    _seen: Counter[str] = field(default_factory=Counter)
+    _origin: Origin | None = None
+    _shared: Members = field(default_factory=dict)
+
+    def rendered(self, origin: Origin, entry: Log | Span, place: int) -> bytes:
+        """A line of JSON; InputError for an entry that can be no event."""
+        if origin is not self._origin:
+            self._origin, self._shared = origin, self._of(origin)
+        if isinstance(entry, Log):
+            return self._log(origin, entry, place)
+        return self._span(origin, entry, place)
+
+    def _log(self, origin: Origin, log: Log, place: int) -> bytes:
+        time = log.time or log.observed
+        if not time:
+            raise wrong("it says neither when it was nor when it was seen", "set timeUnixNano")
+        members = {**_log_members(log), **self._shared}
+        # Of the exact time, whatever the declared type keeps of it.
+        digest = sha256(orjson.dumps([time, members], option=orjson.OPT_SORT_KEYS)).hexdigest()
+        self._seen[digest] += 1
+        again = self._seen[digest]
+        event_id = digest if again == 1 else f"{digest}#{again}"
+        return self._line(origin, place, event_id, time, log.event_name or "log", members)
+
+    def _span(self, origin: Origin, span: Span, place: int) -> bytes:
+        if not span.trace_id or not span.span_id:
+            raise wrong("a span needs a trace id and a span id", "send 16 and 8 bytes, not all of them zero")
+        if not span.start:
+            raise wrong("it does not say when it began", "set startTimeUnixNano")
+        members = {**_span_members(span), **self._shared}
+        return self._line(origin, place, f"{span.trace_id}-{span.span_id}", span.start, "span", members)
+
+    def _line(
+        self, origin: Origin, place: int, event_id: str, nanos: int, type: str, members: Members
+    ) -> bytes:
+        stream, (micros, rest) = self.stream, divmod(nanos, 1000)
+        identity = stream.identity or ("event_id",)
+        if len(identity) > 1:
+            _check_identity(members, identity)
+            identity = ("event_id",)
+        filled: Members = {
+            identity[0]: event_id,
+            stream.time_column or "ts": spelled(micros, stream, rest),
+            stream.event_type.column if stream.event_type is not None else "event_type": type,
+        }
+        if (column := stream.tenant.column) is not None:
+            filled[column] = self._tenant(origin, members, column, place)
+        return line(_with(filled, members))
+
+    def _tenant(self, origin: Origin, members: Members, column: str, place: int) -> str:
+        if self.tenant is None:
+            return _named_tenant(origin.resource)
+        named = at(members, column)
+        if named is not None and named != self.tenant:
+            raise other_tenant(column, str(named), self.tenant, place)
+        return self.tenant
+
+    def _of(self, origin: Origin) -> Members:
+        """What all records of an origin have; written once, unless a column of the stream lies in it."""
+        members: Members = {"resource": _resource(origin.resource), "scope": _scope(origin.scope)}
+        members = {key: value for key, value in members.items() if value}
+        if any("." in column for column in _declared(self.stream)):
+            return members
+        written = {key: orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for key, value in members.items()}
+        return {key: orjson.Fragment(value) for key, value in written.items()}
+
+
+def _declared(stream: Stream) -> tuple[str, ...]:
+    type = stream.event_type.column if stream.event_type is not None else None
+    columns = (*stream.identity, stream.time_column, type, stream.tenant.column)
+    return tuple(column for column in columns if column is not None)
+
+
+def _with(filled: Members, members: Members) -> Members:
+    """The record, what is filled in first; what a sender said itself is never written over."""
+    if not any("." in column for column in filled):
+        return {**filled, **members}
+    record = deepcopy(members)
+    for column, value in filled.items():
+        if at(record, column) is None:
+            put(record, column, value)
+    return record
+
+
+def _check_identity(members: Members, identity: tuple[str, ...]) -> None:
+    missing = [column for column in identity if at(members, column) is None]
+    if missing:
+        raise wrong(
+            f"it has no {missing[0]}, which is part of the identity of the stream",
+            "declare identity: event_id, or columns that every record has, such as [trace_id, span_id]",
+        )
+
+
+def _named_tenant(resource: Resource) -> str:
+    for key in TENANT_ATTRIBUTES:
+        named = resource.attributes.get(key)
+        if isinstance(named, str) and named:
+            return named
+    return DEFAULT_TENANT
+
+
+def _resource(of: Resource) -> Members:
+    service = of.attributes.get("service.name")
+    return _told(
+        service=service if isinstance(service, str) else None,
+        attributes=of.attributes,
+        dropped_attributes=of.dropped_attributes,
+        schema_url=of.schema_url,
+    )
+
+
+def _scope(of: Scope) -> Members:
+    return _told(
+        name=of.name,
+        version=of.version,
+        attributes=of.attributes,
+        dropped_attributes=of.dropped_attributes,
+        schema_url=of.schema_url,
+    )
+
+
+def _log_members(log: Log) -> Members:
+    return {
+        "severity": _severity(log),
+        **({} if log.body is None else {"body": log.body}),
+        **_told(
+            severity_number=log.severity_number,
+            severity_text=log.severity_text,
+            trace_id=log.trace_id,
+            span_id=log.span_id,
+            flags=log.flags,
+            observed_ns=log.observed,
+            attributes=log.attributes,
+            dropped_attributes=log.dropped_attributes,
+        ),
+    }
+
+
+def _severity(log: Log) -> str:
+    """One of six words where the number tells it, so that there is one word for each."""
+    if 1 <= log.severity_number <= 4 * len(SEVERITIES):
+        return SEVERITIES[(log.severity_number - 1) // 4]
+    return log.severity_text.upper() or "UNSPECIFIED"
+
+
+def _span_members(span: Span) -> Members:
+    return {
+        "name": span.name,
+        "kind": _word(span.kind, KINDS),
+        **({"duration_ns": span.end - span.start} if span.end else {}),
+        "outcome": _word(span.status_code, OUTCOMES),
+        **_told(
+            outcome_message=span.status_message,
+            trace_id=span.trace_id,
+            span_id=span.span_id,
+            parent_span_id=span.parent_span_id,
+            trace_state=span.trace_state,
+            flags=span.flags,
+            attributes=span.attributes,
+            dropped_attributes=span.dropped_attributes,
+            events=[_span_event(event) for event in span.events],
+            dropped_events=span.dropped_events,
+            links=[_link(link) for link in span.links],
+            dropped_links=span.dropped_links,
+        ),
+    }
+
+
+def _word(number: int, words: tuple[str, ...]) -> str:
+    """Of an enum; a number that a newer sender uses is kept as it is."""
+    return words[number] if 0 <= number < len(words) else str(number)
+
+
+def _span_event(event: SpanEvent) -> Members:
+    return _told(
+        name=event.name,
+        time_ns=event.time,
+        attributes=event.attributes,
+        dropped_attributes=event.dropped_attributes,
+    )
+
+
+def _link(link: Link) -> Members:
+    return _told(
+        trace_id=link.trace_id,
+        span_id=link.span_id,
+        trace_state=link.trace_state,
+        flags=link.flags,
+        attributes=link.attributes,
+        dropped_attributes=link.dropped_attributes,
+    )
+
+
+def _told(**members: object) -> Members:
+    """Without what protobuf can not tell from absent: empty texts, zeros, and what holds nothing."""
+    return {key: value for key, value in members.items() if value}

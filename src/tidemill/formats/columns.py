@@ -1,0 +1,399 @@
+"""From spans of bytes to Arrow columns, one pass per column and no Python object per value.
+
+A value that a pass can not read exactly is marked, never guessed; `stage` sends its record to `judge`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, uint64
+
+from tidemill.formats.hashing import mix
+from tidemill.formats.loads import byte_at, copy_bytes, word_at
+from tidemill.formats.scan import EXPONENT, FRACTION, INTEGER
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
+from tidemill.model.zones import wall_offset, zone_named
+
+if TYPE_CHECKING:
+    from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets
+
+SAFE_DIGITS = 18  # of a number that surely fits 64 bits
+_ALMOST_FULL = 922337203685477579  # ten times this and a digit still fit 64 bits
+_DECIMAL_END = 10**18
+_HIGHS = np.uint64(0x8080808080808080)
+_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_LAST = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@njit(cache=True, nogil=True)
+def copy_at(b: Bytes, starts: Ints, ends: Ints, at: Ints, out: Bytes) -> None:
+    """Copy each b[starts[i]:ends[i]] to out[at[i]:]."""
+    for i in range(starts.size):
+        copy_bytes(b, starts[i], ends[i], out, at[i])
+
+
+def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
+    """The spans as one Arrow array; they are known to be UTF-8."""
+    offsets = np.zeros(starts.size + 1, np.int32)
+    np.cumsum(ends - starts, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    copy_at(b, starts, ends, offsets, out)
+    return pa.StringArray.from_buffers(starts.size, pa.py_buffer(offsets), pa.py_buffer(out))
+
+
+@njit(cache=True, nogil=True)
+def utf8_rows(b: Bytes, starts: Ints, ends: Ints, valid: Mask) -> None:
+    """Which records are well-formed UTF-8 (no overlong forms, no surrogates)."""
+    for i in range(starts.size):
+        p = starts[i]
+        e = ends[i]
+        ok = True
+        while p < e:
+            if p + 8 <= e and word_at(b, p) & _HIGHS == 0:
+                p += 8
+                continue
+            c = b[p]
+            if c < 0x80:
+                p += 1
+                continue
+            low, high = 0x80, 0xBF
+            if 0xC2 <= c <= 0xDF:
+                more = 1
+            elif 0xE0 <= c <= 0xEF:
+                more = 2
+                if c == 0xE0:
+                    low = 0xA0
+                elif c == 0xED:
+                    high = 0x9F
+            elif 0xF0 <= c <= 0xF4:
+                more = 3
+                if c == 0xF0:
+                    low = 0x90
+                elif c == 0xF4:
+                    high = 0x8F
+            else:
+                ok = False
+                break
+            if p + more >= e:
+                ok = False
+                break
+            for q in range(1, more + 1):
+                if b[p + q] < low or b[p + q] > high:
+                    ok = False
+                low, high = 0x80, 0xBF
+            if not ok:
+                break
+            p += more + 1
+        valid[i] = ok
+
+
+@njit(cache=True, nogil=True)
+def join_at(
+    names: Bytes,
+    name_offsets: Ints,
+    codes: Ints,
+    ids: Bytes,
+    id_offsets: Ints,
+    rows: Ints,
+    at: Ints,
+    out: Bytes,
+) -> None:
+    """Write `name NUL id` of each row to out[at[i]:]."""
+    for i in range(rows.size):
+        r = rows[i]
+        o = at[i]
+        t = codes[r]
+        copy_bytes(names, name_offsets[t], name_offsets[t + 1], out, o)
+        o += name_offsets[t + 1] - name_offsets[t]
+        out[o] = 0
+        copy_bytes(ids, id_offsets[r], id_offsets[r + 1], out, o + 1)
+
+
+@njit(cache=True, nogil=True)
+def _numbers(
+    b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, rounds: bool, values: Ints, exact: Mask
+) -> None:
+    """`-?digits[.digits][e…]` times 10**scale; exact[i] is False where that is not certain.
+
+    With `rounds` half to even and 18 digits at most, as decimals are; otherwise whole numbers of 64 bits.
+    """
+    for i in range(starts.size):
+        exact[i] = False
+        if tags[i] != INTEGER and tags[i] != FRACTION and tags[i] != EXPONENT:
+            continue
+        p = starts[i]
+        e = ends[i]
+        negative = byte_at(b, p) == 0x2D
+        if negative:
+            p += 1
+        value = 0
+        power = scale
+        point = False
+        fits = True
+        more = False  # whether digits that are left out are more than zeros
+        while p < e:
+            c = byte_at(b, p)
+            if c == 0x2E:
+                point = True
+            elif c < 48 or c > 57:
+                break
+            elif value <= _ALMOST_FULL:
+                value = value * 10 + (c - 48)
+                power -= point
+            elif point:  # a digit so far behind the point can only break a tie
+                more |= c != 48
+            else:
+                fits = False
+                break
+            p += 1
+        if not fits:
+            continue
+        if p < e:  # the exponent; the scanner has seen that it is one
+            p += 1
+            down = byte_at(b, p) == 0x2D
+            if down or byte_at(b, p) == 0x2B:
+                p += 1
+            if e - p > 4:
+                continue
+            shift = 0
+            while p < e:
+                shift = shift * 10 + (byte_at(b, p) - 48)
+                p += 1
+            power += -shift if down else shift
+        if more and power >= 0:
+            continue
+        while power > 0 and value != 0 and value <= _ALMOST_FULL:
+            value *= 10
+            power -= 1
+        if power > 0 and value != 0:
+            continue
+        if power < 0 and value != 0:
+            divisor = 1
+            while power < 0 and divisor <= _ALMOST_FULL:
+                divisor *= 10
+                power += 1
+            if power < 0:
+                continue
+            rest = value % divisor
+            value //= divisor
+            if rest != 0 or more:
+                if not rounds:
+                    continue
+                half = divisor // 2
+                if rest > half or (rest == half and (more or value % 2 == 1)):
+                    value += 1
+        if rounds and value >= _DECIMAL_END:
+            continue
+        values[i] = -value if negative else value
+        exact[i] = True
+
+
+def scaled_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int) -> tuple[Ints, Mask]:
+    """Decimals as integers of the given scale, and where they are certain."""
+    values = np.zeros(starts.size, np.int64)
+    exact = np.empty(starts.size, np.bool_)
+    _numbers(b, starts, ends, tags, scale, True, values, exact)
+    return values, exact
+
+
+def whole_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Ints, Mask]:
+    """Integers (also spelled 7.0 or 7e0), and where they are certain."""
+    values = np.zeros(starts.size, np.int64)
+    exact = np.empty(starts.size, np.bool_)
+    _numbers(b, starts, ends, tags, 0, False, values, exact)
+    return values, exact
+
+
+@njit(cache=True, nogil=True)
+def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
+    """Numbers the distinct spans in the order in which they first come; returns where they do."""
+    slots = np.full(1024, -1, np.int32)
+    hashes = np.empty(512, np.uint64)
+    firsts = np.empty(512, np.int64)
+    n = 0
+    for i in range(starts.size):
+        s = starts[i]
+        size = ends[i] - s
+        h = _quick_hash(b, s, size)
+        at = h & np.uint64(slots.size - 1)
+        while True:
+            code = slots[at]
+            if code < 0:
+                break
+            if hashes[code] == h:
+                o = starts[firsts[code]]
+                if ends[firsts[code]] - o == size and _equal(b, s, o, size):
+                    break
+            at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
+        if code < 0:
+            code = n
+            if n == firsts.size:
+                hashes = np.concatenate((hashes, np.empty(n, np.uint64)))
+                firsts = np.concatenate((firsts, np.empty(n, np.int64)))
+            hashes[n] = h
+            firsts[n] = i
+            slots[at] = n
+            n += 1
+            if 2 * n > slots.size:
+                slots = np.full(slots.size * 4, -1, np.int32)
+                for k in range(n):
+                    at = hashes[k] & np.uint64(slots.size - 1)
+                    while slots[at] >= 0:
+                        at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
+                    slots[at] = k
+        codes[i] = code
+    return firsts[:n].copy()
+
+
+@njit(cache=True, inline="always")
+def _quick_hash(b: Bytes, start: int, size: int) -> uint64:
+    """By length, the first and the last eight bytes: for a table in memory, where equality is checked."""
+    if size < 8:
+        if start + 8 <= b.size:
+            first = word_at(b, start) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1))
+        else:
+            first = np.uint64(0)
+            for q in range(size):
+                first = (first << np.uint64(8)) | np.uint64(byte_at(b, start + size - 1 - q))
+        last = np.uint64(0)
+    else:
+        first = word_at(b, start)
+        last = word_at(b, start + size - 8)
+    return mix(first * _FIRST + last * _LAST + np.uint64(size))
+
+
+@njit(cache=True, inline="always")
+def _equal(b: Bytes, p: int, q: int, size: int) -> bool:
+    while size >= 8:
+        if word_at(b, p) != word_at(b, q):
+            return False
+        p += 8
+        q += 8
+        size -= 8
+    while size > 0:
+        if byte_at(b, p) != byte_at(b, q):
+            return False
+        p += 1
+        q += 1
+        size -= 1
+    return True
+
+
+def coded_strings(b: Bytes, starts: Ints, ends: Ints) -> pa.DictionaryArray:
+    """The spans as a dictionary-coded array, for columns of few values."""
+    codes = np.empty(starts.size, np.int32)
+    firsts = _codes(b, starts, ends, codes)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), strings(b, starts[firsts], ends[firsts]))
+
+
+@njit(cache=True, inline="always")
+def _two(b: Bytes, p: int) -> int:
+    a = b[p] - 48
+    c = b[p + 1] - 48
+    if a < 0 or a > 9 or c < 0 or c > 9:
+        return -1
+    return a * 10 + c
+
+
+@njit(cache=True, nogil=True)
+def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, local: Mask) -> None:
+    """The usual spelling `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other is left to `judge`. Without
+    an offset it is `local`, and read as if it were UTC."""
+    for i in range(starts.size):
+        exact[i] = False
+        local[i] = False
+        p = starts[i]
+        e = ends[i]
+        if e - p < 19 or b[p + 4] != 0x2D or b[p + 7] != 0x2D or b[p + 13] != 0x3A or b[p + 16] != 0x3A:
+            continue
+        if b[p + 10] != 0x54 and b[p + 10] != 0x20:
+            continue
+        century = _two(b, p)
+        year = _two(b, p + 2)
+        month = _two(b, p + 5)
+        day = _two(b, p + 8)
+        hour = _two(b, p + 11)
+        minute = _two(b, p + 14)
+        second = _two(b, p + 17)
+        if century < 0 or year < 0 or month < 1 or month > 12 or day < 1:
+            continue
+        if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+            continue
+        year += century * 100
+        if year < 1:
+            continue
+        leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+        if month == 2:
+            last = 29 if leap else 28
+        elif month == 4 or month == 6 or month == 9 or month == 11:
+            last = 30
+        else:
+            last = 31
+        if day > last:
+            continue
+        p += 19
+        micros = 0
+        if p < e and b[p] == 0x2E:
+            p += 1
+            digits = 0
+            while p < e and 48 <= b[p] <= 57 and digits < 9:
+                if digits < 6:
+                    micros = micros * 10 + (b[p] - 48)
+                digits += 1
+                p += 1
+            if digits == 0:
+                continue
+            while digits < 6:
+                micros *= 10
+                digits += 1
+        offset = 0
+        if p == e:
+            local[i] = True
+        elif p + 1 == e and b[p] == 0x5A:
+            pass
+        elif p + 6 == e and (b[p] == 0x2B or b[p] == 0x2D) and b[p + 3] == 0x3A:
+            hours = _two(b, p + 1)
+            minutes = _two(b, p + 4)
+            if hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
+                continue
+            offset = hours * HOUR + minutes * MINUTE
+            if b[p] == 0x2D:
+                offset = -offset
+        else:
+            continue
+        # Days since the epoch by counting years from March, so that the leap day comes last.
+        y = year - (1 if month <= 2 else 0)
+        era = y // 400
+        of_era = y - era * 400
+        of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+        days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+        values[i] = days * DAY + hour * HOUR + minute * MINUTE + second * SECOND + micros - offset
+        exact[i] = True
+
+
+def instants(b: Bytes, starts: Ints, ends: Ints, zone: str | None = None) -> tuple[Ints, Mask]:
+    """ISO 8601 texts as microseconds, and where they are certain. Without an offset they are what a clock in
+    `zone` showed; None: nothing is certain of them."""
+    values = np.zeros(starts.size, np.int64)
+    exact, local = np.empty(starts.size, np.bool_), np.empty(starts.size, np.bool_)
+    _instants(b, starts, ends, values, exact, local)
+    at = np.flatnonzero(local & exact)
+    if at.size:
+        values[at], exact[at] = _from_wall(values[at], zone)
+    return values, exact
+
+
+def _from_wall(shown: Ints, zone: str | None) -> tuple[Ints, Mask]:
+    """Instants at which a clock showed this, and where they are certain: not in an hour in which the clock
+    was put forward or back, which `judge` looks at closely."""
+    if zone is None:
+        return shown, np.zeros(shown.size, np.bool_)
+    hours, place = np.unique(shown // HOUR, return_inverse=True)
+    where = zone_named(zone)
+    found = [wall_offset(where, hour * HOUR, hour * HOUR + HOUR - 1) for hour in hours.tolist()]
+    offset = np.array([0 if one is None else one for one in found], np.int64)
+    certain = np.array([one is not None for one in found], np.bool_)
+    return shown - offset[place], certain[place]

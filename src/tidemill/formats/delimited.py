@@ -1,0 +1,142 @@
+"""CSV rows as canonical JSON records. A cell is a number or a boolean only where the stream declares one.
+
+It never drops a row: one that has the wrong number of cells or broken quotes is handed on as its own text,
+which is no JSON object, so that the gate rejects it as malformed with its text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.config.stream import Csv
+from tidemill.formats.fragments import SURROGATE, objects, quoted
+from tidemill.model.errors import InputError
+
+_ROWS: Final = 4096
+_MAX_CELL: Final = 64 * 1024 * 1024
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
+_BOOLEANS: Final = {"true": "true", "false": "false"}
+_NUMBERS: Final = ("integer", "decimal", "float")
+
+
+def csv_records(
+    blocks: Iterable[bytes | bytearray], settings: Csv, types: Mapping[str, str]
+) -> Iterator[list[bytes]]:
+    """Records in batches. `blocks` end with line ends; a quoted cell may go on in the next one."""
+    csv.field_size_limit(_MAX_CELL)
+    held: list[str] = []  # the lines of the row at hand
+    reader = csv.reader(_lines(blocks, held), delimiter=settings.delimiter, strict=True)
+    names = settings.columns
+    if settings.header:
+        header = _header(reader)
+        if header is None:
+            return
+        names = header
+    layout = _layout(names, types)
+    more = True
+    while more:
+        rows, strange, more = _batch(reader, held, len(names))
+        texts = _render(layout, list(zip(*rows, strict=True)), types, len(rows)) if rows else []
+        for place, text in strange:
+            texts.insert(place, text)
+        yield [text.encode("utf-8", SURROGATE) for text in texts]
+
+
+def _lines(blocks: Iterable[bytes | bytearray], held: list[str]) -> Iterator[str]:
+    for block in blocks:
+        for line in io.StringIO(block.decode("utf-8", SURROGATE), newline="\n"):
+            held.append(line)
+            yield line
+
+
+def _header(reader: Iterator[list[str]]) -> tuple[str, ...] | None:
+    try:
+        return next((tuple(row) for row in reader if row), None)
+    except csv.Error as error:
+        raise InputError(f"its header can not be read: {error}", hint="mend the first line") from error
+
+
+def _batch(
+    reader: Iterator[list[str]], held: list[str], width: int
+) -> tuple[list[list[str]], list[tuple[int, str]], bool]:
+    """Rows of the right width, the text of the others with their places among all, and whether to go on."""
+    rows: list[list[str]] = []
+    strange: list[tuple[int, str]] = []
+    held.clear()
+    while len(rows) + len(strange) < _ROWS:
+        try:
+            for row in reader:
+                if len(row) == width:
+                    rows.append(row)
+                elif not _is_blank(held):
+                    strange.append((len(rows) + len(strange), _text(held)))
+                held.clear()
+                if len(rows) + len(strange) >= _ROWS:
+                    return rows, strange, True
+            return rows, strange, False
+        except csv.Error:
+            strange.append((len(rows) + len(strange), _text(held)))
+            held.clear()
+    return rows, strange, True
+
+
+def _is_blank(held: list[str]) -> bool:
+    return not "".join(held).strip()
+
+
+def _text(held: list[str]) -> str:
+    return "".join(held).rstrip("\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which cell stands under which key, and which object of further cells."""
+
+    cells: dict[str, int]
+    inner: dict[str, _Layout]
+
+
+def _layout(names: Sequence[str], types: Mapping[str, str]) -> _Layout:
+    """A declared column `a.b` leads into an object `a`; any other name is a key as it is."""
+    root = _Layout({}, {})
+    for place, name in enumerate(names):
+        *path, last = name.split(".") if name in types else [name]
+        node = root
+        for key in path:
+            if key in node.cells:
+                raise _clash(name)
+            node = node.inner.setdefault(key, _Layout({}, {}))
+        if last in node.cells or last in node.inner:
+            raise _clash(name)
+        node.cells[last] = place
+    return root
+
+
+def _render(
+    layout: _Layout, cells: Sequence[Sequence[str]], types: Mapping[str, str], rows: int, path: str = ""
+) -> list[str]:
+    columns = {key: _values(cells[place], types.get(path + key, "")) for key, place in layout.cells.items()}
+    for key, inner in layout.inner.items():
+        texts = _render(inner, cells, types, rows, f"{path}{key}.")
+        columns[key] = ["" if text == "{}" else text for text in texts]
+    return objects(columns, rows)
+
+
+def _values(cells: Sequence[str], type: str) -> list[str]:
+    """One column as JSON text; an empty cell is a value that is not there."""
+    if type in _NUMBERS:
+        return [cell if _NUMBER(cell) else cell and quoted(cell) for cell in cells]
+    if type == "boolean":
+        return [_BOOLEANS.get(cell) or (cell and quoted(cell)) for cell in cells]
+    return [cell and quoted(cell) for cell in cells]
+
+
+def _clash(name: str) -> InputError:
+    return InputError(
+        f"column {name!r} is there twice, or inside another one", hint="give each column its own name"
+    )

@@ -1,0 +1,86 @@
+"""Deltas merged where no bit changes: applied to any vectors, what is left gives what all of them gave.
+
+Pure. It never computes with a component: what would need an addition stays two deltas.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.delta_arrays import DELETE, REPLACE, SET, Deltas, Floats, taken
+
+
+def merged(deltas: Deltas) -> Deltas:
+    """Rows by (vector, ts, delta_id), see `order_of`, with fewer of them, in any order. A row that stands for
+    several has the time and the id of the last."""
+    deltas = _without_void(deltas)
+    says = np.isin(deltas.ops, (SET, REPLACE))  # what components are, whatever they were
+    joins = (deltas.ops == SET) & ~deltas.dense  # a row that goes on where the one before it says
+    joins[:1] = False
+    joins[1:] &= says[:-1] & (deltas.vectors[1:] == deltas.vectors[:-1])
+    return _joined(deltas, joins) if joins.any() else deltas
+
+
+def _without_void(deltas: Deltas) -> Deltas:
+    """Without what comes before a whole vector, or before its end."""
+    whole = deltas.dense & np.isin(deltas.ops, (SET, REPLACE, DELETE))
+    place = np.arange(len(deltas))
+    last = np.zeros(len(deltas.names), np.int64)
+    np.maximum.at(last, deltas.vectors[whole], place[whole])
+    return taken(deltas, place >= last[deltas.vectors])
+
+
+def _joined(deltas: Deltas, joins: Mask) -> Deltas:
+    """Each run of rows that say what components are as one, in the place of its last; in any order."""
+    starts = np.flatnonzero(~joins)
+    ends = np.append(starts[1:], len(deltas)) - 1
+    long = ends > starts
+    single, starts, ends = taken(deltas, starts[~long]), starts[long], ends[long]
+    run, component, value = _said(deltas, starts, ends)
+    dense = deltas.dense[starts]
+    components = np.bincount(run, minlength=starts.size)
+    return Deltas(
+        names=deltas.names,
+        vectors=np.append(single.vectors, deltas.vectors[ends]),
+        ts=np.append(single.ts, deltas.ts[ends]),
+        ids=pa.concat_arrays([single.ids, deltas.ids.take(pa.array(ends))]),
+        ops=np.append(single.ops, deltas.ops[starts]),
+        dense=np.append(single.dense, dense),
+        index_at=_behind(single.index_at, np.where(dense, 0, components)),
+        indices=np.append(single.indices, component[~dense[run]].astype(np.int32)),
+        value_at=_behind(single.value_at, components),
+        values=np.append(single.values, value),
+    )
+
+
+def _behind(at: Ints, sizes: Ints) -> Ints:
+    return np.append(at, at[-1] + np.cumsum(sizes))
+
+
+def _said(deltas: Deltas, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Floats]:
+    """Run, component and value of all that runs of rows say in the end, in this order."""
+    sizes = ends - starts + 1
+    rows = _counted(starts, sizes)
+    counts = np.diff(deltas.value_at)[rows]
+    value = deltas.values[_counted(deltas.value_at[rows], counts)]
+    component = _counted(np.zeros_like(rows), counts)  # of a dense row; a sparse one names them
+    sparse = ~np.repeat(deltas.dense[rows], counts)
+    component[sparse] += np.repeat(deltas.index_at[rows], counts)[sparse]
+    component[sparse] = deltas.indices[component[sparse]]
+    run = np.repeat(np.repeat(np.arange(starts.size), sizes), counts)
+    order = np.lexsort((component, run))  # what was said later stays behind
+    run, component, value = run[order], component[order], value[order]
+    last = np.ones(run.size, np.bool_)
+    last[:-1] = (run[1:] != run[:-1]) | (component[1:] != component[:-1])
+    return run[last], component[last], value[last]
+
+
+def _counted(firsts: Ints, counts: Ints) -> Ints:
+    """So many numbers from each of the firsts on, one after the other."""
+    starts = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) + np.repeat(firsts - starts, counts)
+
+
+__all__ = ["merged"]

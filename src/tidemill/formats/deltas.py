@@ -1,0 +1,158 @@
+"""Which records of a chunk are surely deltas, for all of them at once.
+
+What a delta must be is decided by `judge` alone; a record that is unusual here is left to it. Numbers are
+looked at and not read: whether one fits is told by how it is spelled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from tidemill.formats.arrays import Bytes, Ints, Mask
+from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.loads import byte_at
+from tidemill.formats.locate import locate, paths_of
+from tidemill.formats.plan import MAX_ID_BYTES, DeltaRule
+from tidemill.formats.scan import ARRAY, INTEGER, MISSING, NULL, STRING
+from tidemill.formats.split import is_space
+from tidemill.model.deltas import Op
+
+_OPS: Final = tuple(Op)
+_REPLACE: Final = _OPS.index(Op.REPLACE)
+_SCALE: Final = _OPS.index(Op.SCALE)
+_OFFSET: Final = _OPS.index(Op.OFFSET)
+_DELETE: Final = _OPS.index(Op.DELETE)
+_NAMES: Final = np.frombuffer(bytearray().join(op.value.encode() for op in _OPS), np.uint8)
+_NAME_AT: Final = np.cumsum([0, *(len(op.value) for op in _OPS)], dtype=np.int64)
+_ID_DIGITS: Final = 18  # as an integer: surely one of 64 bits
+_INDEX_DIGITS: Final = 9
+_NUMBER_BYTES: Final = 100  # and two digits of exponent: far from what a float64 does not hold
+_UNUSUAL: Final = -1
+
+
+def surely_deltas(rule: DeltaRule, chunk: RecordChunk, rows: Ints) -> Mask:
+    """Row by row, whether `judge` would take it as a delta; the rows are proven to be JSON."""
+    columns = (rule.id, rule.op, rule.values, rule.indices)
+    found = locate(chunk.data, chunk.starts[rows], chunk.ends[rows], paths_of(columns))
+    sure = np.zeros(rows.size, np.bool_)
+    _check(chunk.data, found.tags, found.starts, found.ends, rule.dimension, _NAMES, _NAME_AT, sure)
+    return sure
+
+
+@njit(cache=True, nogil=True)
+def _check(
+    b: Bytes, tags: Bytes, starts: Ints, ends: Ints, dimension: int, names: Bytes, name_at: Ints, sure: Mask
+) -> None:
+    seen = np.zeros(dimension, np.int64)  # the last record, counted from 1, that named this component
+    for i in range(sure.size):
+        size = ends[0, i] - starts[0, i]
+        if tags[0, i] == STRING:
+            if not 0 < size <= MAX_ID_BYTES:
+                continue
+        elif tags[0, i] != INTEGER or size > _ID_DIGITS:
+            continue
+        if tags[1, i] != STRING:
+            continue
+        op = _name(b, starts[1, i], ends[1, i], names, name_at)
+        if op < 0:
+            continue
+        indices = -1
+        if tags[3, i] == ARRAY:
+            if op in (_REPLACE, _DELETE):
+                continue
+            indices = _indices(b, starts[3, i], seen, i + 1)
+            if indices == _UNUSUAL:
+                continue
+        elif tags[3, i] not in (MISSING, NULL):
+            continue
+        values = 0
+        if tags[2, i] == ARRAY:
+            values = _values(b, starts[2, i])
+        elif tags[2, i] not in (MISSING, NULL):
+            continue
+        if op == _DELETE:
+            sure[i] = values == 0
+        elif op == _OFFSET:
+            sure[i] = values == 1
+        elif indices >= 0:
+            sure[i] = values == indices
+        else:
+            sure[i] = values == dimension or (op == _SCALE and values == 1)
+
+
+@njit(cache=True, inline="always")
+def _name(b: Bytes, start: int, end: int, names: Bytes, name_at: Ints) -> int:
+    for op in range(name_at.size - 1):
+        low = name_at[op]
+        size = name_at[op + 1] - low
+        if size == end - start:
+            q = 0
+            while q < size and byte_at(b, start + q) == byte_at(names, low + q):
+                q += 1
+            if q == size:
+                return op
+    return -1
+
+
+@njit(cache=True)
+def _indices(b: Bytes, p: int, seen: Ints, record: int) -> int:
+    """How many components an array names; _UNUSUAL when one is not plainly a new one of the vector's."""
+    count = 0
+    p += 1
+    while True:
+        c = byte_at(b, p)
+        if c == 0x5D:
+            return count
+        if c == 0x2C or is_space(c):
+            p += 1
+            continue
+        start = p
+        index = np.int64(0)
+        while 48 <= c <= 57:
+            index = index * 10 + (np.int64(c) - 48)
+            p += 1
+            if p - start > _INDEX_DIGITS:
+                return _UNUSUAL
+            c = byte_at(b, p)
+        if p == start or not (c == 0x2C or c == 0x5D or is_space(c)):
+            return _UNUSUAL
+        if index >= seen.size or seen[index] == record:
+            return _UNUSUAL
+        seen[index] = record
+        count += 1
+
+
+@njit(cache=True)
+def _values(b: Bytes, p: int) -> int:
+    """How many numbers an array holds; _UNUSUAL when one may be none, or none that is finite."""
+    count = 0
+    p += 1
+    while True:
+        c = byte_at(b, p)
+        if c == 0x5D:
+            return count
+        if c == 0x2C or is_space(c):
+            p += 1
+            continue
+        if not (c == 0x2D or 48 <= c <= 57):
+            return _UNUSUAL
+        start = p
+        power = 0  # where the digits of a positive exponent begin
+        while 48 <= c <= 57 or c == 0x2D or c == 0x2B or c == 0x2E or c == 0x65 or c == 0x45:
+            p += 1
+            if c == 0x65 or c == 0x45:
+                c = byte_at(b, p)
+                if c == 0x2B:
+                    p += 1
+                if c != 0x2D:
+                    power = p
+            c = byte_at(b, p)
+        if p - start > _NUMBER_BYTES or (power and p - power > 2):
+            return _UNUSUAL
+        count += 1
+
+
+__all__ = ["surely_deltas"]

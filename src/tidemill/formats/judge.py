@@ -1,0 +1,510 @@
+"""The rules for one record, in plain Python: the order in which they apply and the reason each gives.
+
+The vectorised path in `stage` only lets through what would pass here with the same values; everything
+else comes here. So this is the definition, and its speed matters only for what is unusual.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Final
+
+from tidemill.eventtime import Parser, iso8601_in, read_time, resolve
+from tidemill.formats.digits import HUGE, exact_parts_of, parts_of
+from tidemill.formats.hashing import (
+    SEED_ARRAY,
+    SEED_FALSE,
+    SEED_KEY,
+    SEED_NULL,
+    SEED_NUMBER,
+    SEED_OBJECT,
+    SEED_STRING,
+    SEED_TRUE,
+    closed_int,
+    element_int,
+    hash_bytes,
+    member_int,
+    number_int,
+)
+from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, DeltaRule, MessageRule, ReadPlan
+from tidemill.model.deltas import Op
+from tidemill.model.slices import Reject
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant
+
+OPS: Final = frozenset(op.value for op in Op)
+INT64: Final = range(-(2**63), 2**63)
+MAX_DECIMAL: Final = 10**18
+_INTEGER_DIGITS: Final = 40
+_PLAIN_DIGITS: Final = 20
+_FAR: Final = 10**6
+_EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
+
+
+class Number:
+    """A JSON number as it was spelled; its value is looked at only where a rule asks for it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def parts(self) -> tuple[str, int, bool]:
+        """Significant digits, exponent, sign; zero is ("", 0, False). An absurd exponent is cut."""
+        return parts_of(self.text)
+
+    def content(self) -> int:
+        """The hash of its value."""
+        digits, exponent, negative = exact_parts_of(self.text)
+        if not -HUGE < exponent < HUGE:  # still one hash for one value
+            return number_int(digits, hash_bytes(str(exponent).encode(), SEED_NUMBER), negative)
+        return number_int(digits, int(exponent), negative)
+
+    def integer(self) -> int | None:
+        """Its value when that is a whole number of 64 bits."""
+        digits, exponent, negative = self.parts()
+        if exponent < 0 or len(digits) + exponent > 19:
+            return None
+        value = int(digits or "0") * 10**exponent * (-1 if negative else 1)
+        return value if value in INT64 else None
+
+    def scaled(self, scale: int) -> int | None:
+        """Its value times 10**scale, rounded half to even, when that fits 18 digits."""
+        digits, exponent, negative = self.parts()
+        if len(digits) + exponent + scale > 19:
+            return None
+        if len(digits) + exponent + scale < -1:
+            return 0
+        exact = Decimal((int(negative), tuple(map(int, digits or "0")), exponent + scale))
+        value = int(exact.to_integral_value(rounding=ROUND_HALF_EVEN, context=_EXACT))
+        return value if abs(value) < MAX_DECIMAL else None
+
+    def plain(self) -> int | Decimal:
+        """Its value, for an event-time parser; far from any instant only which side it lies on."""
+        if len(self.text) <= _PLAIN_DIGITS and self.text.lstrip("-").isdigit():
+            return int(self.text)
+        digits, exponent, negative = self.parts()
+        size = len(digits) + exponent
+        if abs(size) > _FAR:
+            exponent = (_FAR if size > 0 else -_FAR) - len(digits)
+        exact = Decimal((int(negative), tuple(map(int, digits or "0")), exponent))
+        return int(exact) if exponent >= 0 and size <= _INTEGER_DIGITS else exact
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A record that passed, as the columns that the engine keeps of it."""
+
+    tenant: str
+    event_id: str
+    time: int
+    event_type: str | None
+    dimensions: tuple[str | int | bool | None, ...]
+    measures: tuple[int | None, ...]  # scaled integers
+    content: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record that did not, with the first rule that it broke."""
+
+    reason: Reject
+    detail: str
+    tenant: str | None = None  # whose it says it is, whatever else is wrong with it
+
+
+class RuleError(Exception):
+    """A rule does not hold; the first one decides."""
+
+    def __init__(self, reason: Reject, detail: str) -> None:
+        self.refused = Refused(reason, detail)
+
+
+def _constant(text: str) -> object:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} stands twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=Number, parse_int=Number, parse_constant=_constant
+)
+
+
+def _depth(value: object) -> int:
+    deepest, stack = 0, [(value, 1)]
+    while stack:
+        item, level = stack.pop()
+        if isinstance(item, dict):
+            deepest = max(deepest, level)
+            stack.extend((child, level + 1) for child in item.values())
+        elif isinstance(item, list):
+            deepest = max(deepest, level)
+            stack.extend((child, level + 1) for child in item)
+    return deepest
+
+
+def parse(record: bytes, max_depth: int) -> dict[str, object]:
+    """The record as one strict JSON object; numbers stay as they were spelled."""
+    try:
+        text = record.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RuleError(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError:
+        raise RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}") from None
+    except json.JSONDecodeError as error:
+        raise RuleError(Reject.MALFORMED, f"not JSON: {error.msg}: character {error.pos + 1}") from None
+    except ValueError as error:
+        raise RuleError(Reject.MALFORMED, str(error)) from None
+    if not isinstance(value, dict):
+        raise RuleError(Reject.MALFORMED, "not a JSON object")
+    if _depth(value) > max_depth:
+        raise RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}")
+    if "\\u" in text or "\\U" in text:
+        try:
+            json.dumps(value, ensure_ascii=False, default=lambda n: n.text).encode("utf-8")
+        except UnicodeEncodeError:
+            raise RuleError(Reject.ENCODING, "half of a surrogate pair") from None
+    return value
+
+
+def content_hash(value: object) -> int:
+    """The hash of a JSON value that `scan` computes, whatever the order of keys or spelling of numbers."""
+    match value:
+        case None:
+            return closed_int(0, SEED_NULL)
+        case True:
+            return closed_int(0, SEED_TRUE)
+        case False:
+            return closed_int(0, SEED_FALSE)
+        case str():
+            return hash_bytes(value.encode(), SEED_STRING)
+        case Number():
+            return value.content()
+        case list():
+            total = 0
+            for item in value:
+                total = element_int(total, content_hash(item))
+            return closed_int(total, SEED_ARRAY)
+        case dict():
+            total = 0
+            for key, item in value.items():
+                total += member_int(hash_bytes(key.encode(), SEED_KEY), content_hash(item))
+            return closed_int(total & (2**64 - 1), SEED_OBJECT)
+    raise AssertionError(type(value))
+
+
+def at(value: object, column: str) -> object:
+    """What stands at a dotted path; None when a step is missing."""
+    for step in column.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def identity(value: object, columns: Sequence[str]) -> str:
+    parts: list[str | int] = []
+    for column in columns:
+        found = at(value, column)
+        if isinstance(found, str) and found:
+            parts.append(found)
+        elif isinstance(found, Number) and (whole := found.integer()) is not None:
+            parts.append(whole)
+        else:
+            said = "is missing" if found is None else "is not a non-empty string or an integer"
+            raise RuleError(Reject.MISSING_ID, f"{column} {said}")
+    joined = id_text(parts)
+    if len(joined.encode()) > MAX_ID_BYTES:
+        raise RuleError(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")
+    return joined
+
+
+def id_text(parts: Sequence[str | int]) -> str:
+    """The id of an event, by what stands in the columns of its identity."""
+    return str(parts[0]) if len(parts) == 1 else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+
+
+def _tenant(value: object, plan: ReadPlan) -> str:
+    if plan.tenant_column is None:
+        return plan.tenant_value
+    found = at(value, plan.tenant_column)
+    if not isinstance(found, str) or not found:
+        raise RuleError(Reject.MISSING_FIELD, f"{plan.tenant_column} names no tenant")
+    if len(found.encode()) > MAX_TENANT_BYTES:
+        raise RuleError(Reject.WRONG_TYPE, f"{plan.tenant_column} is longer than {MAX_TENANT_BYTES} bytes")
+    return found
+
+
+def _claimed(value: object, plan: ReadPlan) -> str | None:
+    try:
+        return _tenant(value, plan)
+    except RuleError:
+        return None
+
+
+def _event_type(value: object, plan: ReadPlan) -> str | None:
+    if plan.type_column is None:
+        return None
+    found = at(value, plan.type_column)
+    if found is None:
+        raise RuleError(Reject.MISSING_FIELD, f"{plan.type_column} is missing")
+    if not isinstance(found, str):
+        raise RuleError(Reject.WRONG_TYPE, f"{plan.type_column} is not a string")
+    if found not in plan.types:
+        known = ", ".join(sorted(plan.types))
+        raise RuleError(Reject.UNKNOWN_TYPE, f"event type {found[:80]!r} is not declared; declared: {known}")
+    return found
+
+
+def _instant(found: object, said: str, type: str, parser: Parser | None, zone: str | None) -> int:
+    """What stands in a column as an instant; `said` is how people are told of the column."""
+    if found is None:
+        raise RuleError(Reject.BAD_TIME, f"{said} is missing")
+    if isinstance(found, Number):
+        found = found.plain()
+    try:
+        instant = read_time(parser or (iso8601_in(zone) if type == "iso8601" else resolve(type)), found)
+    except ValueError as error:
+        raise RuleError(Reject.BAD_TIME, f"{said} is no {type}: {error}") from None
+    if not MIN_INSTANT <= instant < MAX_INSTANT:
+        raise RuleError(Reject.BAD_TIME, f"{said} lies outside the years 1 to 9999")
+    return instant
+
+
+def message_time(messages: Iterable[object], rule: MessageRule) -> int | None:
+    """When the first message happened whose stream has an event time; None when there is no such message.
+    Those behind it are not looked at, whatever becomes of it."""
+    for number, message in enumerate(messages, start=1):
+        name = at(message, rule.stream)
+        time = rule.times.get(name) if isinstance(name, str) else None
+        if time is not None:
+            body = message if rule.body is None else at(message, rule.body)
+            said = f"{time.column} of message {number}, of stream {name},"
+            return _instant(at(body, time.column), said, time.type, time.parser, time.zone)
+    return None
+
+
+def _time(value: object, plan: ReadPlan, arrival: int) -> int:
+    if plan.messages is not None:
+        held = at(value, plan.messages.column)
+        told = message_time(held, plan.messages) if isinstance(held, list) else None
+        if told is not None:
+            return told
+        if plan.time_column is None:
+            known = ", ".join(sorted(plan.messages.times))
+            raise RuleError(
+                Reject.BAD_TIME, f"no message of it has an event time; streams that have one: {known}"
+            )
+    if plan.time_column is None:
+        return arrival
+    found = at(value, plan.time_column)
+    return _instant(found, plan.time_column, plan.time_type, plan.time_parser, plan.time_zone)
+
+
+def _fits(found: object, rule: ColumnRule) -> bool:
+    match rule.type:
+        case "string":
+            return isinstance(found, str)
+        case "integer":
+            return isinstance(found, Number) and found.integer() is not None
+        case "decimal":
+            return isinstance(found, Number) and found.scaled(rule.scale) is not None
+        case "float":
+            return isinstance(found, Number)
+        case "boolean":
+            return isinstance(found, bool)
+        case "object":
+            return isinstance(found, dict)
+        case "array":
+            return isinstance(found, list)
+    return True
+
+
+def _schema(value: object, plan: ReadPlan) -> None:
+    for rule in plan.rules:
+        found = at(value, rule.name)
+        if found is None:
+            if rule.required:
+                raise RuleError(Reject.MISSING_FIELD, f"{rule.name} is required")
+        elif not _fits(found, rule):
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.name} is not of type {rule.type}")
+
+
+def vector_id(value: object, rule: DeltaRule) -> str:
+    """The vector that a delta is about: text, or the digits of a whole number."""
+    found = at(value, rule.id)
+    if found is None:
+        raise RuleError(Reject.MISSING_FIELD, f"{rule.id} is required: it names the vector")
+    if isinstance(found, str) and found:
+        if len(found.encode()) > MAX_ID_BYTES:
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.id} is longer than {MAX_ID_BYTES} bytes")
+        return found
+    if isinstance(found, Number) and (whole := found.integer()) is not None:
+        return str(whole)
+    raise RuleError(Reject.WRONG_TYPE, f"{rule.id} is not a non-empty string or an integer")
+
+
+def _delta(value: object, rule: DeltaRule) -> None:
+    """That a record is a delta of a vector of this dimension."""
+    vector_id(value, rule)
+    op = _op(value, rule)
+    indices = _indices(value, rule)
+    if indices is not None and op in (Op.REPLACE, Op.DELETE):
+        said = "all components" if op is Op.REPLACE else "the whole vector"
+        raise RuleError(Reject.WRONG_TYPE, f"{op} is about {said} and takes no {rule.indices}")
+    _values(value, rule, op, indices)
+
+
+def _op(value: object, rule: DeltaRule) -> Op:
+    found = at(value, rule.op)
+    known = ", ".join(op.value for op in Op)
+    if found is None:
+        raise RuleError(Reject.MISSING_FIELD, f"{rule.op} is required: {known}")
+    if not isinstance(found, str) or found not in OPS:
+        said = repr(found[:80]) if isinstance(found, str) else "what it is"
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.op} can not be {said}; it is one of {known}")
+    return Op(found)
+
+
+def _indices(value: object, rule: DeltaRule) -> int | None:
+    """How many components are meant; None: all of them."""
+    found = at(value, rule.indices)
+    if found is None:
+        return None
+    if not isinstance(found, list):
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.indices} is not of type array")
+    seen: set[int] = set()
+    for place, item in enumerate(found):
+        index = item.integer() if isinstance(item, Number) else None
+        if index is None or not 0 <= index < rule.dimension:
+            valid = f"a whole number from 0 to {rule.dimension - 1}"
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is not {valid}")
+        if index in seen:
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is {index} again; each stands once")
+        seen.add(index)
+    return len(seen)
+
+
+def _values(value: object, rule: DeltaRule, op: Op, indices: int | None) -> None:
+    found = at(value, rule.values)
+    takes = sizes_of(op, indices, rule.dimension)
+    if found is None:
+        if 0 in takes:
+            return
+        raise RuleError(Reject.MISSING_FIELD, f"{rule.values} is required: {op} takes {_numbers(takes)}")
+    if not isinstance(found, list):
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.values} is not of type array")
+    if len(found) not in takes:
+        meant = f" for {indices} {rule.indices}" if indices is not None and op is not Op.OFFSET else ""
+        said = f"{op} takes {_numbers(takes)}{meant}, and there are {len(found)}"
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.values}: {said}")
+    for place, item in enumerate(found):
+        if not isinstance(item, Number) or not math.isfinite(float(item.text)):
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.values}[{place}] is not a finite number of 64 bits")
+
+
+def sizes_of(op: Op, indices: int | None, dimension: int) -> tuple[int, ...]:
+    """How many values an operation takes; any of them will do."""
+    match op:
+        case Op.DELETE:
+            return (0,)
+        case Op.OFFSET:
+            return (1,)
+        case Op.SCALE if indices is None:
+            return (1, dimension)
+    return (dimension if indices is None else indices,)
+
+
+def _numbers(sizes: Sequence[int]) -> str:
+    counts = " or ".join(str(size) for size in dict.fromkeys(sizes)) if any(sizes) else "no"
+    return f"{counts} value{'s' if counts != '1' else ''}"
+
+
+def _skew(instant: int, plan: ReadPlan, arrival: int) -> None:
+    if plan.skew_future is not None and instant > arrival + plan.skew_future:
+        limit = format_duration(plan.skew_future)
+        raise RuleError(
+            Reject.SKEW, f"{format_instant(instant)} is more than {limit} after {format_instant(arrival)}"
+        )
+    if plan.skew_past is not None and instant < arrival - plan.skew_past:
+        limit = format_duration(plan.skew_past)
+        raise RuleError(
+            Reject.TOO_OLD, f"{format_instant(instant)} is more than {limit} before {format_instant(arrival)}"
+        )
+
+
+def _sealed(instant: int, plan: ReadPlan) -> None:
+    if plan.sealed_before is not None and instant < plan.sealed_before:
+        sealed = format_instant(plan.sealed_before)
+        raise RuleError(Reject.SEALED, f"{format_instant(instant)} is before {sealed}, where raw has expired")
+
+
+def _dimension(found: object) -> str | int | bool | None:
+    if isinstance(found, Number):
+        return found.integer()
+    return found if isinstance(found, str | bool) else None
+
+
+def _measure(found: object, rule: ColumnRule) -> int | None:
+    if not isinstance(found, Number):
+        return None
+    return found.integer() if rule.type == "integer" else found.scaled(rule.scale)
+
+
+def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
+    """One record against the rules, in their order."""
+    value: object = None
+    try:
+        if len(record) > plan.record_bytes:
+            raise RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
+        value = parse(record, plan.depth)
+        event_id = identity(value, plan.identity) if plan.gated else ""
+        tenant = _tenant(value, plan)
+        event_type = _event_type(value, plan)
+        instant = _time(value, plan, arrival)
+        if plan.delta is not None:
+            _delta(value, plan.delta)
+        _schema(value, plan)
+        _skew(instant, plan, arrival)
+        _sealed(instant, plan)
+    except RuleError as broken:
+        return replace(broken.refused, tenant=_claimed(value, plan))
+    return Judged(
+        tenant=tenant,
+        event_id=event_id,
+        time=instant,
+        event_type=event_type,
+        dimensions=tuple(_dimension(at(value, name)) for name in plan.dimensions),
+        measures=tuple(_measure(at(value, name), plan.rule(name)) for name in plan.measures),
+        content=content_hash(value),
+    )
+
+
+__all__ = [
+    "Judged",
+    "Number",
+    "Refused",
+    "RuleError",
+    "at",
+    "content_hash",
+    "id_text",
+    "identity",
+    "judge",
+    "message_time",
+    "parse",
+    "sizes_of",
+    "vector_id",
+]

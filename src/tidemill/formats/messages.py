@@ -1,0 +1,70 @@
+"""The event times of records of several messages, for a chunk at once: only the messages are looked at.
+
+What a message tells is decided by `judge` alone; a record whose messages tell nothing good is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.judge import Number, RuleError, message_time
+from tidemill.formats.locate import locate, paths_of
+from tidemill.formats.plan import MessageRule
+from tidemill.formats.scan import ARRAY
+
+# The records were proven to be strict JSON: nothing is left to refuse here.
+_DECODER: Final = json.JSONDecoder(parse_float=Number, parse_int=Number)
+_BETWEEN: Final = re.compile(r"[ \t\n\r,]*")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTimes:
+    """Row by row: the time, whether it was read, and whether there is no message that has one."""
+
+    time: Ints
+    told: Mask
+    none: Mask
+
+
+def message_times(rule: MessageRule, chunk: RecordChunk, rows: Ints) -> MessageTimes:
+    """The times that the messages of these rows tell; the rows are proven to be JSON."""
+    spans = locate(chunk.data, chunk.starts[rows], chunk.ends[rows], paths_of((rule.column,)))
+    found = MessageTimes(
+        time=np.zeros(rows.size, np.int64),
+        told=np.zeros(rows.size, np.bool_),
+        none=spans.tags[0] != ARRAY,
+    )
+    for row in np.flatnonzero(~found.none).tolist():
+        text = chunk.data[spans.starts[0, row] : spans.ends[0, row]].tobytes().decode()
+        try:
+            time = message_time(_messages(text), rule)
+        except (RuleError, RecursionError):
+            continue
+        found.none[row] = time is None
+        if time is not None:
+            found.time[row], found.told[row] = time, True
+    return found
+
+
+def _messages(array: str) -> Iterator[object]:
+    """The elements of a JSON array one by one: mostly the first one decides, and no other is read."""
+    place = 1
+    while True:
+        between = _BETWEEN.match(array, place)
+        assert between is not None
+        place = between.end()
+        if array[place] == "]":
+            return
+        message, place = _DECODER.raw_decode(array, place)
+        yield message
+
+
+__all__ = ["MessageTimes", "message_times"]

@@ -1,0 +1,412 @@
+"""Slices of request/response feeds: what a raw manifest says is complete is landed, each hash once.
+
+Part of the mill. The ledger alone says what was landed: what a process remembers here only saves it from
+looking again, and can be lost. Nothing is ever written to the feed.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.config import Stream
+from tidemill.ingest import arguments as given
+from tidemill.ingest.bounds import check_bounds
+from tidemill.ingest.landing import Landed, LandedMany, Offered, Refused, content_digest
+from tidemill.ingest.manifests import (
+    FILE_NAME,
+    MAX_BYTES,
+    RawManifest,
+    RawSlice,
+    RawStatus,
+    facts_of,
+    is_from_manifest,
+    metadata_of,
+    read_manifest,
+)
+from tidemill.ingest.responses import trouble_with_response
+from tidemill.ingest.sources import expand
+from tidemill.model.errors import InputError, Retry
+from tidemill.model.slices import Format, SliceStatus, slice_id
+from tidemill.model.time import Interval
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+log = logging.getLogger(__name__)
+
+UNREADABLE: Final = "unreadable"  # how manifests are counted that can not be read
+AT_ONCE: Final = 4096  # slices that a round lands of one manifest; then what has landed is accepted
+_PAGE: Final = 1000  # entries of the ledger that are read at once
+_TOLD: Final = 20  # mistakes of one manifest that are logged, each once
+_STAYS: Final = "a sealed slice stays as it is: retract it, which reopens its hash, or use another hash"
+
+Mark = tuple[int, int, int]  # of a file: changed when, bytes, inode
+_NEVER: Final[Mark] = (0, 0, 0)  # the mark of no file, so that it is looked at again
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """What became of the slices of manifests."""
+
+    done: LandedMany
+    sealed: int = 0  # that had been landed before
+    waiting: Mapping[str, int] = field(default_factory=dict)  # the others, by status
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """What the ledger has of a hash."""
+
+    id: str
+    declared: Interval | None
+    size: int
+    arrival: int
+    retracted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A manifest as it was looked at."""
+
+    mark: Mark
+    left: Mapping[Path, Mark | None]  # responses that could not be landed, as they were then
+    told: frozenset[str]  # what was logged about it
+
+
+class ResponseError(InputError):
+    """A response that is not whole: nothing of it is taken."""
+
+    code = "bad_response"
+
+
+class Sources:
+    """The manifests that a project names, and those that callers do."""
+
+    def __init__(self, mill: Mill) -> None:
+        self._mill = mill
+        self._sealed: dict[str, dict[str, _Sealed]] = {}  # by stream and hash
+        self._read_up_to: dict[str, tuple[int, int]] = {}  # by stream: landings, and the last place
+        self._seen: dict[tuple[str, Path], _Seen] = {}
+        self._unchanged: dict[Path, Mark] = {}  # responses whose bytes are those that were sealed
+        self._retractions = 0  # that the ledger had when it was read
+        self._counted: dict[Path, tuple[Mark, Mapping[str, int]]] = {}
+
+    def watch(self, stream: Stream, now: int) -> None:
+        """Land what has become complete. What is wrong with a manifest is logged once; it stops nothing."""
+        if self._mill.state.retractions() != self._retractions:
+            self._seen.clear()  # a hash may have been reopened
+        for path in self._found(stream):
+            seen = self._seen.get((stream.name, path))
+            if seen is not None and seen.mark == _mark(path) and not _has_changed(seen.left):
+                continue
+            self._look(stream, path, now, seen.told if seen is not None else frozenset())
+
+    def land(
+        self,
+        stream: str,
+        names: Sequence[str | Path],
+        progress: Callable[[], None] | None = None,
+    ) -> Sourced:
+        """Land what is complete of the manifests that these names (files, their folders, globs) lead to."""
+        declared, now = self._mill.project.stream(stream), self._mill.clock()
+        landed: list[Landed] = []
+        refused: list[Refused] = []
+        sealed, waiting = 0, Counter[str]()
+        for name in names:
+            paths, wrong = expand([str(_file(Path(name)))])
+            refused += (Refused(error.where, error) for error in wrong)
+            for path in paths:
+                try:
+                    found, _, _ = self._bring_in(declared, path, now, progress=progress)
+                except InputError as error:
+                    refused.append(Refused(str(path), error))
+                    continue
+                landed += found.done.landed
+                refused += found.done.refused
+                sealed += found.sealed
+                waiting.update(found.waiting)
+        return Sourced(LandedMany(tuple(landed), tuple(refused)), sealed, dict(waiting))
+
+    def counts(self, stream: Stream) -> Mapping[str, int]:
+        """Slices of the manifests that a stream names, by status; landed or not."""
+        total = Counter[str]()
+        for path in self._found(stream):
+            mark = _mark(path)
+            known = self._counted.get(path)
+            if known is None or known[0] != mark or mark is None:
+                try:
+                    manifest, read = _read(path)
+                    known = read, manifest.counts
+                except InputError:
+                    known = mark or _NEVER, {UNREADABLE: 1}
+                self._counted[path] = known
+            total.update(known[1])
+        order = (*RawStatus, UNREADABLE)
+        return {str(status): total[status] for status in order if total[status]}
+
+    def dataset(self, stream: str) -> Mapping[str, object]:
+        """What the feed of a stream is of: source, kind, symbol, interval, limit. Nothing where it is not one
+        dataset that all comes from."""
+        state = self._mill.state
+        if len(state.clocks(stream)) != 1:
+            return {}
+        newest = state.slices(stream, newest=True, limit=1)
+        return facts_of(newest[0].slice.metadata) if newest else {}
+
+    def _found(self, stream: Stream) -> list[Path]:
+        """The manifests that there are, each once."""
+        root = self._mill.project.root
+        found: dict[Path, None] = {}
+        for pattern in stream.manifests.files:
+            for match in sorted(glob.glob(pattern, root_dir=root, recursive=True)):  # noqa: PTH207 - patterns may be absolute
+                path = _file(root / match)
+                if path.is_file():
+                    found[path] = None
+        return list(found)
+
+    def _look(self, stream: Stream, path: Path, now: int, told: frozenset[str]) -> None:
+        try:
+            found, mark, left = self._bring_in(stream, path, now, most=AT_ONCE)
+        except InputError as error:
+            refused: Sequence[Refused] = (Refused(str(path), error),)
+            mark, left = _mark(path) or _NEVER, {}
+        else:
+            refused = found.done.refused
+            if found.done.landed:
+                many, where = len(found.done.landed), {"stream": stream.name, "manifest": str(path)}
+                log.info("landed %d complete slices", many, extra=where)
+        said = {str(one.error): one for one in refused}
+        new = [one for text, one in said.items() if text not in told]
+        for one in new[:_TOLD]:
+            log.warning("%s", one.error, extra={"stream": stream.name})
+        if len(new) > _TOLD:
+            log.warning("%s: and %d more", path, len(new) - _TOLD, extra={"stream": stream.name})
+        key = stream.name, path
+        if any(one.error.retry is Retry.LATER for one in refused):
+            self._seen.pop(key, None)  # the storage was in the way: the next round tries again
+        else:
+            self._seen[key] = _Seen(mark, left, frozenset(said))
+
+    def _bring_in(
+        self,
+        stream: Stream,
+        path: Path,
+        now: int,
+        *,
+        most: int | None = None,
+        progress: Callable[[], None] | None = None,
+    ) -> tuple[Sourced, Mark, Mapping[Path, Mark | None]]:
+        """Land what is complete, the `most` oldest; the manifest as it was read, and the responses that had
+        to be left."""
+        manifest, mark = _read(path)
+        known = self._known(stream.name)
+        refused = [Refused(error.where, error) for error in manifest.wrong]
+        folder = path.absolute().parent
+        offered: list[Offered] = []
+        left: dict[Path, Mark | None] = {}
+        waiting = Counter[str]()
+        sealed = 0
+        quiet: list[RawSlice] = []
+        for one in manifest.slices:
+            before = known.get(one.hash)
+            if before is not None and self._is_reopened(stream.name, one, before, folder):
+                before = None
+            try:
+                if before is not None:
+                    sealed += 1
+                    if before.retracted:
+                        left[folder / one.response] = _mark(folder / one.response)
+                    if one.status is RawStatus.OK:
+                        self._check_unchanged(stream.name, one, before, folder)
+                elif one.status is RawStatus.OK:
+                    offered.append(_offer(stream, manifest, one, folder))
+                elif one.status is RawStatus.EMPTY and one.declared and stream.aggregation_span is not None:
+                    check_bounds(stream, one.declared)
+                    quiet.append(one)
+                else:
+                    waiting[one.status] += 1
+            except InputError as error:
+                refused.append(Refused(one.hash, error))
+                if before is None:
+                    waiting[RawStatus.FAILED if isinstance(error, ResponseError) else RawStatus.OK] += 1
+                    left[folder / one.response] = _mark(folder / one.response)
+        oldest_first = sorted(offered, key=lambda one: (one.declared.start, one.name))
+        if most is not None and len(offered) > most:
+            mark = _NEVER
+        done = self._mill.landing.land_offered(
+            stream.name,
+            oldest_first[:most],
+            arrival=now,
+            format=given.format_of(stream, None),
+            source=manifest.dataset.name,
+            progress=(lambda _result: progress()) if progress else None,
+        )
+        for failed in done.refused:
+            waiting[RawStatus.OK] += 1
+            left[Path(failed.name)] = _mark(Path(failed.name))
+        nothing = [self._land_nothing(stream, manifest, one, now) for one in quiet]
+        both = LandedMany((*done.landed, *nothing), (*refused, *done.refused))
+        return Sourced(both, sealed, dict(waiting)), mark, left
+
+    def _land_nothing(self, stream: Stream, manifest: RawManifest, one: RawSlice, now: int) -> Landed:
+        """A slice without rows that covers what the feed says is empty."""
+        return self._mill.landing.land_bytes(
+            stream.name,
+            b"",
+            arrival=now,
+            format=Format.NDJSON,
+            declared=one.declared,
+            source=manifest.dataset.name,
+            name=one.hash,
+            metadata=metadata_of(manifest.dataset, one.hash),
+        )
+
+    def _is_reopened(self, stream: str, one: RawSlice, before: _Sealed, folder: Path) -> bool:
+        """Whether a hash may be sealed once more: what it was sealed as was empty and is not any more, or was
+        retracted and is something else now."""
+        if one.status is not RawStatus.OK:
+            return False
+        if not before.retracted:
+            return before.size == 0
+        try:
+            now = slice_id(stream, one.declared, content_digest(_inside(one, folder)))
+        except (OSError, InputError):
+            return False
+        return now != before.id
+
+    def _known(self, stream: str) -> Mapping[str, _Sealed]:
+        """The hashes that the ledger has, also by other processes; only what is new in it is read, and all of
+        it after a retraction."""
+        state = self._mill.state
+        if self._retractions != (retractions := state.retractions()):
+            self._sealed.clear()
+            self._read_up_to.clear()
+            self._retractions = retractions
+        known = self._sealed.setdefault(stream, {})
+        landings, (count, last) = state.landings(), self._read_up_to.get(stream, (-1, 0))
+        if landings == count:
+            return known
+        before: int | None = None
+        news = []
+        while True:
+            page = state.slices(stream, newest=True, limit=_PAGE, before=before)
+            fresh = [entry for entry in page if entry.seq > last]
+            news += fresh
+            if len(fresh) < _PAGE:
+                break
+            before = fresh[-1].seq
+        for entry in reversed(news):
+            new = entry.slice
+            if is_from_manifest(new.name, new.metadata):
+                gone = entry.status is SliceStatus.RETRACTED
+                older = known.get(new.name)
+                if older is None or older.retracted or older.size == 0:
+                    known[new.name] = _Sealed(new.id, new.declared, new.size, new.arrival, gone)
+        self._read_up_to[stream] = landings, news[0].seq if news else last
+        return known
+
+    def _check_unchanged(self, stream: str, one: RawSlice, sealed: _Sealed, folder: Path) -> None:
+        """InputError when a manifest says something else of a hash than when it was sealed. A response that
+        is gone is no matter: the slice has its bytes."""
+        if one.declared != sealed.declared:
+            raise InputError(
+                f"hash {one.hash} covered {sealed.declared} when it was sealed, and now {one.declared}",
+                where=one.where,
+                hint=_STAYS,
+            )
+        path = folder / one.response
+        mark = _mark(path)
+        if mark is None or self._unchanged.get(path) == mark:
+            return
+        written, size, _ = mark
+        if size != sealed.size or written // 1000 >= sealed.arrival:  # else nobody wrote to it since
+            try:
+                now = slice_id(stream, sealed.declared, content_digest(_inside(one, folder)))
+            except OSError:
+                return
+            if now != sealed.id:
+                raise InputError(
+                    f"hash {one.hash} has other bytes than when it was sealed as {sealed.id[:12]}",
+                    where=one.where,
+                    hint=_STAYS,
+                )
+        self._unchanged[path] = mark
+
+
+def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -> Offered:
+    assert one.declared is not None, one
+    check_bounds(stream, one.declared)
+    path = _inside(one, folder)
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "is not there"
+        raise InputError(
+            f"the response of {one.hash} {what}: {one.response}",
+            where=one.where,
+            hint="it is ok once its response is whole: write that first, then the status",
+        )
+    if not path.stat().st_size:
+        raise InputError(
+            f"the response of {one.hash} has no bytes: {one.response}",
+            where=one.where,
+            hint="say empty where there was nothing, and failed where it was lost",
+        )
+    trouble = trouble_with_response(path, stream)
+    if trouble is not None:
+        raise ResponseError(
+            f"the response of {one.hash} {trouble}",
+            where=one.where,
+            hint="nothing of it is taken: fetch it again; it is looked at when its bytes change",
+        )
+    return Offered(path, one.hash, one.declared, metadata_of(manifest.dataset, one.hash))
+
+
+def _inside(one: RawSlice, folder: Path) -> Path:
+    """The response behind every link, which is not to lead out of the folder."""
+    path = (folder / one.response).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(
+            f"the response of {one.hash} leads out of the folder: {one.response}",
+            where=one.where,
+            hint="keep responses in the folder of their manifest, and no links to elsewhere",
+        )
+    return path
+
+
+def _file(path: Path) -> Path:
+    """A folder stands for the manifest in it."""
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _read(path: Path) -> tuple[RawManifest, Mark]:
+    """A manifest, and the file as it was before it was read: what is written meanwhile is seen next time."""
+    try:
+        with path.open("rb") as file:
+            mark = _marked(os.fstat(file.fileno()))
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(
+            f"can not be read: {error.strerror or error}", where=str(path), hint="name a manifest.json"
+        ) from error
+    return read_manifest(text, str(path), path.absolute().parent), mark
+
+
+def _mark(path: Path) -> Mark | None:
+    try:
+        return _marked(path.stat())
+    except OSError:
+        return None
+
+
+def _marked(found: os.stat_result) -> Mark:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _has_changed(left: Mapping[Path, Mark | None]) -> bool:
+    return any(_mark(path) != mark for path, mark in left.items())

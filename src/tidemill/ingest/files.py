@@ -1,0 +1,110 @@
+"""Files that are named, and IngestDataCommands that name them: each is landed with its bounds and metadata.
+
+Part of the mill. What can not be landed is refused and does not keep the others out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.config import Project
+from tidemill.ingest import arguments as given
+from tidemill.ingest.bounds import check_bounds
+from tidemill.ingest.command import MAX_BYTES, IngestCommand, read_command
+from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
+from tidemill.model.errors import InputError, TidemillError
+from tidemill.model.slices import Format
+from tidemill.model.time import Interval
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+
+def land_files(
+    mill: Mill,
+    stream: str,
+    files: Sequence[str],
+    bounds: Interval | None,
+    source: str,
+    format: str | Format | None,
+    progress: Callable[[], None] | None,
+    *,
+    empty: bool,
+) -> LandedMany:
+    """Land files (paths, globs, folders, `-` for standard input); with `empty` that there are none."""
+    if empty:
+        if files or bounds is None:
+            raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
+        nothing = mill.land(
+            stream, b"", name="nothing", start=bounds.start, end=bounds.end, source=source,
+            many_windows=True,  # the bounds were checked
+        )  # fmt: skip
+        return LandedMany((nothing,), ())
+    return mill.landing.land_named(
+        stream,
+        files,
+        arrival=mill.clock(),
+        format=given.format_of(mill.project.stream(stream), format),
+        declared=bounds,
+        source=source,
+        progress=(lambda _result: progress()) if progress else None,
+    )
+
+
+def land_commands(project: Project, landing: Landing, files: Sequence[str], now: int) -> LandedMany:
+    """Land what the commands in these files (`-` is standard input) name, in the order given."""
+    landed: list[Landed] = []
+    refused: list[Refused] = []
+    for file in files:
+        try:
+            landed.append(_land(project, landing, _read(file), now))
+        except TidemillError as error:
+            refused.append(Refused(file, error))
+    return LandedMany(tuple(landed), tuple(refused))
+
+
+def _read(file: str) -> IngestCommand:
+    if file == "-":
+        return read_command(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input", Path.cwd())
+    path = Path(file)
+    try:
+        with path.open("rb") as content:
+            text = content.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(
+            f"can not be read: {error.strerror or error}",
+            where=file,
+            hint="name a JSON file, or - for standard input",
+        ) from error
+    return read_command(text, file, path.absolute().parent)
+
+
+def _land(project: Project, landing: Landing, command: IngestCommand, now: int) -> Landed:
+    stream = project.stream(command.stream)
+    command.check(stream)
+    check_bounds(stream, command.declared)
+    format = None if stream.format == "auto" else Format(stream.format)
+    if command.payload is None:
+        return landing.land_bytes(
+            stream.name,
+            b"",
+            arrival=now,
+            format=format or Format.NDJSON,
+            declared=command.declared,
+            source="command",
+            name=command.name,
+            metadata=command.metadata,
+        )
+    return landing.land_file(
+        stream.name,
+        command.payload,
+        arrival=now,
+        format=format,
+        declared=command.declared,
+        source="command",
+        name=command.name,
+        metadata=command.metadata,
+    )

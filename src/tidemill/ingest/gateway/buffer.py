@@ -1,0 +1,267 @@
+"""The open window of one feed: what is durable is gathered in it until a trigger closes it.
+
+Every entry comes out once, in one window, in the order that it came in. Has no lock, no clock and no file:
+who uses it locks, and says what time it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import SessionWindow, SlidingWindow
+from tidemill.ingest.gateway.keys import count_keys, keys_of
+from tidemill.ingest.gateway.kinds import closes_at, duration_of, is_moved, least_of
+from tidemill.ingest.gateway.landing import ClosedWindow, closed
+from tidemill.ingest.gateway.memory import ENTRY_BYTES
+from tidemill.ingest.gateway.rates import RateMonitor
+from tidemill.ingest.gateway.sliding import Panes
+from tidemill.ingest.gateway.triggers import Custom, OpenWindow, custom_triggers, trigger_of
+from tidemill.model.gateway import BufferState, Entry, Trigger, WindowStats
+from tidemill.model.slices import Format
+
+FEEDS: Final = 8  # sliding ones that can know as many keys as memory.windows allows
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A window that is closed; its statistics are not made yet."""
+
+    entries: tuple[Entry, ...]
+    trigger: str
+
+
+class Buffer:
+    """Of one stream and source.
+
+    A window that is over by the time of the next arrival is set aside when that comes, so a late look does
+    not make it longer; the same when a file comes, or a request with bounds, which is a window of its own.
+    Those that are set aside are due at once, with the reason that they were closed for.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        source: str,
+        settings: Settings,
+        monitor: RateMonitor | None = None,
+        custom: Sequence[Custom] | None = None,  # None: looked up by their names in the settings
+    ) -> None:
+        self.stream = stream
+        self.source = source
+        self.monitor = monitor if monitor is not None else RateMonitor()
+        self._kind = settings.window
+        self._triggers = settings.triggers
+        self._custom = custom_triggers(settings.triggers.custom) if custom is None else tuple(custom)
+        most = settings.memory.windows // FEEDS
+        self._panes = Panes(self._kind, most) if isinstance(self._kind, SlidingWindow) else None
+        self._session = self._kind if isinstance(self._kind, SessionWindow) else None
+        self._set_aside: deque[Taken] = deque()
+        self._entries: list[Entry] = []
+        self._events = 0
+        self._bytes = 0
+        self._since = 0
+        self._last = 0
+        self._until = 0  # an arrival from here on is not in the open window, whoever looks when
+        self._is_wanted = False
+
+    # -- gathering
+
+    def add(self, entry: Entry) -> None:
+        """Entries come in the order of the log, and so of arrival."""
+        submission, arrival = entry.submission, entry.arrival
+        self.monitor.record(arrival, submission.records)
+        if (alone := submission.alone) is not None:
+            self._put_aside(alone)
+            self._set_aside.append(Taken((entry,), alone.value))
+            return
+        if self._entries and arrival >= self._until:
+            self._put_aside(Trigger.TIME)
+        if self._entries and (full := self._full(submission.records, len(submission.content))) is not None:
+            self._put_aside(full)
+        if not self._entries:
+            self._begin(arrival)
+        self._entries.append(entry)
+        self._events += submission.records
+        self._bytes += len(submission.content)
+        self._last = arrival
+        if self._session is not None:  # each arrival puts its end off
+            self._until = min(arrival + self._session.gap, self._since + self._session.max)
+        if (full := self._full(1, 1)) is not None:
+            self._put_aside(full)
+
+    def _full(self, events: int, size: int) -> Trigger | None:
+        """Whether so many more do not fit in the open window: a request is in one window as a whole, so that
+        a window has its number at most, unless a single request has more."""
+        triggers = self._triggers
+        if triggers.count is not None and self._events + events > triggers.count:
+            return Trigger.COUNT
+        if triggers.bytes is not None and self._bytes + size > triggers.bytes:
+            return Trigger.BYTES
+        return None
+
+    def hurry(self) -> None:
+        """Somebody waits for what is in the open window: it is due once it lasted the least of its kind."""
+        self._is_wanted = bool(self._entries)
+
+    def _begin(self, arrival: int) -> None:
+        self._since = arrival
+        # An adaptive window has no edge that could be missed; it only ends at its longest.
+        self._until = closes_at(self._kind, arrival, arrival, 0.0)
+
+    def _put_aside(self, trigger: Trigger) -> None:
+        if self._entries:
+            self._set_aside.append(self._emptied(trigger.value))
+
+    def _emptied(self, trigger: str) -> Taken:
+        taken = Taken(tuple(self._entries), trigger)
+        self._entries = []
+        self._events = self._bytes = 0
+        self._is_wanted = False
+        if trigger == Trigger.RATE_CHANGE:
+            self.monitor.settle()
+        return taken
+
+    # -- looking
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to let out, neither open nor set aside."""
+        return not self._entries and not self._set_aside
+
+    def is_idle(self, now: int) -> bool:
+        """Whether a new buffer would do as well: nothing is in it, nothing came lately, and no window that
+        slides reaches back to anything."""
+        seen = self._panes is None or self._panes.is_over(now)
+        return self.is_empty and seen and self.monitor.rate(now) == 0.0
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that its open window takes; for `triggers.large_from`."""
+        return self._bytes + ENTRY_BYTES * len(self._entries)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of memory that it takes to know about windows that are closed."""
+        return self._panes.size if self._panes is not None else 0
+
+    def state(self, now: int) -> BufferState:
+        rate = self.monitor.rate(now)
+        return BufferState(
+            stream=self.stream.name,
+            source=self.source,
+            kind=self._kind.kind,
+            duration=duration_of(self._kind, rate),
+            rate=rate,
+            events=self._events,
+            bytes=self._bytes,
+            since=self._since if self._entries else None,
+        )
+
+    def due(self, now: int, share: float = 0.0, large_from: int = 1) -> str | None:
+        """Why a window is to be let out now, or None.
+
+        `share` is `MemoryTracker.share()`. At the share that `triggers.memory` sets, a window is due that
+        holds `large_from` bytes (`triggers.large_from` of the windows there are) or more.
+        """
+        if self._set_aside:
+            return self._set_aside[0].trigger
+        return self._reason(now, share, large_from)
+
+    def next_look(self, now: int) -> int | None:
+        """When time alone makes a window due, as things are; None when there is nothing in it.
+
+        A change of the rate moves it, so it is asked again after arrivals, and at the latest then.
+        """
+        if self._set_aside:
+            return now
+        if not self._entries:
+            return None
+        times = closes_at(self._kind, self._since, self._last, self.monitor.rate(now)), self._wanted_at()
+        return min(time for time in times if time is not None)
+
+    def _reason(self, now: int, share: float, large_from: int) -> str | None:
+        if not self._entries:
+            return None
+        rate = self.monitor.rate(now)
+        window = OpenWindow(
+            stream=self.stream.name,
+            source=self.source,
+            since=self._since,
+            last=self._last,
+            now=now,
+            events=self._events,
+            bytes=self._bytes,
+            rate=rate,
+            pressure=share,
+            held=self.held,
+        )
+        return trigger_of(
+            window,
+            self._triggers,
+            self._custom,
+            closes_at=closes_at(self._kind, self._since, self._last, rate),
+            wanted_at=self._wanted_at(),
+            rate_changed=self._rate_changed(),
+            large_from=large_from,
+        )
+
+    def _wanted_at(self) -> int | None:
+        return self._since + least_of(self._kind) if self._is_wanted else None
+
+    def _rate_changed(self) -> bool:
+        threshold, means = self._triggers.rate_change, self.monitor.means()
+        if threshold is None or means is None or not self.monitor.changed(threshold):
+            return False
+        return is_moved(self._kind, *means)
+
+    # -- letting out
+
+    def take_due(self, now: int, share: float = 0.0, large_from: int = 1) -> list[Taken]:
+        """The windows that are due, closed; each with its own reason. Cheap: `finish` does the counting."""
+        reason = self._reason(now, share, large_from)
+        return self._take(reason)
+
+    def take(self, trigger: str) -> list[Taken]:
+        """All that there is, closed, the open window for this reason."""
+        return self._take(trigger)
+
+    def close(self, trigger: str) -> list[ClosedWindow]:
+        """`take` and `finish` in one."""
+        return [self.finish(taken) for taken in self.take(trigger)]
+
+    def finish(self, taken: Taken) -> ClosedWindow:
+        """With its statistics. Reads every line, so it is done without the lock that `add` waits for: it
+        touches nothing that others do, if windows are finished one by one in the order they were taken."""
+        entries = taken.entries
+        if self._panes is None:
+            contents = (one.submission.content for one in entries if one.submission.format is Format.NDJSON)
+            return closed(entries, taken.trigger, count_keys(contents, self.stream))
+        window = closed(entries, taken.trigger, keys=0)
+        return replace(window, output=replace(window.output, stats=self._slid(self._panes, entries)))
+
+    def _take(self, trigger: str | None) -> list[Taken]:
+        taken = list(self._set_aside)
+        self._set_aside.clear()
+        if trigger is not None and self._entries:
+            taken.append(self._emptied(trigger))
+        return taken
+
+    def _slid(self, panes: Panes, entries: Sequence[Entry]) -> WindowStats:
+        for _, found in groupby(entries, key=lambda entry: panes.number_of(entry.arrival)):
+            alike = list(found)
+            events = sum(entry.submission.records for entry in alike)
+            size = sum(len(entry.submission.content) for entry in alike)
+            panes.add(alike[0].arrival, alike[-1].arrival, events, size, self._keys(alike))
+        since = entries[0].arrival
+        return panes.stats(until=closes_at(self._kind, since, since, 0.0))
+
+    def _keys(self, entries: Sequence[Entry]) -> set[int]:
+        """Of lines; what is inside a file is not looked at here."""
+        lines = [e.submission.content for e in entries if e.submission.format is Format.NDJSON]
+        return keys_of(b"".join(lines), self.stream)

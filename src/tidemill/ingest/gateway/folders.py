@@ -1,0 +1,113 @@
+"""The folder of a log: who holds it, whether its process is alive, and how it goes.
+
+A folder is locked by the process that writes or reads the log in it, and the lock dies with that process. A
+log goes by one rename: there is no moment at which a part of it could be taken for the whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tidemill.storage.files import make_folder, storage_errors, sync_folder
+
+_LOG: Final = re.compile(r"[0-9a-f]{12}")
+_GONE: Final = re.compile(r"[0-9a-f]{12}\.gone")
+
+
+def logs_folder(warehouse: Path) -> Path:
+    return warehouse / "wal"
+
+
+class Hold:
+    """A folder that this process has for itself until it lets go."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def let_go(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def remove(self) -> None:
+        """The log counts no more once its folder has another name; the files are cleared away after that."""
+        gone = self.path.with_name(f"{self.path.name}.gone")
+        with storage_errors("remove the log", self.path):
+            self.path.rename(gone)
+        sync_folder(gone.parent)
+        _clear(gone)
+
+
+def new_folder(warehouse: Path) -> Hold:
+    """A folder of a new name, held from the moment others could take it for a dead one."""
+    top = logs_folder(warehouse)
+    make_folder(top, top=warehouse)
+    while True:
+        path = top / secrets.token_hex(6)
+        with storage_errors("create the folder", path):
+            path.mkdir()
+        if hold := _hold(path):  # else somebody looks for dead logs just now, and will remove it
+            sync_folder(top)
+            return hold
+
+
+def dead_folders(warehouse: Path) -> Iterator[Hold]:
+    """Folders of processes that are no more, each held; let go of it before the next. Clears away remains."""
+    top = logs_folder(warehouse)
+    if not top.is_dir():
+        return
+    for path in sorted(top.iterdir()):
+        if _LOG.fullmatch(path.name) and (hold := _hold(path)):
+            yield hold
+        elif _GONE.fullmatch(path.name) and (hold := _hold(path)):
+            try:
+                _clear(path)
+            finally:
+                hold.let_go()
+
+
+def live_folders(warehouse: Path) -> list[Path]:
+    """Folders that somebody has, by name: of gateways that run, or of dead ones that are being taken up."""
+    top = logs_folder(warehouse)
+    found: list[Path] = []
+    for path in sorted(top.iterdir()) if top.is_dir() else ():
+        if _LOG.fullmatch(path.name):
+            if hold := _hold(path):
+                hold.let_go()
+            elif path.is_dir():
+                found.append(path)
+    return found
+
+
+def _hold(path: Path) -> Hold | None:
+    """None when another has it, or it has gone."""
+    with storage_errors("lock", path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return Hold(path, descriptor)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # alive, or removed between a look at its name and the lock
+        return None
+
+
+def _clear(folder: Path) -> None:
+    with storage_errors("remove the log", folder):
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()

@@ -1,0 +1,400 @@
+"""The way in: a submission is made durable, told so, gathered in a window, and landed as a slice.
+
+What it acknowledged survives kill -9: it is in the log until its slice is in the ledger. It holds no more in
+memory than it may, and never drops anything silently: who can not be served is told to come again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from tidemill.config import Stream
+from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import settings_of
+from tidemill.ingest.gateway.buffer import Buffer, Taken
+from tidemill.ingest.gateway.keys import warm
+from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
+from tidemill.ingest.gateway.memory import MemoryTracker, cost_of, setting_of
+from tidemill.ingest.gateway.standing import write_status
+from tidemill.ingest.gateway.triggers import custom_triggers, large_from
+from tidemill.ingest.gateway.wal import Done, Wal
+from tidemill.ingest.landing import Landing
+from tidemill.model.errors import OverloadedError, TidemillError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.gateway import Entry, GatewayStatus, Pressure, Receipt, Submission, Trigger, WindowOutput
+from tidemill.model.time import MINUTE, SECOND
+from tidemill.storage.state.protocol import State
+
+log = logging.getLogger(__name__)
+
+Feed = tuple[str, str]  # stream and source
+NEVER: Final = 1 << 62
+RECENT: Final = 1000  # windows that are remembered for those who wait for them
+RETRY: Final = SECOND  # until windows that could not be landed are tried again
+_NOBODY: Final[Callable[[Sequence[WindowOutput]], None]] = lambda _outputs: None  # noqa: E731
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What an explicit trigger closed."""
+
+    windows: tuple[WindowOutput, ...]  # those that have landed
+    pending: int  # events that have not landed yet
+
+
+class Gateway:
+    """One gateway of a warehouse. Safe to use from several threads; `close` it to let everything out."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        streams: Mapping[str, Stream],
+        settings: Settings,
+        state: State,
+        landing: Landing,
+        clock: Callable[[], int],
+        on_landed: Callable[[Sequence[WindowOutput]], None] = _NOBODY,
+    ) -> None:
+        warm()
+        self.settings = settings
+        self._of_stream = {name: settings_of(settings, stream.gateway) for name, stream in streams.items()}
+        self._custom = {name: custom_triggers(of.triggers.custom) for name, of in self._of_stream.items()}
+        budgets = {name: stream.gateway.memory.buffer for name, stream in streams.items()}
+        self.memory = MemoryTracker(
+            settings.memory, {name: size for name, size in budgets.items() if size is not None}
+        )
+        self.address: str | None = None
+        self._warehouse = warehouse
+        self._streams = streams
+        self._state = state
+        self._landing = landing
+        self._clock = clock
+        self._on_landed = on_landed
+        self._guard = threading.Condition()  # of all that follows
+        self._buffers: dict[Feed, Buffer] = {}
+        self._expected: Counter[Feed] = Counter()  # submissions that are on their way into the log
+        self._pending: dict[int, Entry] = {}  # durable, not in the ledger yet
+        self._unlanded: deque[ClosedWindow] = deque()  # closed, could not be landed yet
+        self._stopping = False
+        self._next = 0  # when the flusher looks at the windows
+        self._triggers: Counter[str] = Counter()
+        self._acknowledged = self._landed = self._refused = 0
+        self._dropped_at = self._told_at = 0
+        self._retry_at = 0
+        self._asked_for: set[str] = set()  # streams whose windows somebody wants closed
+        self._recent: deque[tuple[WindowOutput, tuple[int, ...]]] = deque(maxlen=RECENT)  # landed
+        self._settled: set[str] = set()  # windows whose close is in the log, not landed yet
+        self._kept = 0
+        self._wal = Wal.create(warehouse, settings.wal, clock, self._durable)
+        self._flusher = threading.Thread(target=self._run, name="tidemill-flusher", daemon=True)
+        self._flusher.start()
+
+    @property
+    def name(self) -> str:
+        return self._wal.name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- taking
+
+    def admit(self) -> None:
+        """OverloadedError when senders have to slow down. Asked before a body is read."""
+        pressure = self.memory.pressure()
+        if pressure in (Pressure.HIGH, Pressure.EMERGENCY):
+            self._refuse()
+            full = self.memory.fullest()
+            used, allowed = self.memory.usage()[full]
+            raise OverloadedError(
+                f"memory pressure is {pressure.value}: {used} of {allowed} bytes of {full} are in use",
+                hint="send the same again after the time that Retry-After says; "
+                f"{setting_of(full)} sets what is allowed",
+                after=1.0,
+                refused=pressure is Pressure.EMERGENCY,
+            )
+
+    def submit(self, submission: Submission, done: Done) -> None:
+        """Have it made durable; `done` hears of it, in another thread. OverloadedError: nothing was taken."""
+        size = cost_of(submission)
+        key = (submission.stream, submission.source)
+        try:
+            self.memory.allocate("buffer", size, submission.stream)
+            try:
+                self._expect(key)
+            except OverloadedError:
+                self.memory.release("buffer", size, submission.stream)
+                raise
+        except OverloadedError:
+            self._refuse()
+            raise
+
+        def told(outcome: Entry | BaseException) -> None:
+            if isinstance(outcome, BaseException):
+                self._give_up(key, size)
+            done(outcome)
+
+        try:
+            self._wal.append(submission, told)
+        except BaseException:
+            self._give_up(key, size)
+            raise
+
+    def _expect(self, key: Feed) -> None:
+        """Have a window for it, so that there is memory for one, and keep it until it is there."""
+        with self._guard:
+            if key not in self._buffers:
+                stream = self._streams[key[0]]
+                buffer = Buffer(stream, key[1], self._of_stream[key[0]], custom=self._custom[key[0]])
+                self.memory.allocate("rates", buffer.monitor.size)
+                self._buffers[key] = buffer
+            self._expected[key] += 1
+
+    def _give_up(self, key: Feed, size: int) -> None:
+        self.memory.release("buffer", size, key[0])
+        with self._guard:
+            self._expected[key] -= 1
+
+    def _refuse(self) -> None:
+        with self._guard:
+            self._refused += 1
+            self._look()
+
+    def _durable(self, group: Sequence[tuple[Entry, Done]]) -> None:
+        """By the log, in its order: what is durable enters its window, then its sender is told."""
+        now = self._clock()
+        with self._guard:
+            touched: dict[Feed, Buffer] = {}
+            for entry, _ in group:
+                key = (entry.submission.stream, entry.submission.source)
+                touched[key] = buffer = self._buffers[key]
+                buffer.add(entry)
+                self._expected[key] -= 1
+                self._pending[entry.lsn] = entry
+                self._acknowledged += entry.submission.records
+            if any(self._due_at(buffer, now) < self._next for buffer in touched.values()):
+                self._look()
+        for entry, done in group:
+            done(entry)
+
+    def _due_at(self, buffer: Buffer, now: int) -> int:
+        if buffer.due(now, *self._memory_of(buffer)) is not None:
+            return now
+        at = buffer.next_look(now)
+        return at if at is not None else NEVER
+
+    def _memory_of(self, buffer: Buffer) -> tuple[float, int]:
+        """The share of memory in use that closing a window gives back, and from how many bytes on that closes
+        it: of all windows, or of those of its stream, if that has a budget of its own."""
+        stream = buffer.stream
+        mark = self._of_stream[stream.name].triggers.memory
+        share, held = self.memory.share(), (one.held for one in self._buffers.values())
+        limit = large_from(held, share, mark, self.settings.memory.buffer)
+        if (own := stream.gateway.memory.buffer) is None:
+            return share, limit
+        of_stream = self.memory.share(stream.name)
+        held = (one.held for one in self._buffers.values() if one.stream.name == stream.name)
+        return max(share, of_stream), min(limit, large_from(held, of_stream, mark, own))
+
+    def flush(self, streams: Collection[str], timeout: float) -> Flushed:
+        """Close the open windows of these streams, with trigger `explicit`, and wait until they have landed,
+        for so many seconds at most."""
+        with self._guard:
+            wanted = {lsn for lsn, entry in self._pending.items() if entry.submission.stream in streams}
+            self._asked_for.update(streams)
+            self._look()
+            self._guard.wait_for(lambda: not wanted & self._pending.keys(), timeout)
+            landed = [output for output, lsns in self._recent if not wanted.isdisjoint(lsns)]
+            left = [self._pending[lsn] for lsn in wanted & self._pending.keys()]
+        return Flushed(tuple(landed), sum(entry.submission.records for entry in left))
+
+    def _look(self) -> None:
+        """Have the flusher look at the windows at once. Under the guard."""
+        self._next = 0
+        self._guard.notify_all()
+
+    # -- letting out
+
+    def _run(self) -> None:
+        while True:
+            with self._guard:
+                while not self._stopping and (wait := self._next - self._clock()) > 0:
+                    self._guard.wait(wait / SECOND)
+                stopping = self._stopping
+                self._next = self._clock() + self.settings.background
+            try:
+                self._flush(Trigger.SHUTDOWN if stopping else None)
+            except Exception:  # what is in the log stays there; the next look tries again
+                log.exception("windows could not be let out")
+            if stopping:
+                return
+            try:
+                self._look_after(self._clock())
+            except Exception:
+                log.exception("the gateway could not be looked after")
+
+    def _flush(self, trigger: Trigger | None) -> None:
+        """Close the windows that are due, with a trigger all of them, and land them."""
+        now = self._clock()
+        taken: list[tuple[Buffer, Taken]] = []
+        with self._guard:
+            limits = {key: self._memory_of(buffer) for key, buffer in self._buffers.items()}
+            asked, self._asked_for = self._asked_for, set()
+            for key, buffer in self._buffers.items():
+                reason = trigger or (Trigger.EXPLICIT if key[0] in asked else None)
+                found = buffer.take_due(now, *limits[key]) if reason is None else buffer.take(reason.value)
+                taken += ((buffer, one) for one in found)
+                self._next = min(self._next, self._due_at(buffer, now))
+        for buffer, one in taken:  # counting reads every line: senders do not wait for that
+            self._unlanded.append(_finished(buffer, one))
+        if trigger is not None or now >= self._retry_at:
+            self._land_all()
+
+    def _land_all(self) -> None:
+        outputs: list[WindowOutput] = []
+        try:
+            while self._unlanded:
+                outputs.append(self._let_out(self._unlanded[0]))
+                self._unlanded.popleft()
+        except TidemillError as error:  # the disk is full, the state is away: it stays in the log
+            log.error(
+                "a window could not be landed: %s", error, extra={"window": self._unlanded[0].output.id}
+            )
+            self._retry_at = self._clock() + RETRY
+        finally:
+            if outputs:
+                self._on_landed(outputs)
+
+    def _let_out(self, window: ClosedWindow) -> WindowOutput:
+        if window.output.id not in self._settled:
+            self._wal.close_window(window.output, window.lsns)
+            self._settled.add(window.output.id)
+        _, receipts = land_window(self._landing, window)
+        self._state.keep_receipts(receipts, self._clock() + self.settings.receipts)
+        failpoint("gateway.after_receipts")
+        self._wal.landed(window.lsns)
+        self._settled.discard(window.output.id)
+        with self._guard:
+            for lsn in window.lsns:
+                del self._pending[lsn]
+            self._recent.append((window.output, window.lsns))
+            self._triggers[window.output.trigger] += 1
+            self._landed += sum(entry.submission.records for entry in window.entries)
+            self._guard.notify_all()
+        freed = sum(cost_of(entry.submission) for entry in window.entries)
+        self.memory.release("buffer", freed, window.output.stream)
+        return window.output
+
+    def _look_after(self, now: int) -> None:
+        """What is done now and then: the status for others to see, and receipts that nobody asks for."""
+        if now >= self._told_at + SECOND:
+            self._told_at = now
+            write_status(self._warehouse, self.status())
+        self._recount()
+        self._forget_idle(now)
+        if now >= self._dropped_at + MINUTE:
+            self._dropped_at = now
+            try:
+                self._state.drop_receipts(now)
+            except TidemillError as error:
+                log.warning("old receipts stay: %s", error)
+
+    def _recount(self) -> None:
+        """What sliding windows remember of those that were closed."""
+        with self._guard:
+            kept = sum(buffer.kept for buffer in self._buffers.values())
+        if kept > self._kept:
+            self.memory.allocate("windows", kept - self._kept)
+        else:
+            self.memory.release("windows", self._kept - kept)
+        self._kept = kept
+
+    def _forget_idle(self, now: int) -> None:
+        """Feeds that nothing comes from: what is known of their rates says nothing any more."""
+        with self._guard:
+            for key, buffer in list(self._buffers.items()):
+                if buffer.is_idle(now) and not self._expected[key]:
+                    self.memory.release("rates", buffer.monitor.size)
+                    del self._buffers[key], self._expected[key]
+
+    # -- looking
+
+    def receipt(self, id_: str) -> Receipt | None:
+        """Where an ingestion is, of this or another gateway; None before its slice is in the ledger."""
+        return self._state.receipt(id_)
+
+    def buffered(self, id_: str) -> Entry | None:
+        """An ingestion of this gateway that is durable and not in a slice yet."""
+        gateway, _, lsn = id_.rpartition("-")
+        if gateway != self.name:
+            return None
+        try:
+            number = int(lsn, 16)
+        except ValueError:
+            return None
+        with self._guard:
+            return self._pending.get(number)
+
+    def hurry(self, id_: str) -> None:
+        """Somebody waits for the outcome of this one: its window need not last any longer."""
+        entry = self.buffered(id_)
+        if entry is None:
+            return
+        with self._guard:
+            buffer = self._buffers.get((entry.submission.stream, entry.submission.source))
+            if buffer is not None:
+                buffer.hurry()
+                self._look()
+
+    def status(self) -> GatewayStatus:
+        now = self._clock()
+        with self._guard:
+            return GatewayStatus(
+                gateway=self.name,
+                pid=os.getpid(),
+                at=now,
+                address=self.address,
+                pressure=self.memory.pressure(),
+                fullest=self.memory.fullest(),
+                memory=self.memory.usage(),
+                buffers=tuple(buffer.state(now) for buffer in self._buffers.values()),
+                acknowledged=self._acknowledged,
+                landed=self._landed,
+                refused=self._refused,
+                windows=dict(self._triggers),
+                trigger_failures={
+                    one.name: one.failures for of in self._custom.values() for one in of if one.failures
+                },
+                wal_bytes=self._wal.size,
+                wal_segments=self._wal.segments,
+            )
+
+    def close(self) -> None:
+        """Take nothing more, let every window out, and go. What could not be landed stays in the log."""
+        with self._guard:
+            if self._stopping:
+                return
+        self._wal.drain()
+        with self._guard:
+            self._stopping = True
+            self._look()
+        self._flusher.join()
+        self._wal.close()
+
+
+def _finished(buffer: Buffer, taken: Taken) -> ClosedWindow:
+    """With all that is told of it; if that fails, without its keys: what is in it matters more."""
+    try:
+        return buffer.finish(taken)
+    except Exception:
+        log.exception("the keys of a window of %s could not be counted", buffer.stream.name)
+        return closed(taken.entries, taken.trigger, keys=0)

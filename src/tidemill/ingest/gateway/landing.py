@@ -1,0 +1,143 @@
+"""From a closed window to a slice in the ledger, and to receipts that say where its events are.
+
+The same window always makes the same bytes, so landing one twice changes nothing: that is all that a
+replay after a crash relies on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from tidemill.ingest.gateway.gathering import gathered
+from tidemill.ingest.landing import Landed, Landing
+from tidemill.model.gateway import Entry, Receipt, WindowOutput, WindowStats
+from tidemill.model.slices import Format
+from tidemill.model.time import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedWindow:
+    """A window, and the entries of the log that it is made of, in their order."""
+
+    output: WindowOutput
+    entries: tuple[Entry, ...]
+
+    @property
+    def format(self) -> Format:
+        return self.entries[0].submission.format
+
+    @property
+    def declared(self) -> Interval | None:
+        """The bounds that its sender declared; such a window has one entry."""
+        return self.entries[0].submission.declared
+
+    @property
+    def lsns(self) -> tuple[int, ...]:
+        return tuple(entry.lsn for entry in self.entries)
+
+
+def closed(entries: Sequence[Entry], trigger: str, keys: int) -> ClosedWindow:
+    """The window of entries of one feed; its name is that of its first entry."""
+    first, last = entries[0], entries[-1]
+    output = WindowOutput(
+        id=f"{first.gateway}-{first.submission.stream}-{first.lsn:x}",
+        stream=first.submission.stream,
+        source=first.submission.source,
+        start=first.arrival,
+        end=last.arrival,
+        trigger=trigger,
+        stats=WindowStats(
+            events=sum(entry.submission.records for entry in entries),
+            keys=keys,
+            bytes=sum(len(entry.submission.content) for entry in entries),
+            duration=last.arrival - first.arrival,
+        ),
+    )
+    return ClosedWindow(output, tuple(entries))
+
+
+def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Receipt]]:
+    """Land it; it is in the ledger when this returns."""
+    output = window.output
+    landed = landing.land_stream(
+        output.stream,
+        cast("BinaryIO", _Pieces(entry.submission.content for entry in window.entries)),
+        arrival=output.end,
+        format=window.format,
+        declared=window.declared,
+        source=output.source,
+        name=output.id,
+        metadata=described(window),
+    )
+    repeated = not landed.new and window_of(landed.entry.slice.metadata) != output.id
+    return landed, [
+        Receipt(
+            id=entry.id,
+            stream=output.stream,
+            tenant=entry.submission.tenant,
+            slice=landed.entry.id,
+            first=first,
+            records=entry.submission.records,
+            window=output.id,
+            at=entry.arrival,
+            repeated=repeated,
+        )
+        for first, entry in _placed(window.entries)
+    ]
+
+
+class _Pieces:
+    """The contents of entries one after the other, as a file that is read."""
+
+    def __init__(self, contents: Iterable[bytes]) -> None:
+        self._pieces = gathered(contents)
+
+    def read(self, _size: int) -> bytes:
+        return next(self._pieces, b"")
+
+
+def described(window: ClosedWindow) -> str:
+    """What the ledger keeps of a window, as JSON. With it, who sent a record that names no tenant."""
+    output = window.output
+    said: dict[str, object] = {
+        "id": output.id,
+        "start": output.start,
+        "end": output.end,
+        "trigger": output.trigger,
+        "events": sum(entry.submission.records for entry in window.entries),
+        "keys": output.stats.keys,
+        "bytes": sum(len(entry.submission.content) for entry in window.entries),
+    }
+    if output.stats.events != said["events"]:  # it slides: these are of all that lie in its size
+        said["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
+    unnamed = [
+        [first + place, entry.submission.tenant]
+        for first, entry in _placed(window.entries)
+        for place in entry.submission.unnamed
+        if entry.submission.tenant is not None
+    ]
+    if unnamed:
+        said["unnamed"] = unnamed
+    return json.dumps({"window": said}, separators=(",", ":"), ensure_ascii=False)
+
+
+def window_of(metadata: str | None) -> str | None:
+    """The id of the window that a slice was, from its metadata; None when it was none."""
+    try:
+        said = json.loads(metadata or "null")
+    except ValueError:
+        return None
+    window = said.get("window") if isinstance(said, dict) else None
+    found = window.get("id") if isinstance(window, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _placed(entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
+    """Each entry with the line of its first record, from 1."""
+    first = 1
+    for entry in entries:
+        yield first, entry
+        first += entry.submission.records

@@ -1,0 +1,109 @@
+"""What a gateway that died had acknowledged is landed by whoever finds its log: the next gateway, or a tick.
+
+Windows that were closed are made again as they were, which gives the same slices; what was in no closed
+window makes new ones, cut in the same way each time. So it may die in the middle and be done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.ingest.gateway.keys import count_keys
+from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
+from tidemill.ingest.gateway.orphans import Orphan, orphans
+from tidemill.ingest.landing import Landing
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.gateway import Entry, Receipt, Trigger
+from tidemill.model.slices import Format
+from tidemill.storage.state.protocol import State
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES: Final = 8 << 20  # of a window that is made here
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """What was found in the log of a dead gateway and is in the ledger now."""
+
+    gateway: str
+    windows: int
+    events: int
+
+
+def take_up(
+    warehouse: Path, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
+) -> list[TakenUp]:
+    """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
+    that can not be read stays where it is: it is told of each time, and holds nobody up."""
+    done: list[TakenUp] = []
+    for orphan in orphans(warehouse):
+        try:
+            one = _land(orphan, streams, state, landing, until)
+            failpoint("gateway.after_replay")
+            orphan.remove()
+        except StorageError as error:
+            log.error("%s; what gateway %s had acknowledged is not landed", error, orphan.name)
+            continue
+        done.append(one)
+        if one.events:
+            log.warning("landed %d events that gateway %s had acknowledged", one.events, one.gateway)
+    return done
+
+
+def _land(
+    orphan: Orphan, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
+) -> TakenUp:
+    windows = events = 0
+    for window in _windows(orphan, streams):
+        _, receipts = land_window(landing, window)
+        state.keep_receipts(_unknown(state, receipts), until)
+        windows += 1
+        events += sum(receipt.records for receipt in receipts)
+    return TakenUp(orphan.name, windows, events)
+
+
+def _unknown(state: State, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """A receipt is written once: a window that landed before its gateway died has its own."""
+    return [receipt for receipt in receipts if state.receipt(receipt.id) is None]
+
+
+def _windows(orphan: Orphan, streams: Mapping[str, Stream]) -> Iterator[ClosedWindow]:
+    replay = orphan.read()
+    for output, entries in replay.windows:
+        yield ClosedWindow(output, entries)
+    yield from _recovered(replay.rest, streams)
+
+
+def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator[ClosedWindow]:
+    """Those of a stream and source come one after the other, by lsn; what is a slice of its own (a file, or a
+    request with bounds) is a window of its own."""
+    for (name, _), found in groupby(rest, lambda entry: (entry.submission.stream, entry.submission.source)):
+        stream = streams.get(name)  # a stream that is declared no more: what it was sent is kept
+        gathered: list[Entry] = []
+        size = 0
+        for entry in found:
+            alone = entry.submission.alone is not None
+            if gathered and (alone or size + len(entry.submission.content) > MOST_BYTES):
+                yield _made(gathered, stream)
+                gathered, size = [], 0
+            gathered.append(entry)
+            size += len(entry.submission.content)
+            if alone:
+                yield _made(gathered, stream)
+                gathered, size = [], 0
+        if gathered:
+            yield _made(gathered, stream)
+
+
+def _made(entries: Sequence[Entry], stream: Stream | None) -> ClosedWindow:
+    lines = (entry.submission.content for entry in entries if entry.submission.format is Format.NDJSON)
+    keys = count_keys(lines, stream) if stream is not None else 0
+    return closed(entries, Trigger.RECOVERY.value, keys)

@@ -1,0 +1,287 @@
+"""The write-ahead log of one gateway: what it says is durable survives kill -9 and a power cut.
+
+Submissions are queued by any thread; one thread, the committer, takes what is there as a group: one write,
+one sync, then `durable` hears of the whole group. Nobody holds a lock while the disk works, and nothing is
+acknowledged before it is synced. What waits in the queue is bounded by the memory of the gateway.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
+
+from tidemill.config.gateway import Wal as Settings
+from tidemill.ingest.gateway.folders import Hold, new_folder
+from tidemill.ingest.gateway.frames import (
+    FRAME_BYTES,
+    HEAD_BYTES,
+    Carried,
+    carried_close,
+    carried_entry,
+    framed,
+)
+from tidemill.ingest.gateway.holdings import Holdings
+from tidemill.ingest.gateway.segments import Segment, segment_path
+from tidemill.model.errors import OverloadedError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.gateway import Entry, Submission, WindowOutput
+from tidemill.storage.files import disk_error, storage_errors, sync_folder
+
+log = logging.getLogger(__name__)
+
+Done: TypeAlias = Callable[[Entry | BaseException], None]
+Durable: TypeAlias = Callable[[Sequence[tuple[Entry, Done]]], None]
+
+MOST_ENTRIES: Final = 1024  # of a group
+MOST_BYTES: Final = 8 << 20  # of a group; the frame that crosses it is the last
+
+
+@dataclass(slots=True)
+class _Append:
+    submission: Submission
+    done: Done
+    carried: Carried
+
+
+@dataclass(slots=True)
+class _Close:
+    lsns: Sequence[int]
+    settled: Future[None]
+    carried: Carried
+
+
+@dataclass(slots=True)
+class _Mark:
+    """All that was queued before it has been dealt with."""
+
+    reached: threading.Event
+    last: bool  # the committer ends here
+
+
+_Write: TypeAlias = _Append | _Close
+
+
+class Wal:
+    """Open from `create` to `close`. Safe to use from several threads."""
+
+    def __init__(self, hold: Hold, settings: Settings, clock: Callable[[], int], durable: Durable) -> None:
+        self._hold = hold
+        self._folder = hold.path
+        self._limit = settings.segment
+        self._clock = clock
+        self._durable = durable
+        self._queue: SimpleQueue[_Write | _Mark] = SimpleQueue()
+        self._gate = threading.Lock()  # nothing enters the queue behind the last mark
+        self._taking = self._open = True
+        self._guard = threading.Lock()  # of the holdings
+        self._holdings = Holdings()
+        self._removing = threading.Lock()  # segments go one by one, in their order
+        # Of the committer alone:
+        self._segment: Segment | None = None
+        self._number = self._before = self._lsn = 0
+        self._arrival = -(1 << 63)
+        self._committer = threading.Thread(target=self._run, name="tidemill-committer", daemon=True)
+
+    @classmethod
+    def create(cls, warehouse: Path, settings: Settings, clock: Callable[[], int], durable: Durable) -> Wal:
+        """A new log, in a folder of its own that is locked while this process lives.
+
+        `durable` is called by the committer, once for each group, in the order of the log; it tells each
+        `done` the entry. It must not wait for the log: no `close_window` in it.
+        """
+        wal = cls(new_folder(warehouse), settings, clock, durable)
+        wal._committer.start()
+        return wal
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    @property
+    def size(self) -> int:
+        """Bytes in its files."""
+        with self._guard:
+            return self._holdings.bytes
+
+    @property
+    def segments(self) -> int:
+        with self._guard:
+            return len(self._holdings)
+
+    # -- asking
+
+    def append(self, submission: Submission, done: Done) -> None:
+        """Have it made durable. `done` hears an error when it can not be: then it is not in the log."""
+        item = _Append(submission, done, carried_entry(submission))
+        with self._gate:
+            if not self._taking:
+                raise OverloadedError(
+                    "the gateway is stopping",
+                    hint="send the same again after the time that Retry-After says",
+                    refused=True,
+                )
+            self._queue.put(item)
+
+    def close_window(self, output: WindowOutput, lsns: Sequence[int]) -> None:
+        """On return it is durable that the window holds just these entries, whose lsns ascend."""
+        assert threading.current_thread() is not self._committer, "the committer can not wait for itself"
+        settled: Future[None] = Future()
+        item = _Close(lsns, settled, carried_close(output, lsns))
+        with self._gate:
+            assert self._open, "closed"
+            self._queue.put(item)
+        settled.result()
+        failpoint("wal.after_close")
+
+    def landed(self, lsns: Sequence[int]) -> None:
+        """Slices with these entries, all of each closed window, are in the ledger. Each is told once."""
+        with self._guard:
+            self._holdings.landed(lsns)
+            if self._holdings.removable() is None:
+                return
+        with self._removing:
+            while True:
+                with self._guard:
+                    number = self._holdings.removable()
+                if number is None:
+                    return
+                path = segment_path(self._folder, number)
+                with storage_errors("remove", path):
+                    path.unlink(missing_ok=True)
+                failpoint("wal.after_remove")
+                sync_folder(self._folder)  # before one goes that this one's entries needed
+                with self._guard:
+                    self._holdings.removed(number)
+
+    def drain(self) -> None:
+        """Take no more submissions; return once `durable`, or `done`, has heard of all that were taken."""
+        self._reach(last=False)
+
+    def close(self) -> None:
+        """Drain it and stop. The folder goes, unless something in it is not in the ledger yet."""
+        if not self._reach(last=True):
+            return
+        self._committer.join()
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+        try:
+            if not self._holdings.unlanded:
+                self._hold.remove()
+        finally:
+            self._hold.let_go()
+
+    def _reach(self, *, last: bool) -> bool:
+        """Whether it got there; not once the committer was told to end."""
+        mark = _Mark(threading.Event(), last)
+        with self._gate:
+            self._taking = False
+            if not self._open:
+                return False
+            self._open = not last
+            self._queue.put(mark)
+        mark.reached.wait()
+        return True
+
+    # -- the committer
+
+    def _run(self) -> None:
+        while True:
+            group, mark = self._gathered()
+            if group:
+                self._commit(group)
+            if mark is not None:
+                mark.reached.set()
+                if mark.last:
+                    return
+
+    def _gathered(self) -> tuple[list[_Write], _Mark | None]:
+        """Waits for something to do, then takes what is there."""
+        group: list[_Write] = []
+        size = 0
+        item = self._queue.get()
+        while not isinstance(item, _Mark):
+            group.append(item)
+            size += item.carried.size
+            if len(group) >= MOST_ENTRIES or size >= MOST_BYTES:
+                return group, None
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return group, None
+        return group, item
+
+    def _commit(self, group: Sequence[_Write]) -> None:
+        try:
+            entries = self._written(group)
+        except OSError as error:
+            _fail(group, disk_error("write the log", self._folder, error))
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
+            _fail(group, error)
+            return
+        if entries:
+            try:
+                self._durable(entries)
+            except Exception:  # they are in the log: whoever takes it up lands them
+                log.exception("entries are durable, and were not taken over")
+        for item in group:
+            if isinstance(item, _Close):
+                item.settled.set_result(None)
+
+    def _written(self, group: Sequence[_Write]) -> list[tuple[Entry, Done]]:
+        size = sum(item.carried.size for item in group) + FRAME_BYTES * len(group)
+        segment = self._segment_for(size)
+        mark, start, lsn = segment.head.mark, segment.end, self._lsn
+        arrival = self._arrival = max(self._arrival, self._clock())
+        parts: list[bytes] = []
+        entries: list[tuple[Entry, Done]] = []
+        for item in group:
+            if isinstance(item, _Append):
+                lsn += 1
+                parts.append(framed(item.carried, mark, start, lsn, arrival))
+                entries.append((Entry(self.name, lsn, arrival, item.submission), item.done))
+            else:
+                parts.append(framed(item.carried, mark, start, lsn, arrival))
+            parts.extend(item.carried.parts)
+        segment.write(parts)
+        self._lsn = lsn
+        with self._guard:
+            self._holdings.grown(segment.end, len(entries))
+            for item in group:
+                if isinstance(item, _Close):
+                    self._holdings.closed(item.lsns)
+        return entries
+
+    def _segment_for(self, size: int) -> Segment:
+        """The segment that a group of `size` goes to; a group is never parted."""
+        full = self._segment
+        if full is not None:
+            if full.end == HEAD_BYTES or full.end + size <= self._limit:
+                return full
+            full.seal()
+            self._segment = None
+            self._before = full.end
+        segment = Segment.begin(self._folder, self._number + 1, self._lsn + 1, self._before)
+        self._segment = segment
+        self._number += 1
+        with self._guard:
+            self._holdings.begun(self._number, segment.head.first, segment.end)
+        return segment
+
+
+def _fail(group: Sequence[_Write], error: Exception) -> None:
+    for item in group:
+        if isinstance(item, _Close):
+            item.settled.set_exception(error)
+            continue
+        try:
+            item.done(error)
+        except Exception:  # one sender that can not be told is no reason to leave others waiting
+            log.exception("a sender could not be told that its submission failed")

@@ -1,0 +1,27 @@
+"""Reads a project, and makes sure that the plugins it names can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tidemill import eventtime
+from tidemill.config import Plugins, Project, load_project
+
+_TIME_TYPES: Final = eventtime.Registered()
+
+
+def open_project(path: str | Path) -> Project:
+    """The project at `path` (a `tidemill.yaml`, or the folder it is in). ConfigError for whatever is wrong
+    with it, a parser or trigger that cannot be loaded included."""
+    return load_project(Path(path), _TIME_TYPES, plugins=Plugins(_time_type, _trigger))
+
+
+def _time_type(name: str) -> str | None:
+    return eventtime.fault_of(name) if name in _TIME_TYPES else None  # the file says it otherwise
+
+
+def _trigger(name: str) -> str | None:
+    from tidemill.ingest.gateway.triggers import fault_of
+
+    return fault_of(name)

@@ -1,0 +1,278 @@
+"""Builders: take windows from the queue under a lease, have them built, and commit what came out.
+
+Any number of them, in any number of processes, share one queue. A builder that dies or loses its lease can
+never undo or overwrite what another one published.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Builder as Settings
+from tidemill.config import Stream
+from tidemill.engine import Engine
+from tidemill.model.errors import BusyError, Retry, TidemillError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.time import SECOND, Interval
+from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
+from tidemill.outputs.datasets.announce import available, dataset_metadata
+from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
+from tidemill.outputs.datasets.raw import Recent
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.snapshot import Part, Snapshot
+
+log = logging.getLogger(__name__)
+
+RUN: Final = 64  # windows that a builder takes at once from a long queue
+RECENT: Final = 64 << 20  # bytes of raw that builders of this process keep while they work
+RENEWALS: Final = 3  # a lease is renewed as often before it would run out
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one try to build a window."""
+
+    key: WindowKey
+    attempt: int
+    seconds: float
+    dataset: Dataset | None = None
+    error: str | None = None  # why it failed
+    lost: bool = False  # built, but another builder was faster or holds the lease now
+    trigger: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """What builders work with."""
+
+    warehouse: Path
+    streams: Mapping[str, Stream]
+    settings: Settings
+    engine: Engine
+    state: State
+    raw: Callable[[str], Snapshot | None]  # of a stream, as it is now; BusyError while it is being changed
+
+
+class Builders:
+    """The builders of one process."""
+
+    def __init__(self, yard: Yard, concurrency: int | None = None) -> None:
+        self.yard = yard
+        self.concurrency = yard.settings.concurrency if concurrency is None else concurrency
+        self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._held: dict[str, list[WindowKey]] = {}
+        self._guard = threading.Lock()
+        self._recent: Recent | None = None
+
+    def build(
+        self,
+        clock: Callable[[], int],
+        limit: int | None = None,
+        stop: threading.Event | None = None,
+        told: Callable[[Outcome], None] = lambda _outcome: None,
+    ) -> list[Outcome]:
+        """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set."""
+        if self.concurrency == 0 or not self.anything_to_take():
+            return []
+        budget = _Budget(limit)
+        outcomes: list[Outcome] = []
+
+        def work(number: int) -> None:
+            owner = f"{self._who}-{number}"
+            try:
+                while not (stop is not None and stop.is_set()):
+                    done = self._one_run(owner, clock, budget)
+                    if done is None:
+                        return
+                    for outcome in done:
+                        outcomes.append(outcome)
+                        told(outcome)
+            finally:
+                with self._guard:
+                    left = self._held.pop(owner, [])
+                if left:  # an error on the way: others need not wait for the lease to run out
+                    self.yard.state.release(owner)
+
+        self._recent = Recent(RECENT)
+        try:
+            with self._renewing(clock), ThreadPoolExecutor(self.concurrency, "builder") as pool:
+                for _ in pool.map(work, range(self.concurrency)):
+                    pass
+        finally:
+            self._recent = None
+        return outcomes
+
+    def anything_to_take(self) -> bool:
+        """Whether a look at the queue may be worth it: something is queued, or a lease may have run out."""
+        state = self.yard.state
+        return bool(state.queue_length() or state.windows(phase=Phase.BUILDING, limit=1))
+
+    def _one_run(self, owner: str, clock: Callable[[], int], budget: _Budget) -> list[Outcome] | None:
+        """Take a few windows and build them one after another; None when there are none to take."""
+        yard = self.yard
+        waiting = yard.state.queue_length()
+        wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
+        if wanted == 0:
+            return None
+        now = clock()
+        names = list(yard.streams)
+        builds = yard.state.take(owner, now, now + yard.settings.lease, wanted, names)
+        budget.give_back(wanted - len(builds))
+        if not builds:
+            return None
+        failpoint("windows.after_take")
+        with self._guard:
+            self._held[owner] = [build.key for build in builds]
+        try:
+            built = self._kernel(builds)
+        except BusyError as error:  # nobody's fault, and no try
+            log.info("%s", error)
+            yard.state.release(owner)
+            return None
+        failpoint("windows.before_state")
+        outcomes = self._commit(builds, built, clock())
+        failpoint("windows.after_state")
+        with self._guard:
+            self._held.pop(owner, None)
+        return outcomes
+
+    def _kernel(self, builds: Sequence[Build]) -> dict[WindowKey, BuiltWindow]:
+        by_stream: dict[str, list[Build]] = {}
+        for build in builds:
+            by_stream.setdefault(build.key.stream, []).append(build)
+        built: dict[WindowKey, BuiltWindow] = {}
+        for build in builds:
+            if build.attempt > self.yard.settings.attempts:  # whoever tried so far did not live to say why
+                text = f"its builder died, {build.attempt - 1} times"
+                built[build.key] = BuiltWindow(build.key, None, text, 0.0, False)
+        for name, everything in by_stream.items():
+            group = [build for build in everything if build.key not in built]
+            if not group:
+                continue
+            unit, size = self._unit(name, group)
+            try:
+                for result in self.yard.engine.run(build_windows, [unit], "build windows", size):
+                    built[result.key] = result
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs: the queue goes on
+                text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                log.error("windows can not be built: %s", text, extra={"stream": name})
+                for build in group:
+                    built.setdefault(build.key, BuiltWindow(build.key, None, text, 0.0, False))
+        return built
+
+    def _unit(self, name: str, builds: Sequence[Build]) -> tuple[BuildUnit, int]:
+        snapshot = self.yard.raw(name)
+        whole = Interval(min(b.key.interval.start for b in builds), max(b.key.interval.end for b in builds))
+        near = _selected(snapshot, whole)
+        windows, read = [], {}
+        for build in builds:
+            span = build.key.interval
+            parts = [part for part in near if part.may_hold("event_time", span.start, span.end - 1)]
+            read.update({part.path: part.size for part in parts})
+            paths = snapshot.paths(parts) if snapshot is not None else []
+            windows.append(WindowUnit(build, paths))
+        stream, warehouse = self.yard.streams[name], str(self.yard.warehouse)
+        unit = BuildUnit(stream, warehouse, windows, recent=self._recent)
+        return unit, sum(read.values())
+
+    # -- committing
+
+    def _commit(
+        self, builds: Sequence[Build], built: Mapping[WindowKey, BuiltWindow], now: int
+    ) -> list[Outcome]:
+        done: list[tuple[Build, Dataset, Sequence[OutboxEvent]]] = []
+        for build in builds:
+            dataset = built[build.key].dataset
+            if dataset is not None:
+                done.append((build, dataset, [self._event(build, dataset, now)]))
+        kept = dict(
+            zip((build.key for build, _, _ in done), self.yard.state.complete_all(done, now), strict=True)
+        )
+        return [self._outcome(build, built[build.key], kept.get(build.key), now) for build in builds]
+
+    def _outcome(self, build: Build, result: BuiltWindow, kept: bool | None, now: int) -> Outcome:
+        where = {"stream": build.key.stream, "window": str(build.key.interval)}
+        if result.dataset is not None:
+            if kept:
+                log.info("built revision %d", result.dataset.revision, extra=where)
+            else:
+                log.warning("a build came too late and does not count", extra=where)
+            return Outcome(
+                build.key, build.attempt, result.seconds, result.dataset, lost=not kept, trigger=build.trigger
+            )
+        error = result.error or "the builder said nothing"
+        settings = self.yard.settings
+        delay = min(settings.max_retry_delay, settings.retry_delay << min(build.attempt - 1, 40))
+        self.yard.state.fail(build, error, now + delay, settings.attempts)
+        log.error("try %d of %d failed: %s", build.attempt, settings.attempts, error, extra=where)
+        return Outcome(build.key, build.attempt, result.seconds, error=error, trigger=build.trigger)
+
+    def _event(self, build: Build, dataset: Dataset, now: int) -> OutboxEvent:
+        stream = self.yard.streams[build.key.stream]
+        metadata = dataset_metadata(stream, [member.metadata for member in build.members])
+        rejected = sum(member.rejected for member in build.members)
+        supersedes, trigger = build.supersedes, build.trigger
+        return available(build.key, dataset, supersedes, trigger, now, metadata, rejected, build.ignored)
+
+    # -- leases
+
+    @contextmanager
+    def _renewing(self, clock: Callable[[], int]) -> Iterator[None]:
+        """While builders work, their leases are renewed; one that hangs with its process is not."""
+        done = threading.Event()
+        lease = self.yard.settings.lease
+
+        def beat() -> None:
+            while not done.wait(lease / RENEWALS / SECOND):
+                with self._guard:
+                    held = {owner: list(keys) for owner, keys in self._held.items()}
+                for owner, keys in held.items():
+                    try:
+                        self.yard.state.renew(owner, keys, clock() + lease)
+                    except TidemillError as error:
+                        log.warning("a lease could not be renewed: %s", error)
+                        if error.retry is Retry.NEVER:
+                            return
+
+        thread = threading.Thread(target=beat, name="leases", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def _selected(raw: Snapshot | None, span: Interval) -> list[Part]:
+    return raw.select(ranges={"event_time": (span.start, span.end - 1)}) if raw is not None else []
+
+
+class _Budget:
+    """How many windows may still be tried, shared by the builders of a round."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+        self._guard = threading.Lock()
+
+    def grant(self, wanted: int) -> int:
+        with self._guard:
+            if self._left is None:
+                return wanted
+            granted = min(wanted, self._left)
+            self._left -= granted
+            return granted
+
+    def give_back(self, count: int) -> None:
+        with self._guard:
+            if self._left is not None:
+                self._left += count

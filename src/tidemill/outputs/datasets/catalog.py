@@ -1,0 +1,119 @@
+"""Which datasets stand in the warehouse, with a file of their own or without rows, and how one is read.
+
+It only reads, but for `drop_datasets`; what a window should be made of is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.model.errors import StorageError
+from tidemill.model.windows import Dataset, Window, WindowKey
+from tidemill.outputs.datasets.dataset import (
+    METADATA_KEY,
+    drop_files,
+    find_files,
+    foreign,
+    metadata_text,
+    read_dataset,
+    read_schema,
+    said_of_itself,
+    said_of_window,
+)
+from tidemill.outputs.datasets.empty import empty_datasets, is_shared
+from tidemill.storage.files import storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFile:
+    """A dataset that can be read: its file, and its columns with all that is said of it."""
+
+    path: Path
+    schema: pa.Schema
+    shared: bool = False  # the file is one of many windows, and says nothing of this one
+
+    @classmethod
+    def at(cls, path: Path) -> DatasetFile:
+        """One that has a file of its own."""
+        return cls(path, read_schema(path))
+
+    @property
+    def said(self) -> dict[str, object]:
+        return said_of_itself(self.path, self.schema)
+
+
+def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
+    path = warehouse / dataset.file
+    schema = read_schema(path)
+    if not is_shared(dataset.file):
+        return DatasetFile(path, schema)
+    said = said_of_itself(path, schema)
+    key, sealed = dataset.key, dataset.sealed is not None
+    about = said_of_window(key, dataset.revision, dataset.hash, dataset.slices, sealed=sealed)
+    deltas = {} if dataset.deltas is None else {"deltas": asdict(dataset.deltas)}
+    text = metadata_text({**said, **about, **deltas, "rows": 0, "misfits": {}})
+    return DatasetFile(path, schema.with_metadata({METADATA_KEY: text}), shared=True)
+
+
+def dataset_of(warehouse: Path, window: Window) -> Dataset:
+    """The newest dataset of a window, as its file or the log says; StorageError when they do not."""
+    assert window.file is not None, window
+    if not is_shared(window.file):
+        return read_dataset(warehouse, window.file)
+    found = empty_datasets(warehouse, window.key.stream).at(window.key, window.revision)
+    if found is None or found.file != window.file:
+        raise foreign(warehouse / window.file)
+    _check_whole(warehouse / window.file)
+    return found
+
+
+def datasets_of(warehouse: Path, stream: str, key: WindowKey | None = None) -> list[Dataset]:
+    """All datasets of a stream, or of one window of it, by window and revision; damaged ones are left out."""
+    log = empty_datasets(warehouse, stream)
+    recorded = [one for one in (log.all() if key is None else log.of(key)) if _is_whole(warehouse, one)]
+    found = [*find_files(warehouse, stream, key), *recorded]
+    return sorted(found, key=lambda dataset: (dataset.key.start, dataset.key.span, dataset.revision))
+
+
+def find_datasets(warehouse: Path, stream: str) -> Iterator[Dataset]:
+    """Those of all windows of a stream. Where two have one number, since a builder died or lost its lease
+    before it could say so, the file counts."""
+    taken: set[tuple[WindowKey, int]] = set()
+    for dataset in find_files(warehouse, stream):
+        taken.add((dataset.key, dataset.revision))
+        yield dataset
+    for dataset in empty_datasets(warehouse, stream).all():
+        if (dataset.key, dataset.revision) not in taken:
+            yield dataset
+
+
+def drop_datasets(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> None:
+    """All revisions of these windows go, for good."""
+    gone = list(keys)
+    drop_files(warehouse, gone)
+    empty_datasets(warehouse, stream).forget(gone)
+
+
+def _is_whole(warehouse: Path, dataset: Dataset) -> bool:
+    try:
+        _check_whole(warehouse / dataset.file)
+    except StorageError:
+        return False
+    return True
+
+
+def _check_whole(path: Path) -> None:
+    """StorageError when a file that many share cannot be read; looked into once, until it changes."""
+    with storage_errors("read the dataset", path):
+        there = path.stat()
+    _check_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _check_once(path: Path, _inode: int, _size: int, _changed: int) -> None:
+    read_schema(path)

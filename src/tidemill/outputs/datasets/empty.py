@@ -1,0 +1,266 @@
+"""Datasets without rows: recorded in a log of their stream, with one file for all of them.
+
+A year of nothing would be thousands of files that say nothing. What each of them would say of itself is in a
+line of the log; the file that all share has their columns and no rows, so whoever opens it reads the right
+thing. A recorded revision is never changed. Nothing here decides what a window is made of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from tidemill.config.stream import Stream
+from tidemill.model.failpoints import failpoint
+from tidemill.model.windows import Dataset, DeltaStats, WindowKey
+from tidemill.outputs.datasets.damage import checksum
+from tidemill.outputs.datasets.dataset import (
+    LAYOUT,
+    METADATA_KEY,
+    TOP,
+    Content,
+    columns_name,
+    dataset_file,
+    dataset_schema,
+    declared_types,
+    metadata_text,
+)
+from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
+
+FOLDER: Final = "_empty"  # of a stream, beside its windows
+LOG: Final = "windows.ndjson"
+_LOCK: Final = ".windows.lock"
+NO_DELTAS: Final = DeltaStats(0, 0, None, None)  # of a stream of deltas
+
+
+def is_shared(file: str) -> bool:
+    """Whether a file is the one of all datasets without rows, of one declaration."""
+    return Path(file).parent.name == FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Datasets of windows that follow each other and have everything else in common."""
+
+    first: WindowKey
+    count: int
+    like: Dataset  # what the first of them is
+
+    def keys(self) -> Iterator[WindowKey]:
+        span = self.first.span
+        for number in range(self.count):
+            yield WindowKey(self.first.stream, self.first.start + number * span, span)
+
+    def dataset(self, key: WindowKey) -> Dataset:
+        return replace(self.like, key=key)
+
+
+class EmptyDatasets:
+    """The log of one stream, read as it grows. Safe for threads; any number of processes may append."""
+
+    def __init__(self, warehouse: Path, stream: str) -> None:
+        self._warehouse = warehouse
+        self._stream = stream
+        self._folder = warehouse / TOP / stream / FOLDER
+        self._path = self._folder / LOG
+        self._guard = threading.Lock()
+        self._read: tuple[int, int] = (0, 0)  # which file, and how far
+        self._records: dict[WindowKey, list[Record]] = {}
+
+    def of(self, key: WindowKey) -> list[Dataset]:
+        """All revisions of a window that are recorded here, ascending."""
+        with self._guard:
+            self._refresh()
+            found = [record.dataset(key) for record in self._records.get(key, ())]
+        return sorted(found, key=lambda dataset: dataset.revision)
+
+    def at(self, key: WindowKey, revision: int) -> Dataset | None:
+        return next((one for one in self.of(key) if one.revision == revision), None)
+
+    def all(self) -> list[Dataset]:
+        """By window and revision."""
+        with self._guard:
+            self._refresh()
+            found = [record.dataset(key) for key, records in self._records.items() for record in records]
+        return sorted(found, key=lambda dataset: (dataset.key, dataset.revision))
+
+    def record(self, contents: Sequence[tuple[Content, int]]) -> list[Dataset]:
+        """Make datasets without rows durable, each as the revision given, or the next number that is free."""
+        stream = contents[0][0].stream
+        make_folder(self._folder, top=self._warehouse)
+        file, size, summed = self._shared_file(stream)
+        columns = columns_name(dataset_schema(stream))
+        with self._locked():
+            made = [self._made(content, at, file, size, columns) for content, at in contents]
+            made = [replace(one, checksum=summed) for one in made]
+            self._append(made)
+        failpoint("dataset.after_record")
+        return made
+
+    def forget(self, keys: Collection[WindowKey]) -> None:
+        """All revisions of these windows go, for good."""
+        gone = set(keys)
+        with self._guard:
+            self._refresh()
+            if gone.isdisjoint(self._records):
+                return
+        with self._locked():
+            kept = [dataset for dataset in self.all() if dataset.key not in gone]
+            atomic_write(self._path, b"".join(map(_line, _grouped(kept))))
+
+    # -- writing
+
+    def _made(self, content: Content, revision: int, file: str, size: int, columns: str) -> Dataset:
+        build = content.build
+        taken = {one.revision for one in self.of(build.key)}
+        while revision in taken or (self._warehouse / dataset_file(build.key, revision)).exists():
+            revision += 1
+        names = tuple(sorted(member.name for member in build.members))
+        deltas = None if content.stream.vector is None else NO_DELTAS
+        return Dataset(build.key, revision, build.desired, names, 0, size, file, build.seal, columns, deltas)
+
+    def _append(self, datasets: Sequence[Dataset]) -> None:
+        content = b"".join(map(_line, _grouped(datasets)))
+        with storage_errors("record empty datasets", self._path):
+            created = not self._path.exists()
+            with self._path.open("a+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size:
+                    file.seek(size - 1)
+                    content = (
+                        content if file.read(1) == b"\n" else b"\n" + content
+                    )  # behind what a crash tore
+                try:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError:
+                    os.ftruncate(file.fileno(), size)
+                    raise
+        if created:
+            sync_folder(self._folder)
+
+    def _shared_file(self, stream: Stream) -> tuple[str, int, str]:
+        """The file that stands for all of them, written if it is not there as it should be; its size and its
+        checksum."""
+        content = shared_content(stream)
+        name = hashlib.sha256(content).hexdigest()[:16]
+        path = self._folder / f"{name}.arrow"
+        with storage_errors("read", path):
+            standing = path.read_bytes() if path.exists() else None
+        if standing != content:
+            with self._locked():
+                atomic_write(path, content)
+        return path.relative_to(self._warehouse).as_posix(), len(content), checksum(content)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with storage_errors("lock", self._folder), (self._folder / _LOCK).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
+            yield
+
+    # -- reading
+
+    def _refresh(self) -> None:
+        with storage_errors("read", self._path):
+            try:
+                there = self._path.stat()
+            except (FileNotFoundError, NotADirectoryError):  # nothing was ever recorded
+                self._read, self._records = (0, 0), {}
+                return
+            if (there.st_ino, there.st_size) == self._read:
+                return
+            with self._path.open("rb") as file:
+                there = os.fstat(file.fileno())
+                if there.st_ino != self._read[0] or there.st_size < self._read[1]:
+                    self._read, self._records = (there.st_ino, 0), {}
+                file.seek(self._read[1])
+                whole, end, _ = file.read().rpartition(b"\n")
+                self._read = (self._read[0], self._read[1] + len(whole) + len(end))
+        for text in whole.split(b"\n") if whole else ():
+            record = self._parsed(text)
+            for key in record.keys() if record is not None else ():
+                self._records.setdefault(key, []).append(record)  # type: ignore[arg-type]
+
+    def _parsed(self, text: bytes) -> Record | None:
+        """None for what a crash tore off."""
+        try:
+            said = json.loads(text)
+            first = WindowKey(self._stream, int(said["start"]), int(said["span"]))
+            like = Dataset(
+                key=first,
+                revision=int(said["revision"]),
+                hash=str(said["hash"]),
+                slices=tuple(map(str, said["slices"])),
+                rows=0,
+                bytes=int(said["bytes"]),
+                file=str(said["file"]),
+                sealed=0 if said["sealed"] else None,
+                columns=str(said["columns"]),
+                deltas=NO_DELTAS if said.get("deltas") else None,
+            )
+            return Record(first, int(said["count"]), like)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+@cache
+def empty_datasets(warehouse: Path, stream: str) -> EmptyDatasets:
+    """One for all that ask in this process."""
+    return EmptyDatasets(warehouse, stream)
+
+
+def shared_content(stream: Stream) -> bytes:
+    """An Arrow file with the columns of a stream's datasets, and no rows."""
+    said = {"kind": "dataset", "stream": stream.name, "rows": 0, "schema": declared_types(stream)}
+    schema = dataset_schema(stream).with_metadata({METADATA_KEY: metadata_text(said)})
+    sink = pa.BufferOutputStream()
+    with ipc.new_file(sink, schema, options=ipc.IpcWriteOptions(compression=LAYOUT.compression)):
+        pass
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _grouped(datasets: Iterable[Dataset]) -> Iterator[Record]:
+    """Neighbours that differ in nothing but their window, as one record."""
+    open_: Record | None = None
+    for dataset in sorted(datasets, key=lambda one: (one.revision, one.key)):
+        if open_ is not None:
+            following = replace(open_.first, start=open_.first.start + open_.count * open_.first.span)
+            if dataset.key == following and replace(dataset, key=open_.first) == open_.like:
+                open_ = replace(open_, count=open_.count + 1)
+                continue
+            yield open_
+        open_ = Record(dataset.key, 1, dataset)
+    if open_ is not None:
+        yield open_
+
+
+def _line(record: Record) -> bytes:
+    like = record.like
+    said = {
+        "start": record.first.start,
+        "span": record.first.span,
+        "count": record.count,
+        "revision": like.revision,
+        "hash": like.hash,
+        "slices": list(like.slices),
+        "sealed": like.sealed is not None,
+        "columns": like.columns,
+        "bytes": like.bytes,
+        "file": like.file,
+        **({} if like.deltas is None else {"deltas": True}),
+    }
+    return json.dumps(said, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,219 @@
+"""The part of the mill that keeps windows: it wires coordinators, builders and exports to one project.
+
+It takes no lock of its own: coordinating happens inside a tick, and building is kept apart by leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.config import Project, Stream
+from tidemill.ingest.expiries import DATASETS, ExpiryLog
+from tidemill.ingest.retractions import RetractionLog
+from tidemill.model.errors import BusyError, Retry, TidemillError
+from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
+from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
+from tidemill.outputs.datasets.announce import available, dataset_metadata
+from tidemill.outputs.datasets.builder import Builders, Outcome, Yard
+from tidemill.outputs.datasets.catalog import drop_datasets, find_datasets, open_dataset
+from tidemill.outputs.datasets.coordinator import Coordinated, Coordinator
+from tidemill.outputs.datasets.damage import DamageWatch
+from tidemill.outputs.datasets.dataset import clean_temporaries, columns_of_file, with_checksum
+from tidemill.outputs.datasets.export import export_datasets, export_name
+from tidemill.outputs.datasets.rules import rules_of, seal_of
+from tidemill.raw.expiry import windows_expired
+from tidemill.raw.watermark import watermark_of
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.snapshot import Snapshot
+from tidemill.storage.tables.table import Table
+
+if TYPE_CHECKING:
+    from tidemill.engine import Engine
+    from tidemill.mill import Mill
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 512  # windows that a builder beside the daemon builds before it looks up
+
+
+class WindowYard:
+    """Coordinators and builders of a project."""
+
+    def __init__(
+        self,
+        project: Project,
+        state: State,
+        engine: Callable[[], Engine],
+        progress: Callable[[str, str, float], None],
+    ) -> None:
+        self._expiries = ExpiryLog(project.warehouse)
+        self._project = project
+        self._state = state
+        self._engine = engine
+        self._progress = progress
+        self._declared = {n: s for n, s in project.streams.items() if s.aggregation_span is not None}
+        self.damage = DamageWatch(project.warehouse, state)
+        self._raw: dict[str, Table] = {}
+        self._guard = threading.Lock()  # of the tables: builders ask for snapshots from their threads
+
+    def coordinate(self, stream: Stream, now: int, seen: int | None = None) -> Coordinated:
+        """Bring the queue up to date with the ledger, whose newest place was `seen` when the round began."""
+        return self._coordinator(stream, now).coordinate(now, seen)
+
+    def _coordinator(self, stream: Stream, now: int | None = None) -> Coordinator:
+        rules = rules_of(stream, self._expiries.horizons(stream.name))
+        assert rules is not None, stream.name
+        if rules.by_watermark and now is not None:
+            rules = replace(rules, watermark=watermark_of(stream, self._state, now))
+        raw = partial(self._snapshot, stream.name)
+        columns = partial(columns_of_file, self._project.warehouse)
+        expired = cache(partial(self._windows_expired, stream.name, rules.span))
+        return Coordinator(stream, rules, self._state, raw, columns, expired)
+
+    def _windows_expired(self, stream: str, span: int) -> Mapping[str, set[int]]:
+        raw = self._snapshot(stream)
+        return {} if raw is None else windows_expired(raw, span)
+
+    def recall(self, now: int) -> int:
+        """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those
+        are. Their events come again, under the same ids."""
+        found = 0
+        for stream in self._declared.values():
+            self._coordinator(stream).lay()
+            datasets = [
+                dataset
+                for dataset in find_datasets(self._project.warehouse, stream.name)
+                if dataset.key.span == stream.aggregation_span and not self._expired(dataset)
+            ]
+            datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
+            newest = {dataset.key: dataset for dataset in datasets}
+            current = [self._recalled(stream, dataset) for dataset in newest.values()]
+            self._state.observe(current, list(self._events(stream, datasets, now)))
+            self.coordinate(stream, now)
+            found += len(newest)
+        return found
+
+    def _expired(self, dataset: Dataset) -> bool:
+        """Whether a process died while it let go of the dataset; then it is gone now."""
+        horizon = self._expiries.horizons(dataset.key.stream).get(DATASETS)
+        if horizon is None or dataset.key.end > horizon:
+            return False
+        drop_datasets(self._project.warehouse, dataset.key.stream, [dataset.key])
+        return True
+
+    def _recalled(self, stream: Stream, dataset: Dataset) -> Dataset:
+        return with_checksum(self._project.warehouse, self._with_seal(stream, dataset))
+
+    def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
+        """A file says that its window is sealed; at which place of the ledger, its slices say, those too that
+        wait to be judged again. When one of them was taken back, so was the seal."""
+        rules = rules_of(stream)
+        if dataset.sealed is None or rules is None:
+            return dataset
+        found = (self._state.slice(contribution_of(name)[0]) for name in dataset.slices)
+        entries = [entry for entry in found if entry is not None]
+        if not entries or any(entry.status is SliceStatus.RETRACTED for entry in entries):
+            return replace(dataset, sealed=None)
+        used = [Member(e.id, e.seq, e.name, e.slice.arrival, e.bounds) for e in entries]
+        return replace(dataset, sealed=seal_of(dataset.key.interval, used, rules))
+
+    def _events(self, stream: Stream, datasets: Sequence[Dataset], now: int) -> Iterator[OutboxEvent]:
+        known: dict[str, SliceEntry | None] = {}
+        before: dict[WindowKey, int] = {}
+        for dataset in datasets:
+            ids = [contribution_of(name)[0] for name in dataset.slices]
+            known.update({each: self._state.slice(each) for each in ids if each not in known})
+            entries = [entry for each in ids if (entry := known[each]) is not None]
+            about = dataset_metadata(stream, [entry.slice.metadata for entry in entries])
+            rejected = sum(entry.counts.rejected for entry in entries)
+            supersedes = before.get(dataset.key)
+            yield available(dataset.key, dataset, supersedes, "recover", now, about, rejected, None)
+            before[dataset.key] = dataset.revision
+
+    def build(
+        self, clock: Callable[[], int], limit: int | None, stop: threading.Event | None = None
+    ) -> Sequence[Outcome]:
+        """Build what is queued."""
+        if not self._declared:
+            return ()
+        for name in self._declared:
+            clean_temporaries(self._project.warehouse, name)
+        total, done = max(1, self._state.queue_length()), 0
+
+        def told(outcome: Outcome) -> None:
+            nonlocal done
+            done += 1
+            self._progress(outcome.key.stream, "windows", min(1.0, done / total))
+
+        return self._builders(None).build(clock, limit, stop, told)
+
+    def work(
+        self,
+        clock: Callable[[], int],
+        stop: threading.Event,
+        interval: float,
+        on_build: Callable[[Sequence[Outcome]], None],
+        concurrency: int | None,
+        *,
+        once: bool,
+    ) -> None:
+        """Build what comes into the queue, until `stop` is set or, with `once`, nothing can be taken."""
+        builders = self._builders(concurrency)
+        while not stop.is_set():
+            try:
+                done = builders.build(clock, AT_ONCE, stop)
+            except TidemillError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                log.warning("%s; trying again", error)
+                stop.wait(interval)
+                continue
+            if done:
+                on_build(done)
+            elif once:
+                return
+            else:
+                stop.wait(interval)
+
+    def _builders(self, concurrency: int | None) -> Builders:
+        settings, warehouse = self._project.builder, self._project.warehouse
+        held = RetractionLog(warehouse).all_unfinished(self._state)
+        streams = {name: stream for name, stream in self._declared.items() if name not in held}
+        yard = Yard(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
+        return Builders(yard, concurrency)
+
+    def _snapshot(self, stream: str) -> Snapshot | None:
+        """Raw as it is now."""
+        with self._guard:
+            table = self._raw.get(stream) or Table.existing(self._project.warehouse / "raw" / stream)
+            if table is None:
+                return None
+            self._raw[stream] = table
+            table.refresh()
+            snapshot = table.snapshot()
+        if RetractionLog(self._project.warehouse).unfinished(self._state, stream) is not None:
+            raise BusyError(
+                f"a slice of {stream} is being retracted",
+                hint="it takes a moment; after a crash the next `tidemill run` finishes it",
+            )
+        return snapshot
+
+
+def export(
+    mill: Mill, stream: str, windows: Sequence[int], to: str, target: Path, revision: int | None
+) -> list[Path]:
+    """Write the datasets of windows as `to`: all to one file, or each to a file of its own in a folder."""
+    chosen = [mill.windows.dataset(stream, at, revision) for at in windows]
+    warehouse = mill.project.warehouse
+    if not target.is_dir():
+        return [export_datasets([open_dataset(warehouse, one) for one in chosen], target, to).target]
+    return [
+        export_datasets([open_dataset(warehouse, one)], target / f"{export_name(one)}.{to}", to).target
+        for one in chosen
+    ]

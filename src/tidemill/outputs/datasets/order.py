@@ -1,0 +1,151 @@
+"""The order of a dataset's rows, and where its record batches end: pure, and the same for the same rows.
+
+Neither depends on the parts that rows came from or on what was spilled, so that the same set of slices gives
+the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one, string_buffers
+from tidemill.model.time import MINUTE
+
+STEP: Final = 15 * MINUTE  # a record batch ends with one
+LEAST_ROWS: Final = 8_192  # of a batch that ends with its step: fewer go on into the next step
+BATCH_ROWS: Final = 32_768
+BATCH_BYTES: Final = 16 << 20  # of texts and lists in one batch
+
+SLICE: Final = "~slice"  # rank of its id among those of the build: no declared column has such a name
+LINE: Final = "~line"
+# Within a gated stream the first three decide; without a gate the place in its slice does.
+KEYS: Final = ("event_time", "event_id", "tenant", SLICE, LINE)
+_ASCENDING: Final = [(key, "ascending") for key in KEYS]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of a table in the order of a dataset."""
+
+    table: pa.Table  # one chunk per column
+    rows: Ints
+
+
+def times(table: pa.Table) -> Ints:
+    """Event times as integers, without copying."""
+    column = one(table.column("event_time"))
+    values: Ints = column.view(pa.int64()).to_numpy() if len(column) else np.empty(0, np.int64)
+    return values
+
+
+def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """One table with one chunk per column."""
+    return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+
+
+def arranged(table: pa.Table, rows: Ints | None = None) -> Run:
+    """`rows` of the table (all when None) in order. By time first, and the texts only where that is equal:
+    to sort all of them by five keys takes several times as long."""
+    time = times(table)
+    rows = np.arange(time.size) if rows is None else rows
+    rows = rows[np.argsort(time[rows], kind="stable")]
+    same = np.flatnonzero(np.diff(time[rows]) == 0)
+    if same.size:
+        tied = np.union1d(same, same + 1)
+        keys = table.select(KEYS).take(pa.array(rows[tied]))
+        rows[tied] = rows[tied][pc.sort_indices(keys, _ASCENDING).to_numpy()]
+    return Run(table, rows)
+
+
+def parted(table: pa.Table, cuts: pa.Table) -> Ints:
+    """For each row the number of cuts at or before it; `cuts` are keys in order."""
+    keys = table.select(KEYS)
+    both = pa.concat_tables(
+        [
+            cuts.append_column("~row", pa.array(np.zeros(cuts.num_rows, np.int8))),
+            keys.append_column("~row", pa.array(np.ones(keys.num_rows, np.int8))),
+        ]
+    )
+    order = pc.sort_indices(both, [*_ASCENDING, ("~row", "ascending")]).to_numpy().astype(np.int64)
+    is_row = order >= cuts.num_rows
+    found = np.empty(keys.num_rows, np.int64)
+    found[order[is_row] - cuts.num_rows] = np.cumsum(~is_row)[is_row]
+    return found
+
+
+def batches(
+    runs: Iterable[Run], schema: pa.Schema, step: int, least: int = LEAST_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The rows of runs that follow each other as record batches: one ends with the first step after which it
+    has `least` rows, or inside of a step when it has BATCH_ROWS rows or BATCH_BYTES."""
+    held = _Held(schema)
+    at = 0
+    for run in runs:
+        steps = times(run.table)[run.rows] // step
+        weights = np.cumsum(_weights(run))
+        ends = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size)
+        start = 0
+        while start < steps.size:
+            if held.count >= least and int(steps[start]) != at:
+                yield held.batch()
+            ending = int(np.searchsorted(ends, start + max(1, least - held.count)))
+            end = int(ends[min(ending, ends.size - 1)])
+            while start < end:
+                room = min(end - start, BATCH_ROWS - held.count)
+                before = int(weights[start - 1]) if start else 0
+                size = weights[start : start + room] - before
+                fitting = int(np.searchsorted(size, BATCH_BYTES - held.size, "right"))
+                taken = min(room, max(fitting, 0 if held.count else 1))
+                if taken:
+                    held.add(Run(run.table, run.rows[start : start + taken]), int(size[taken - 1]))
+                    start += taken
+                    at = int(steps[start - 1])
+                if start < end:
+                    yield held.batch()
+    if held.count:
+        yield held.batch()
+
+
+class _Held:
+    """Rows of the batch that is not full yet."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._runs: list[Run] = []
+        self.count = 0
+        self.size = 0
+
+    def add(self, run: Run, size: int) -> None:
+        self._runs.append(run)
+        self.count += run.rows.size
+        self.size += size
+
+    def batch(self) -> pa.RecordBatch:
+        """All that is held. `take` writes each array anew: one that is a piece of another would bring bits
+        of its neighbours into the file."""
+        names = self._schema.names
+        tables = [run.table.select(names).take(pa.array(run.rows)) for run in self._runs]
+        if len(tables) > 1:
+            tables = [pa.concat_tables(tables).combine_chunks().take(pa.array(np.arange(self.count)))]
+        self._runs, self.count, self.size = [], 0, 0
+        return pa.RecordBatch.from_arrays([one(column) for column in tables[0].columns], schema=self._schema)
+
+
+def _weights(run: Run) -> Ints:
+    """Per row, the bytes of its texts and lists."""
+    total = np.zeros(run.rows.size, np.int64)
+    for column in run.table.columns if run.rows.size else ():
+        if pa.types.is_string(column.type):
+            ends, _ = string_buffers(one(column))
+            total += ends[run.rows + 1] - ends[run.rows]
+        elif pa.types.is_list(column.type):
+            sizes = pc.fill_null(pc.list_value_length(one(column)), 0).to_numpy(zero_copy_only=False)
+            total += sizes[run.rows] * (column.type.value_type.bit_width // 8)
+    return total

@@ -1,0 +1,246 @@
+"""Rows of raw for a group of windows, typed, a bounded batch at a time.
+
+Only row groups that can hold a wanted row are read, and only the payloads of wanted rows are looked into.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.config.stream import Stream
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.formats.payload_columns import Columns, columns_of, typed
+from tidemill.model.slices import Repeat
+from tidemill.model.time import Interval
+from tidemill.model.windows import Build
+from tidemill.outputs.datasets.dataset import dataset_schema
+from tidemill.outputs.datasets.deltas import delta_columns
+from tidemill.outputs.datasets.order import LINE, SLICE
+from tidemill.outputs.datasets.runs import is_repeated
+from tidemill.storage.tables.parts import open_part
+
+CODED: Final = ("tenant", "slice")  # columns that are read as codes
+_WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line", "payload")
+_LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch that is read
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row group of a raw part."""
+
+    path: str
+    group: int
+    rows: int
+    size: int  # bytes of what is read of it, unpacked
+    first: int  # event times lie in between, both included
+    last: int
+
+
+class Recent:
+    """Row groups that were read lately: windows that are built one by one are neighbours as often as not, and
+    lie in the same ones. Builders of one process share it; in another process it keeps nothing."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit  # bytes
+        self._kept: dict[Piece, Future[pa.Table]] = {}
+        self._guard = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
+        return Recent, (0,)
+
+    def table(self, piece: Piece) -> pa.Table | None:
+        """The row group; None when it is too large to be kept. Who asks while it is being read waits."""
+        if piece.size > self._limit:
+            return None
+        with self._guard:
+            reading = self._kept.get(piece)
+            if reading is not None:
+                mine = False
+            else:
+                mine, reading = True, Future()
+                while sum(kept.size for kept in self._kept) + piece.size > self._limit:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[piece] = reading
+        if mine:
+            try:
+                with open_part(piece.path, CODED) as file:
+                    columns = list(_WIDE)
+                    reading.set_result(file.read_row_group(piece.group, columns, use_threads=False))
+            except BaseException as error:
+                with self._guard:
+                    self._kept.pop(piece, None)
+                reading.set_exception(error)
+                raise
+        return reading.result()
+
+
+class Parts:
+    """The row groups of raw parts, each footer read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Piece, ...]] = {}
+
+    def pieces(self, paths: Sequence[str], span: Interval) -> list[Piece]:
+        """Those that can hold a row of `span`."""
+        found: list[Piece] = []
+        for path in paths:
+            if path not in self._known:
+                self._known[path] = tuple(_pieces(path))
+            found.extend(p for p in self._known[path] if p.first < span.end and p.last >= span.start)
+        return found
+
+
+def _pieces(path: str) -> Iterator[Piece]:
+    with open_part(path, CODED) as file:
+        places = {name: file.schema_arrow.get_field_index(name) for name in _WIDE}
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            size = sum(group.column(place).total_uncompressed_size for place in places.values())
+            stats = group.column(places["event_time"]).statistics
+            known = stats is not None and stats.has_min_max
+            first, last = (stats.min_raw, stats.max_raw) if known else (-(2**63), 2**63 - 1)
+            yield Piece(path, number, group.num_rows, size, first, last)
+
+
+def row_schema(stream: Stream) -> pa.Schema:
+    """Rows on their way: the columns of the dataset, and what orders rows that have all else in common."""
+    place = [pa.field(SLICE, pa.int32()), pa.field(LINE, pa.int64())]
+    return pa.schema([*dataset_schema(stream), *place])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a group of windows, which do not overlap and follow each other in time, is made of."""
+
+    starts: Ints
+    ends: Ints
+    rank: dict[str, int]  # of each slice among all of them, by id
+    members: Mask  # [window, rank]
+    repeats: Sequence[tuple[int, Repeat]]  # rank of a member, and what it holds of slices that came later
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of raw, by which its rows are found."""
+        return ("event_time", "slice", "line") if self.repeats else ("event_time", "slice")
+
+    def rows(self, batch: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
+        """Of a batch of raw: the rows that are wanted, the window of each and the rank of its slice."""
+        time = batch.column("event_time").view(pa.int64()).to_numpy()
+        window = np.searchsorted(self.starts, time, "right") - 1
+        slices = batch.column("slice")
+        known = np.array([self.rank.get(name, -1) for name in slices.dictionary.to_pylist()], np.int64)
+        rank = known[slices.indices.to_numpy()] if len(known) else np.empty(0, np.int64)
+        rows = np.flatnonzero((window >= 0) & (rank >= 0))
+        window, rank = window[rows], rank[rows]
+        counts = self.members[window, rank]
+        if self.repeats:
+            counts |= self._repeated(batch.column("line").to_numpy()[rows], window, rank)
+        keep = (time[rows] < self.ends[window]) & counts
+        return rows[keep], window[keep], rank[keep]
+
+    def _repeated(self, lines: Ints, window: Ints, rank: Ints) -> Mask:
+        """Which rows a member of their window holds, although they were accepted from another slice."""
+        found = np.zeros(lines.size, np.bool_)
+        for member, repeat in self.repeats:
+            rows = np.flatnonzero((rank == self.rank[repeat.slice]) & self.members[window, member])
+            found[rows] |= is_repeated(lines[rows], repeat)
+        return found
+
+
+def wanted(builds: Sequence[Build]) -> Wanted:
+    repeats = {member.slice: member.repeats for build in builds for member in build.members}
+    owners = {repeat.slice for held in repeats.values() for repeat in held}
+    ids = sorted(repeats.keys() | owners)
+    rank = {name: number for number, name in enumerate(ids)}
+    members = np.zeros((len(builds), len(ids)), np.bool_)
+    for number, build in enumerate(builds):
+        members[number, [rank[member.slice] for member in build.members]] = True
+    starts = np.array([build.key.start for build in builds], np.int64)
+    ends = np.array([build.key.end for build in builds], np.int64)
+    assert (starts[1:] >= ends[:-1]).all(), "windows of a group follow each other"
+    held = [(rank[name], repeat) for name, found in sorted(repeats.items()) for repeat in found]
+    return Wanted(starts, ends, rank, members, held)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads the rows of a group; counts those of each window, and the values that do not fit their types."""
+
+    stream: Stream
+    wanted: Wanted
+    batch_bytes: int
+    recent: Recent | None = None
+    columns: Columns = field(init=False)
+    schema: pa.Schema = field(init=False)
+    counts: Ints = field(init=False)
+    misfits: list[Counter[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.columns = columns_of(self.stream)
+        self.schema = row_schema(self.stream)
+        self.counts = np.zeros(self.wanted.starts.size, np.int64)
+        self.misfits = [Counter() for _ in range(self.wanted.starts.size)]
+
+    def glance(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Ints, Ints]]:
+        """Event times of wanted rows and the window of each, without looking at anything else."""
+        for piece, batch in self._batches(pieces, self.wanted.columns, _MOST_ROWS):
+            rows, window, _ = self.wanted.rows(batch)
+            yield piece, batch.column("event_time").view(pa.int64()).to_numpy()[rows], window
+
+    def read(self, pieces: Sequence[Piece]) -> Iterator[tuple[pa.Table, Ints]]:
+        """Wanted rows as typed columns, and the window of each."""
+        for piece in pieces:
+            at_once = self.batch_bytes * piece.rows // max(1, piece.size)
+            for batch in self._whole(piece, max(_LEAST_ROWS, min(_MOST_ROWS, at_once))):
+                rows, window, rank = self.wanted.rows(batch)
+                if rows.size:
+                    yield self._typed(batch, rows, window, rank), window
+
+    def _whole(self, piece: Piece, rows: int) -> Iterator[pa.RecordBatch]:
+        kept = self.recent.table(piece) if self.recent is not None else None
+        if kept is not None:
+            yield from kept.to_batches(rows)
+        else:
+            yield from (batch for _, batch in self._batches([piece], _WIDE, rows))
+
+    def _batches(
+        self, pieces: Sequence[Piece], columns: Sequence[str], rows: int
+    ) -> Iterator[tuple[Piece, pa.RecordBatch]]:
+        for piece in pieces:
+            with open_part(piece.path, CODED) as file:
+                groups = [piece.group]
+                for batch in file.iter_batches(rows, groups, columns=list(columns), use_threads=False):
+                    yield piece, batch
+
+    def _typed(self, batch: pa.RecordBatch, rows: Ints, window: Ints, rank: Ints) -> pa.Table:
+        if rows.size < batch.num_rows:
+            batch = batch.take(pa.array(rows))
+        self.counts += np.bincount(window, minlength=self.counts.size)
+        arrays = [
+            batch.column("event_time"),
+            batch.column("tenant").dictionary_decode(),
+            batch.column("event_id"),
+            *self._declared(batch, window),
+            pa.array(rank.astype(np.int32)),
+            batch.column("line"),
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _declared(self, batch: pa.RecordBatch, window: Ints) -> Sequence[pa.Array]:
+        """What the payloads say."""
+        if self.stream.vector is not None:
+            return delta_columns(batch, self.stream.vector)
+        read = typed(self.columns, one(batch.column("payload")))
+        for column, at in read.misfits:
+            for number, count in Counter(window[at].tolist()).items():
+                self.misfits[number][column] += count
+        return read.arrays

@@ -1,0 +1,332 @@
+"""Where people ask about windows: what there is, why one is not ready, and what a rebuild would do.
+
+It reads the state and the dataset files and starts no JVM. Only `rebuild` and `retry` change anything: they
+queue windows, and the builders do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemill.config import Stream
+from tidemill.model.errors import InputError, NotFoundError
+from tidemill.model.time import Interval, align, format_duration, format_instant
+from tidemill.model.windows import Dataset, Judged, Member, MemberCounts, Phase, Standing, Window, WindowKey
+from tidemill.outputs.datasets.catalog import datasets_of
+from tidemill.outputs.datasets.pending import PendingSlices
+from tidemill.outputs.datasets.remedies import remedy
+from tidemill.outputs.datasets.rules import (
+    COLUMNS,
+    CUTOFF,
+    RULES,
+    WindowRules,
+    has_other_columns,
+    has_other_rules,
+    is_final,
+    judge,
+    last_arrival,
+    readiness,
+    rules_of,
+    undecided_of,
+)
+from tidemill.storage.state.protocol import State
+
+REBUILD = "rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """One line of the list of windows."""
+
+    window: Window
+    standing: Standing
+    reason: str | None  # a code, for a window that waits or failed
+    detail: str | None  # the same for people
+    desired: int  # how many slices it should be made of …
+    observed: int  # … was made of …
+    ignored: int  # … and how many came too late for it
+    rejected: int  # records of the desired ones that were not accepted
+    age: int  # since its end, by the clock of who asks
+
+    @property
+    def current(self) -> bool:
+        return self.window.observed is not None and self.window.observed == self.window.desired
+
+    @property
+    def remedy(self) -> str | None:
+        """What would end the wait: a command or a key. None: it waits for nothing."""
+        return remedy(self.reason, self.window.key) if self.reason is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStory:
+    """Everything about one window."""
+
+    view: WindowView
+    rules: WindowRules
+    cutoff: int
+    members: Sequence[Member]
+    revisions: Sequence[Dataset]  # as they stand in the warehouse, by revision
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildStep:
+    """One window that a rebuild builds again."""
+
+    key: WindowKey
+    action: str  # "build", "wait", or "withdraw": by its rules there should be no dataset
+    revision: int  # the newest there is, 0: none
+    next_revision: int
+    slices: int
+    hash: str | None
+    reason: str
+    late: int = 0  # slices that count from now on although they came after the cutoff
+
+
+class Desk:
+    """Answers about the windows of all streams."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        streams: Mapping[str, Stream],
+        state: State,
+        clock: Callable[[], int],
+        expired: Callable[[str], Mapping[str, int]] = lambda _stream: {},
+        watermark: Callable[[str], int | None] = lambda _stream: None,
+    ) -> None:
+        self._warehouse = warehouse
+        self._streams = streams
+        self._state = state
+        self._clock = clock
+        self._watermark = watermark
+        self._expired = expired  # instants before which raw and datasets of a stream are gone
+
+    # -- looking
+
+    def windows(
+        self,
+        stream: str | None = None,
+        standing: Standing | None = None,
+        *,
+        span: Interval | None = None,
+        newest: bool = True,
+        limit: int | None = None,
+    ) -> list[WindowView]:
+        """Windows, the newest first, or only those that stand so."""
+        now = self._clock()
+        if stream is not None:
+            self._rules(stream)
+        phase = _PHASES.get(standing) if standing is not None else None
+        exact = standing is None or standing.value in {Phase.QUEUED, Phase.BUILDING, Phase.FAILED}
+        found = self._state.windows(stream, phase, span, newest=newest, limit=limit if exact else None)
+        known = [window for window in found if self._declared(window.key)]
+        standings = self._standings(known, now)
+        chosen = [w for w in known if standing is None or standings[w.key] is standing]
+        return self._views(chosen[:limit], standings, now)
+
+    def window(self, stream: str, at: int) -> WindowStory:
+        """The window that holds the instant `at`."""
+        rules = self._rules(stream)
+        key = WindowKey(stream, align(at, rules.span), rules.span)
+        found = self._state.window(key)
+        if found is None:
+            self._check_kept(rules, key)
+            raise NotFoundError(
+                f"no slice touches the window {key.interval} of {stream}",
+                hint=f"`tidemill windows {stream}` lists those that there are",
+            )
+        window, members = found
+        now = self._clock()
+        view = self._views([window], self._standings([window], now), now)[0]
+        revisions = datasets_of(self._warehouse, stream, key)
+        return WindowStory(view, rules, last_arrival(key.interval, rules), members, revisions)
+
+    def _check_kept(self, rules: WindowRules, key: WindowKey) -> None:
+        if rules.is_forgotten(key.start):
+            raise NotFoundError(
+                f"the window {key.interval} of {key.stream} has expired, with its datasets",
+                hint="retention.datasets of the stream says how long they are kept; raw is read by `tail`",
+            )
+
+    def datasets(self, stream: str | None = None, span: Interval | None = None) -> list[Window]:
+        """Windows that have a dataset, oldest first."""
+        if stream is not None:
+            self._rules(stream)
+        return [w for w in self._state.windows(stream, None, span) if w.file and self._declared(w.key)]
+
+    def dataset(self, stream: str, at: int, revision: int | None = None) -> Dataset:
+        """A revision of the window that holds the instant `at`, by default the newest; its file is there."""
+        story = self.window(stream, at)
+        window, standing = story.view.window, {one.revision: one for one in story.revisions}
+        wanted = revision if revision is not None else window.revision if window.file is not None else None
+        if wanted is None or wanted not in standing:
+            what = f"no revision {revision}" if revision is not None else "no dataset yet"
+            have = ", ".join(map(str, standing)) or "none"
+            raise NotFoundError(
+                f"window {window.key.interval} of {window.key.stream} has {what}",
+                hint=f"revisions in the warehouse: {have}; `tidemill window` says where it stands",
+            )
+        return standing[wanted]
+
+    def outdated(self, stream: str) -> int:
+        """Windows that the next round evaluates again, because their rules or columns were declared anew."""
+        rules, known = self._rules(stream), self._state.layout(stream)
+        if known is None or known[0] != rules.span or known[1] == rules.declared:
+            return 0
+        return sum(self._state.window_counts(stream).values())
+
+    def touched(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
+        """The windows a slice touches (the first `limit` of them), and whether it counts there."""
+        return [pair for pair in self._state.windows_of(slice_id, limit) if self._declared(pair[0].key)]
+
+    def _declared(self, key: WindowKey) -> bool:
+        stream = self._streams.get(key.stream)
+        return stream is not None and stream.aggregation_span == key.span
+
+    def _rules(self, stream: str) -> WindowRules:
+        declared = self._streams.get(stream)
+        if declared is None:
+            raise NotFoundError(f"there is no stream {stream!r}", hint=f"streams: {', '.join(self._streams)}")
+        rules = rules_of(declared, self._expired(stream))
+        if rules is None:
+            having = [name for name, s in self._streams.items() if s.aggregation_span is not None]
+            raise InputError(
+                f"stream {stream} declares no windows",
+                hint="give it an aggregation_span"
+                + (f"; those that have one: {', '.join(having)}" if having else ""),
+            )
+        return replace(rules, watermark=self._watermark(stream)) if rules.by_watermark else rules
+
+    def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, Standing]:
+        rules = {name: self._rules(name) for name in {window.key.stream for window in windows}}
+        pending = {
+            name: PendingSlices(self._state.undecided(name), of_stream.future)
+            for name, of_stream in rules.items()
+        }
+        return {
+            window.key: self._standing(window, rules[window.key.stream], pending[window.key.stream], now)
+            for window in windows
+        }
+
+    def _standing(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> Standing:
+        if window.phase is Phase.WAITING:
+            return Standing.READY if self._is_ready(window, rules, pending, now) else Standing.WAITING
+        last = last_arrival(window.key.interval, rules)
+        if window.phase is not Phase.BUILT:
+            return Standing(window.phase.value)
+        if rules.is_sealed(window.key.interval):
+            return Standing.FINAL
+        if now <= last:
+            return Standing.BUILT
+        if rules.allow_incomplete and window.sealed is None:
+            found = self._state.window(window.key)
+            return Standing.FINAL if found and is_final(*found, rules, now, pending) else Standing.BUILT
+        # Complete when it was built, or it would not have been: only what has landed can still change it.
+        return Standing.BUILT if pending.touching(window.key.interval, last) else Standing.FINAL
+
+    def _is_ready(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> bool:
+        """Whether the next tick would queue it: only time can have changed since it was judged."""
+        if window.reason != CUTOFF or window.check_at is None or window.check_at > now:
+            return False
+        found = self._state.window(window.key)
+        if found is None:
+            return False
+        used = [member for member in found[1] if member.desired]
+        undecided = undecided_of(window, found[1], rules, pending)
+        return readiness(window.key.interval, used, rules, now, undecided).ready
+
+    def _views(
+        self, windows: Sequence[Window], standings: Mapping[WindowKey, Standing], now: int
+    ) -> list[WindowView]:
+        counts = self._state.member_counts([window.key for window in windows])
+        views = []
+        for window in windows:
+            of_slices = counts.get(window.key, MemberCounts())
+            standing = standings[window.key]
+            reason, detail = window.reason, window.detail
+            if standing is Standing.FAILED:
+                reason, detail = "failed", window.error
+            elif standing is not Standing.WAITING:
+                reason = detail = None
+            views.append(
+                WindowView(window, standing, reason, detail, *of_slices, age=max(0, now - window.key.end))
+            )
+        return views
+
+    # -- changing
+
+    def plan_rebuild(
+        self, stream: str, span: Interval | None = None, *, include_late: bool = False
+    ) -> list[RebuildStep]:
+        """What a rebuild of the windows that start in `span` (all, when None) does, oldest first."""
+        rules = self._rules(stream)
+        now, pending = self._clock(), PendingSlices(self._state.undecided(stream), rules.future)
+        steps = [
+            _step(window, judge(window, members, rules, now, pending), rules, include_late=include_late)
+            for window, members in self._state.each_window(stream, span)
+            if window.key.span == rules.span
+        ]
+        if not steps and span is not None:
+            self._check_kept(rules, WindowKey(stream, align(span.end - 1, rules.span), rules.span))
+            raise NotFoundError(
+                f"{stream} has no window that starts in {span}",
+                hint=f"they are {format_duration(rules.span)} long and aligned, one starts at "
+                f"{format_instant(align(span.start, rules.span))}; `tidemill windows {stream}` lists them",
+            )
+        return steps
+
+    def rebuild(self, steps: Iterable[RebuildStep]) -> list[WindowKey]:
+        """Queue what the plan builds; the next tick judges and builds it."""
+        chosen = [step for step in steps if step.action == "build"]
+        done = self._state.force([step.key for step in chosen if not step.late], REBUILD)
+        late = [step.key for step in chosen if step.late]
+        return [*done, *(self._state.force(late, REBUILD, reopen=True) if late else [])]
+
+    def retry(self, stream: str, at: int | None = None) -> int:
+        """Give windows that were set aside new tries; how many."""
+        rules = self._rules(stream)
+        return self._state.retry(stream, None if at is None else align(at, rules.span))
+
+
+def _step(window: Window, told: Judged, rules: WindowRules, *, include_late: bool) -> RebuildStep:
+    """By the rules of today (`told`), whichever the window was evaluated by last."""
+    late = len(told.ignored) if include_late else 0
+    sealed = rules.is_sealed(window.key.interval)
+    builds = (told.ready or late > 0) and not sealed
+    action = "build" if builds else "withdraw" if told.withdraw else "wait"
+    return RebuildStep(
+        key=window.key,
+        action=action,
+        revision=window.revision,
+        next_revision=window.revision + 1 if builds else window.revision,
+        slices=len(told.used) + late,
+        hash=told.desired,
+        reason=_why(window, rules) if builds else _why_not(told, rules, sealed=sealed),
+        late=late if builds else 0,
+    )
+
+
+def _why(window: Window, rules: WindowRules) -> str:
+    if has_other_columns(window, rules):
+        return COLUMNS
+    return RULES if has_other_rules(window, rules) else REBUILD
+
+
+def _why_not(told: Judged, rules: WindowRules, *, sealed: bool) -> str:
+    if sealed and rules.raw_from is not None:
+        return f"sealed: raw before {format_instant(rules.raw_from)} has expired"
+    return told.detail or told.reason or "not evaluated yet"
+
+
+_PHASES = {
+    Standing.WAITING: Phase.WAITING,
+    Standing.READY: Phase.WAITING,
+    Standing.QUEUED: Phase.QUEUED,
+    Standing.BUILDING: Phase.BUILDING,
+    Standing.BUILT: Phase.BUILT,
+    Standing.FAILED: Phase.FAILED,
+    Standing.FINAL: Phase.BUILT,
+}

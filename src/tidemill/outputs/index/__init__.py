@@ -1,0 +1,1 @@
+"""The index of raw parts: which rows hold which values, for searches."""

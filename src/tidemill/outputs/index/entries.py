@@ -1,0 +1,194 @@
+"""Entries of the index in groups of one path and kind, of which only those that can matter are read.
+
+They come from an index part, from payloads that no index knows, or from a column of raw: who asks sees no
+difference. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one
+from tidemill.outputs.index.layout import BOOLEAN, NUMBER, STRING
+from tidemill.storage.files import storage_errors
+from tidemill.storage.tables.parts import open_part
+
+Edge = bytes | float
+REBUILD: Final = "run `tidemill rebuild --index STREAM`: an index part is made again from raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Of the entries of a group: texts, or numbers with their exact texts."""
+
+    text: pa.StringArray | None = None
+    number: np.ndarray | None = None
+    exact: pa.StringArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries of one path and kind; `low` and `high` are its least and greatest value, when known."""
+
+    kind: str
+    low: Edge | None
+    high: Edge | None
+    size: int
+    values: Callable[[], Values]
+    rows: Callable[[], Ints]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was read."""
+
+    groups: int = 0
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The groups of each path, and how many rows there are."""
+
+    size: int
+    of: Callable[[str], Sequence[Group]]
+    tally: Tally = field(default_factory=Tally)
+
+
+# -- an index part
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    number: int  # of the row group
+    kind: str
+    low: Edge | None
+    high: Edge | None
+    size: int
+
+
+@lru_cache(maxsize=256)
+def _directory(
+    path: str, _size: int, _written: int
+) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Place]]]:
+    with open_part(path, hint=REBUILD) as file:
+        metadata = file.metadata
+        column = {name: place for place, name in enumerate(file.schema_arrow.names)}
+    found: dict[str, list[_Place]] = {}
+    for where, place in _places(metadata, column):
+        found.setdefault(where, []).append(place)
+    return metadata, found
+
+
+def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tuple[str, _Place]]:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        path = group.column(column["path"]).statistics.min
+        kind = group.column(column["kind"]).statistics.min
+        low: Edge | None = None
+        high: Edge | None = None
+        if kind in (NUMBER, STRING, BOOLEAN):
+            said = group.column(column["number" if kind == NUMBER else "text"]).statistics
+            if said is not None and said.has_min_max:
+                low, high = _edge(said.min), _edge(said.max)
+        yield path, _Place(number, kind, low, high, group.num_rows)
+
+
+def _edge(value: object) -> Edge:
+    return value.encode() if isinstance(value, str) else float(str(value))
+
+
+def metadata_of(path: str) -> pq.FileMetaData:
+    """Of a part, which never changes under its name."""
+    return _metadata(path, *_written(path))
+
+
+def _written(path: str) -> tuple[int, int]:
+    with storage_errors("look at the part", path):
+        said = Path(path).stat()
+    return said.st_size, said.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _metadata(path: str, _size: int, _written: int) -> pq.FileMetaData:
+    with open_part(path) as file:
+        return file.metadata
+
+
+@contextmanager
+def index_source(path: str, rows: int, extra: Mapping[str, Sequence[Group]]) -> Iterator[Source]:
+    """The entries of the index part of a raw part with so many rows, and what is known besides."""
+    metadata, places = _directory(path, *_written(path))
+    tally = Tally()
+    known: dict[str, Sequence[Group]] = dict(extra)
+    with open_part(path, hint=REBUILD, metadata=metadata) as file:
+
+        def of(name: str) -> Sequence[Group]:
+            if name not in known:
+                known[name] = [_file_group(file, place, tally) for place in places.get(name, ())]
+            return known[name]
+
+        yield Source(rows, of, tally)
+
+
+def _file_group(file: pq.ParquetFile, place: _Place, tally: Tally) -> Group:
+    def values() -> Values:
+        columns = ["number", "exact"] if place.kind == NUMBER else ["text"]
+        table = file.read_row_group(place.number, columns, use_threads=False)
+        if place.kind == NUMBER:
+            return Values(number=one(table.column("number")).to_numpy(), exact=one(table.column("exact")))
+        return Values(text=one(table.column("text")))
+
+    def rows() -> Ints:
+        tally.groups += 1
+        tally.entries += place.size
+        table = file.read_row_group(place.number, ["row"], use_threads=False)
+        found: Ints = one(table.column("row")).to_numpy()
+        return found
+
+    return Group(place.kind, place.low, place.high, place.size, values, rows)
+
+
+# -- what is in memory
+
+
+def payload_source(
+    payload: pa.StringArray, paths: Sequence[str], extra: Mapping[str, Sequence[Group]] | None = None
+) -> Source:
+    """The same of payloads at hand; their rows are counted from 0."""
+    from tidemill.outputs.index.extract import (
+        Extraction,  # compiled: who finds all in the index need not wait for it
+    )
+
+    extraction = Extraction(paths)
+    extraction.add(payload, 0)
+    groups: dict[str, list[Group]] = {}
+    for path, kind, piece in extraction.pieces():
+        groups.setdefault(path, []).append(_piece_group(kind, piece))
+    known: Mapping[str, Sequence[Group]] = {**groups, **(extra or {})}
+    return Source(len(payload), lambda path: known.get(path, ()))
+
+
+def _piece_group(kind: str, piece: pa.Table) -> Group:
+    def values() -> Values:
+        if kind == NUMBER:
+            return Values(number=one(piece.column("number")).to_numpy(), exact=one(piece.column("exact")))
+        return Values(text=one(piece.column("text")))
+
+    return Group(kind, None, None, piece.num_rows, values, lambda: one(piece.column("row")).to_numpy())
+
+
+def text_group(texts: pa.StringArray) -> Group:
+    """A column of raw, one text for every row."""
+    size = len(texts)
+    return Group(STRING, None, None, size, lambda: Values(text=texts), lambda: np.arange(size))

@@ -1,0 +1,226 @@
+"""Keeps the index of a stream current: each raw part within its retention has an index part, no other has.
+
+Desired is what raw holds, observed is what the parts of the index are named after; new events, retractions,
+other declared paths and crashes are all answered by the difference. It never changes raw.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.engine import Engine
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import set_hash
+from tidemill.model.time import Interval
+from tidemill.outputs.index.extract import IndexUnit, build, build_index
+from tidemill.outputs.index.layout import in_folder, index_name, index_path, index_table
+from tidemill.storage.tables.parts import StagedPart
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+_LEAST: Final = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What a refresh did."""
+
+    built: int = 0  # index parts
+    removed: int = 0
+    entries: int = 0  # in those that were built
+    version: int = 0  # of the index table
+
+    @property
+    def idle(self) -> bool:
+        return not self.built and not self.removed
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An index part that is not what raw says it should be."""
+
+    part: str
+    what: str
+
+
+class Indexer:
+    """The index of one stream. `raw` is looked at as it stands: who has just committed to it refreshes it."""
+
+    def __init__(self, warehouse: Path, stream: Stream, engine: Engine, raw: Table) -> None:
+        self.stream = stream
+        self.engine = engine
+        self.raw = raw
+        self.table = index_table(warehouse, stream.name, raw.partition_by)
+        self._settled: tuple[int, int] | None = None  # versions of raw and index that were found in agreement
+        self._due: int | None = None  # when the oldest part leaves the index
+
+    def refresh(self, now: int) -> Indexed:
+        """Build what is missing and remove what is not wanted, in one commit. Cheap when there is nothing."""
+        self.raw.refresh()
+        self.table.refresh()
+        versions = (self.raw.version, self.table.version)
+        if self._settled == versions and (self._due is None or now < self._due):
+            return Indexed(version=self.table.version)
+        self.table.clean_staging()
+        wanted = self._wanted(now)
+        standing = self.table.snapshot().by_path
+        missing = [raw for path, raw in wanted.items() if path not in standing]
+        gone = [part for path, part in standing.items() if path not in wanted]
+        entries = self._replace(missing, gone, now) if missing or gone else 0
+        self._settled = (versions[0], self.table.version)
+        self._due = self._next_expiry(wanted.values())
+        return Indexed(len(missing), len(gone), entries, self.table.version)
+
+    def rebuild(self, now: int, span: Interval | None = None) -> Indexed:
+        """Make the index of the raw parts with events in the span (all when None) again from raw. What comes
+        out the same, to the byte, stays as it is."""
+        self.raw.refresh()
+        self.table.refresh()
+        self.table.clean_staging()
+        self._settled = None
+        wanted = {path: raw for path, raw in self._wanted(now).items() if touches(raw, span)}
+        standing = self.table.snapshot().by_path
+        again = {path: raw for path, raw in wanted.items() if path in standing}
+        built = self._build(list(again.values()))
+        other = [
+            standing[path]
+            for path, part in zip(again, built, strict=True)
+            if not _same(Path(part.path), self.table.root / path)
+        ]
+        if other:  # removed first: a part under the name of one that readers see would never be taken
+            self.table.commit([], other, info={"batch": "rebuild"}, now=now)
+            log.warning(
+                "%d index parts were not as raw has it", len(other), extra={"stream": self.stream.name}
+            )
+        self.table.clean_staging()
+        done = self.refresh(now)
+        return Indexed(len(built) + max(0, done.built - len(other)), done.removed, done.entries, done.version)
+
+    def verify(self, now: int) -> list[Difference]:
+        """Make every index part anew, beside the table, and compare it to the byte."""
+        self.raw.refresh()
+        self.table.refresh()
+        wanted = self._wanted(now)
+        standing = self.table.snapshot().by_path
+        found = [
+            Difference(path, f"is missing for {raw.path}")
+            for path, raw in wanted.items()
+            if path not in standing
+        ]
+        found += [Difference(path, "belongs to no raw part") for path in standing if path not in wanted]
+        folder = self.table.staging("verify")
+        units = [
+            _CheckUnit(self._unit(raw, folder), str(self.table.root / path))
+            for path, raw in wanted.items()
+            if path in standing
+        ]
+        try:
+            found += self.engine.run(_check, units, "verify index", sum(raw.size for raw in wanted.values()))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return sorted(found, key=lambda difference: difference.part)
+
+    # -- desired
+
+    def _wanted(self, now: int) -> dict[str, Part]:
+        """Where index parts should be, and of which raw part."""
+        return wanted_parts(self.stream, self.raw.snapshot().parts, now)
+
+    def _next_expiry(self, parts: Iterable[Part]) -> int | None:
+        kept = self.stream.retention.index
+        if kept is None:
+            return None
+        return min((_newest(raw) + kept + 1 for raw in parts), default=None)
+
+    # -- making it so
+
+    def _replace(self, missing: Sequence[Part], gone: Sequence[Part], now: int) -> int:
+        built = self._build(missing)
+        failpoint("search.after_build")
+        parts = self.table.publish(built)
+        self.table.commit(parts, gone, info={"raw": str(self.raw.version)}, now=now)
+        failpoint("search.after_commit")
+        self.table.clean_staging()
+        log.info(
+            "indexed %d raw parts, dropped %d index parts", len(parts), len(gone),
+            extra={"stream": self.stream.name},
+        )  # fmt: skip
+        return sum(part.rows for part in built)
+
+    def _build(self, raw: Sequence[Part]) -> list[StagedPart]:
+        if not raw:
+            return []
+        name = set_hash(part.path for part in raw)[:24]
+        folder = self.table.staging(name)
+        units = [self._unit(part, folder) for part in raw]
+        return self.engine.run(build, units, "index", sum(part.size for part in raw))
+
+    def _unit(self, raw: Part, folder: Path) -> IndexUnit:
+        return IndexUnit(
+            stream=self.stream.name,
+            raw=str(self.raw.root / raw.path),
+            raw_path=raw.path,
+            partition=raw.partition,
+            paths=self.stream.indexed,
+            folder=str(folder),
+            name=index_name(raw, self.stream.indexed),
+        )
+
+
+def wanted_parts(stream: Stream, parts: Iterable[Part], now: int) -> dict[str, Part]:
+    """Where index parts should be, and of which of the parts of raw."""
+    if not stream.indexed:
+        return {}
+    oldest = _LEAST if stream.retention.index is None else now - stream.retention.index
+    kept = [raw for raw in parts if raw.rows and _newest(raw) >= oldest]
+    return {index_path(raw, stream.indexed): raw for raw in kept}
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckUnit:
+    build: IndexUnit
+    standing: str
+
+
+def _check(unit: _CheckUnit) -> Iterator[Difference]:
+    built = build_index(unit.build)
+    path = in_folder(unit.build.partition, unit.build.name)
+    try:
+        if not _same(Path(built.path), Path(unit.standing)):
+            yield Difference(path, f"differs from what {unit.build.raw_path} gives")
+    finally:
+        Path(built.path).unlink()
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(
+            f"can not read: {error.strerror}",
+            where=str(other),
+            hint="look at the disk, then run the same again",
+        ) from error
+
+
+def _newest(raw: Part) -> int:
+    """No event of the part is newer."""
+    found = raw.maxs.get("event_time")
+    return found if isinstance(found, int) else 2**62
+
+
+def touches(raw: Part, span: Interval | None) -> bool:
+    """Whether the part can have an event in the span (None: of all time)."""
+    return span is None or raw.may_hold("event_time", span.start, span.end - 1)

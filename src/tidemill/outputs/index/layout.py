@@ -1,0 +1,64 @@
+"""The index table of a stream: its columns, the names of its parts, and what a part says of itself.
+
+An index part belongs to one raw part and one list of paths, and its name says which; nothing here reads one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
+
+BOOLEAN, NULL, NUMBER, STRING = "boolean", "null", "number", "string"
+KINDS: Final = (BOOLEAN, NUMBER, STRING)  # of JSON values that can be looked for, in the order of the rows
+
+INDEX: Final = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("kind", pa.string()),  # null only where an array has one beside values: it makes unknown
+        pa.field("text", pa.string()),  # of strings, and of booleans: false, true
+        pa.field("number", pa.float64()),  # of numbers: the nearest double …
+        pa.field("exact", pa.string()),  # … and the number itself where the double does not stand for it
+        pa.field("row", pa.int32()),  # in the raw part
+    ]
+)
+STATS: Final = ("path", "kind", "text", "number")
+GROUP_ROWS: Final = 4096  # of a row group at most: what a look-up reads
+FORMAT: Final = 1
+
+
+def index_folder(warehouse: Path, stream: str) -> Path:
+    return warehouse / "index" / stream
+
+
+def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Table:
+    """The table is partitioned as raw is: new ones are not, those of former versions have a folder a day."""
+    return Table.open(
+        index_folder(warehouse, stream),
+        schema=pa.schema([*(pa.field(name, pa.string()) for name in partition_by), *INDEX]),
+        partition_by=partition_by,
+        name=f"{stream}_index",
+        description=f"where indexed attributes of {stream} have which value: rows of parts of raw",
+    )
+
+
+def index_path(raw: Part, paths: Sequence[str]) -> str:
+    """Where the index of a raw part is in the table: a function of the part, the paths and the format."""
+    return in_folder(raw.partition, index_name(raw, paths))
+
+
+def in_folder(partition: Mapping[str, str], name: str) -> str:
+    return "".join(f"{column}={value}/" for column, value in partition.items()) + name
+
+
+def index_name(raw: Part, paths: Sequence[str]) -> str:
+    said = json.dumps([FORMAT, raw.path, raw.size, raw.rows, sorted(set(paths))])
+    digest = hashlib.blake2b(said.encode(), digest_size=6).hexdigest()
+    return f"{Path(raw.path).stem}-{digest}.parquet"

@@ -1,0 +1,221 @@
+"""The roster: which keys a metric with `max_cardinality` has admitted; all others count under `__other__`.
+
+The first N keys of a tenant in the order of the ledger are admitted for ever: a function of the ledger, not
+of batches. Nothing is ever lost from totals: what is not admitted only changes its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.model.metrics import OTHER
+from tidemill.outputs.rollups.cells import TEXT, cell_schema
+from tidemill.outputs.rollups.events import passing
+from tidemill.outputs.rollups.grouping import coded, grouped
+from tidemill.outputs.rollups.observations import coded_text, joined
+from tidemill.outputs.rollups.spec import Metric, RollupSpec
+
+KEYS_LEFT: Final = ".places"
+
+
+def key_columns(metric: Metric) -> list[str]:
+    """Of cells and observations: what makes a key of one tenant, and the tenant."""
+    return ["tenant", *(f"k{i}" for i in range(len(metric.dimensions)))]
+
+
+def keys_of(metric: Metric, events: pa.Table) -> pa.Table:
+    """The keys of the events that the metric counts: tenant, k0 …, slice, and its first line in that."""
+    keep = passing(metric, events)
+    if metric.following is not None:  # only what is followed has a key
+        for at in (metric.following.object, metric.following.state):
+            valid = np.asarray(one(events.column(f"d{at}")).is_valid())
+            keep = valid if keep is None else keep & valid
+    columns: dict[str, pa.Array] = {"tenant": coded_text(events.column("tenant"))}
+    for i, d in enumerate(metric.dimensions):
+        values = events.column(f"d{d.at}")
+        columns[f"k{i}"] = coded_text(values) if d.type == "string" else one(values)
+    columns["slice"] = coded_text(events.column("slice"))
+    line: Ints = one(events.column("line")).to_numpy(zero_copy_only=False)
+    found = pa.table(columns)
+    if keep is not None and not keep.all():
+        found, line = found.filter(pa.array(keep)), line[keep]
+    if not found.num_rows:
+        return found.append_column("line", pa.array(line, pa.int64()))
+    of, first = grouped([coded(found.column(name)) for name in found.column_names])
+    least = np.full(first.size, np.iinfo(np.int64).max)
+    np.minimum.at(least, of, line)
+    return found.take(pa.array(first)).append_column("line", pa.array(least))
+
+
+def roster_schema(metric: Metric) -> pa.Schema:
+    return pa.schema(
+        [
+            ("tenant", TEXT),
+            *(cell_schema(metric).field(f"k{i}") for i in range(len(metric.dimensions))),
+            ("seq", pa.int64()),
+            ("line", pa.int64()),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The admitted keys of each limited metric, with the place in the ledger that each first came at."""
+
+    metrics: Mapping[str, Metric]
+    admitted: Mapping[str, pa.Table] = field(default_factory=dict)
+
+    @staticmethod
+    def of(spec: RollupSpec) -> Roster:
+        """That nobody is on."""
+        return Roster({metric.name: metric for metric in spec.metrics if metric.limit is not None})
+
+    def keys(self, metric: str) -> pa.Table:
+        found = self.admitted.get(metric)
+        return roster_schema(self.metrics[metric]).empty_table() if found is None else found
+
+    def admit(self, cells: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """Cells with the keys they count under; those that have one key now are still to be merged."""
+        return {name: self.renamed(name, table) for name, table in cells.items()}
+
+    def renamed(self, metric: str, table: pa.Table) -> pa.Table:
+        """Cells or observations: a key that is not admitted becomes the one of all others."""
+        if metric not in self.metrics or not table.num_rows:
+            return table
+        declared = self.metrics[metric]
+        names = key_columns(declared)
+        others = ~_known(self.keys(metric).select(names), table.select(names))
+        if not others.any():
+            return table
+        for i, d in enumerate(declared.dimensions):
+            at = table.schema.get_field_index(f"k{i}")
+            column = one(table.column(at))
+            changed = _other_text(column, others) if d.type == "string" else _absent(column, others)
+            table = table.set_column(at, f"k{i}", changed)
+        return table
+
+    def is_full_for(self, metric: str, tenants: Sequence[str]) -> bool:
+        """Whether no key of these tenants can be admitted any more."""
+        counts = self._counts(metric)
+        limit = self.metrics[metric].limit or 0
+        return all(counts.get(tenant, 0) >= limit for tenant in tenants)
+
+    def grown(self, found: Mapping[str, pa.Table]) -> Roster:
+        """With the keys that come next in the ledger: per metric tenant, k0 …, seq, line. None of them may
+        come before one that is on the roster already, but for those that are on it themselves."""
+        admitted = dict(self.admitted)
+        for metric, keys in found.items():
+            grown = self._with(metric, keys)
+            if grown is not None:
+                admitted[metric] = grown
+        return Roster(self.metrics, admitted)
+
+    def before(self, seq: int) -> Roster:
+        """As the slices before this place in the ledger made it."""
+        kept = {
+            name: table.filter(pc.less(table.column("seq"), seq)) for name, table in self.admitted.items()
+        }
+        return Roster(self.metrics, {name: joined([table]) for name, table in kept.items() if table.num_rows})
+
+    def _counts(self, metric: str) -> dict[str, int]:
+        counted = self.keys(metric).column("tenant").value_counts()
+        return {row["values"]: row["counts"] for row in counted.to_pylist()}
+
+    def _with(self, metric: str, keys: pa.Table) -> pa.Table | None:
+        declared, names = self.metrics[metric], key_columns(self.metrics[metric])
+        keys = joined([keys.select(roster_schema(declared).names).cast(roster_schema(declared))])
+        if self.is_full_for(metric, one(keys.column("tenant")).dictionary.to_pylist()):
+            return None
+        standing = self.keys(metric)
+        keys = keys.filter(pa.array(~_known(standing.select(names), keys.select(names))))
+        if not keys.num_rows:
+            return None
+        keys = keys.take(
+            pc.sort_indices(keys, [("seq", "ascending"), ("line", "ascending")])
+        ).combine_chunks()
+        _, first = grouped([coded(keys.column(name)) for name in names])  # each key where it first comes
+        keys = keys.take(pa.array(np.sort(first)))
+        tenants, rank = coded(keys.column("tenant")), np.empty(keys.num_rows, np.int64)
+        order = np.argsort(tenants.of, kind="stable")
+        sorted_codes = tenants.of[order]
+        begins = np.flatnonzero(np.append(True, sorted_codes[1:] != sorted_codes[:-1]))
+        sizes = np.diff(np.append(begins, order.size))
+        rank[order] = np.arange(order.size) - np.repeat(begins, sizes)
+        counts = self._counts(metric)
+        texts = one(keys.column("tenant"))
+        had = np.array([counts.get(name, 0) for name in texts.dictionary.to_pylist()], np.int64)
+        room = (declared.limit or 0) - had[texts.indices.to_numpy(zero_copy_only=False)]
+        admitted = keys.filter(pa.array(rank < room))
+        return joined([standing, admitted]) if admitted.num_rows else None
+
+
+def _known(keys: pa.Table, table: pa.Table) -> Mask:
+    """Of each row whether its key is one of `keys`, compared column by column."""
+    if not keys.num_rows:
+        return np.zeros(table.num_rows, np.bool_)
+    known = np.ones(table.num_rows, np.bool_)
+    ours, theirs = np.zeros(keys.num_rows, np.int64), np.zeros(table.num_rows, np.int64)
+    for name in table.column_names:
+        mine, their, missing = _alike(one(keys.column(name)), one(table.column(name)))
+        known &= ~missing
+        both = np.where(missing, 0, their)
+        width = int(max(mine.max(), both.max(initial=0))) + 1  # a dictionary may hold what no key has
+        distinct, ours = np.unique(ours * width + mine, return_inverse=True)
+        at = np.searchsorted(distinct, theirs * width + both)
+        found = at < distinct.size
+        found[found] = distinct[at[found]] == (theirs * width + both)[found]
+        known &= found
+        theirs = np.where(known, at, 0)
+    return known
+
+
+def _alike(keys: pa.Array, values: pa.Array) -> tuple[Ints, Ints, Mask]:
+    """Both as codes of the same values (nothing is 0), and which of `values` no key has."""
+    if pa.types.is_dictionary(keys.type):
+        texts = keys.dictionary
+        mine = _codes(keys.indices)
+        place = pc.index_in(values.dictionary, pc.cast(texts, values.dictionary.type))
+        of_text = np.append(np.asarray(place.fill_null(-2)).astype(np.int64) + 1, 0)
+        first = np.asarray(pc.index_in(texts, texts)).astype(np.int64)  # a dictionary may have a text twice
+        mine = np.where(mine > 0, np.append(first, 0)[mine - 1] + 1, 0)
+        their = of_text[_codes(values.indices) - 1]
+        return mine, their, their < 0
+    numbers = pc.unique(keys.drop_null())
+    mine = np.asarray(pc.index_in(keys, numbers).fill_null(-1)).astype(np.int64) + 1
+    place = np.asarray(pc.index_in(values, numbers).fill_null(-1)).astype(np.int64) + 1
+    missing = (place == 0) & np.asarray(values.is_valid())
+    return mine, place, missing
+
+
+def _codes(indices: pa.Array) -> Ints:
+    """Indices from 1; nothing is 0."""
+    filled = pc.fill_null(indices, -1) if indices.null_count else indices
+    return np.asarray(filled).astype(np.int64) + 1
+
+
+def _other_text(column: pa.DictionaryArray, others: Mask) -> pa.DictionaryArray:
+    texts = pa.concat_arrays([column.dictionary.cast(pa.string()), pa.array([OTHER])])
+    codes = np.where(others, len(column.dictionary), _codes(column.indices) - 1).astype(np.int32)
+    return joined_text(pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), texts))
+
+
+def joined_text(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Each text once in its dictionary."""
+    first = np.asarray(pc.index_in(column.dictionary, column.dictionary)).astype(np.int32)
+    if bool((first == np.arange(first.size)).all()):
+        return column
+    codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    absent = np.asarray(column.indices.is_null())
+    return pa.DictionaryArray.from_arrays(pa.array(first[codes], mask=absent), column.dictionary)
+
+
+def _absent(column: pa.Array, others: Mask) -> pa.Array:
+    return pc.if_else(pa.array(~others), column, pa.scalar(None, column.type))

@@ -1,0 +1,139 @@
+"""Cells: for each metric one row per (tenant, dimensions, bucket), and the one operation on them, merging.
+
+Merging is associative and commutative, with no cells as identity, whatever the kind (each accumulator says
+why): no order of merging can change a bit. A state metric's cells are never made here: they need the past.
+
+The cells of a metric have: tenant, k0 … (its dimensions), of a state metric state, rule, from and to, bucket
+(microseconds), then what its accumulator keeps. They are sorted by all of these keys, nothing first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.model.metrics import MetricKind
+from tidemill.outputs.rollups.accumulators import counter, gauge, histogram, state
+from tidemill.outputs.rollups.accumulators.folded import Folded
+from tidemill.outputs.rollups.events import passing
+from tidemill.outputs.rollups.grouping import Groups, Keys
+from tidemill.outputs.rollups.spec import Metric, RollupSpec
+
+Cells = Mapping[str, pa.Table]
+"""The cells of each metric, in the order of the spec."""
+
+TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+STATE_KEYS: Final = ("state", "rule", "from", "to")
+_KEY_TYPES: Final = {"string": TEXT, "integer": pa.int64(), "boolean": pa.bool_()}
+_FIELDS: Final = {
+    MetricKind.COUNTER: counter.fields,
+    MetricKind.GAUGE: gauge.fields,
+    MetricKind.HISTOGRAM: histogram.fields,
+    MetricKind.STATE: state.fields,
+}
+_ACCUMULATE: Final = {
+    MetricKind.COUNTER: counter.accumulate,
+    MetricKind.GAUGE: gauge.accumulate,
+    MetricKind.HISTOGRAM: histogram.accumulate,
+}
+_MERGE: Final = {
+    MetricKind.COUNTER: counter.merge,
+    MetricKind.GAUGE: gauge.merge,
+    MetricKind.HISTOGRAM: histogram.merge,
+    MetricKind.STATE: state.merge,
+}
+
+
+def cell_schema(metric: Metric) -> pa.Schema:
+    fields = [pa.field("tenant", TEXT)]
+    fields += [pa.field(f"k{i}", _KEY_TYPES[d.type]) for i, d in enumerate(metric.dimensions)]
+    if metric.kind is MetricKind.STATE:
+        fields += [pa.field(name, TEXT) for name in STATE_KEYS]
+    fields.append(pa.field("bucket", pa.int64()))
+    return pa.schema([*fields, *_FIELDS[metric.kind](metric)])
+
+
+def no_cells(spec: RollupSpec) -> Cells:
+    return {metric.name: cell_schema(metric).empty_table() for metric in spec.metrics}
+
+
+def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> Cells:
+    """Cells of accepted events: tenant, event_time (microseconds or timestamp), event_id, d0 …, m0 …
+
+    State metrics have none: what an event adds to them is decided by those before it.
+    """
+    bucket = buckets_of(one(events.column("event_time")).cast(pa.int64()).to_numpy(), width)
+    keys = Keys(events, bucket, width)
+    found = dict(no_cells(spec))
+    for metric in spec.metrics:
+        if metric.kind is MetricKind.STATE or not events.num_rows:
+            continue
+        mask = passing(metric, events)
+        rows = None if mask is None else np.flatnonzero(mask)
+        names = ["tenant", *(f"d{d.at}" for d in metric.dimensions)]
+        groups = keys.groups([*names, "bucket"], rows, metric.filter)
+        folded = _ACCUMULATE[metric.kind](metric, groups, events)
+        found[metric.name] = _table(metric, [events.column(name) for name in names], bucket, groups, folded)
+    return found
+
+
+def merge(spec: RollupSpec, many: Sequence[Cells], width: int) -> Cells:
+    """The cells of all, buckets widened to `width`, sorted; who does not have a metric has no cells of it."""
+    return {
+        metric.name: _merged(metric, [cells[metric.name] for cells in many if metric.name in cells], width)
+        for metric in spec.metrics
+    }
+
+
+def of_tiles(cells: Cells, starts: Sequence[int], tile: int, *, inside: bool = True) -> Cells:
+    """The cells of the tiles that begin at `starts`; else those of all other tiles."""
+    found = {}
+    for name, table in cells.items():
+        chosen = within_tiles(one(table.column("bucket")).to_numpy(), starts, tile)
+        chosen = chosen if inside else ~chosen
+        found[name] = table if chosen.all() else table.filter(pa.array(chosen))
+    return found
+
+
+def within_tiles(instants: Ints, starts: Sequence[int], tile: int) -> Mask:
+    """Which instants lie in one of the tiles that begin at `starts`, which are ascending."""
+    begins = np.asarray(starts, np.int64)
+    if not begins.size:
+        return np.zeros(instants.size, np.bool_)
+    at = np.searchsorted(begins, instants, side="right") - 1
+    found: Mask = (at >= 0) & (instants < begins[at] + tile)
+    return found
+
+
+def buckets_of(time: Ints, width: int) -> Ints:
+    return time - time % width
+
+
+def _merged(metric: Metric, tables: Sequence[pa.Table], width: int) -> pa.Table:
+    whole = [table for table in tables if table.num_rows]
+    if not whole:
+        return cell_schema(metric).empty_table()
+    cells = whole[0] if len(whole) == 1 else pa.concat_tables(whole).unify_dictionaries()
+    cells = cells.combine_chunks()
+    bucket = buckets_of(one(cells.column("bucket")).to_numpy(), width)
+    names = cells.column_names[: cells.column_names.index("bucket")]
+    groups = Keys(cells, bucket, width).groups([*names, "bucket"])
+    folded = _MERGE[metric.kind](metric, groups, cells)
+    return _table(metric, [cells.column(name) for name in names], bucket, groups, folded)
+
+
+def _table(
+    metric: Metric, keys: Sequence[pa.ChunkedArray], bucket: Ints, groups: Groups, folded: Folded
+) -> pa.Table:
+    first = groups.first if folded.group is None else groups.first[folded.group]
+    at = pa.array(first)
+    schema = cell_schema(metric)
+    columns = [one(key).take(at) for key in keys]
+    columns.append(pa.array(bucket[first]))
+    columns += [folded.columns[name] for name in schema.names[len(columns) :]]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,174 @@
+"""Accepted events as the columns that metrics use, read back from raw, and which of them a metric counts.
+
+Raw already says tenant, event time, id and place; only dimensions and measures are read from the payload, by
+the same reader that first read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.conditions import holds
+from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read import read_chunk
+from tidemill.model.time import Interval
+from tidemill.outputs.rollups.spec import Metric
+
+_KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # what raw itself says
+
+
+def metric_plan(plan: ReadPlan) -> ReadPlan:
+    """Only what metrics look at, and nothing is required: acceptance was decided long ago."""
+    used = {*plan.dimensions, *plan.measures}
+    return replace(
+        plan,
+        rules=tuple(replace(rule, required=False) for rule in plan.rules if rule.name in used),
+        identity=(),
+        tenant_column=None,
+        tenant_value="",
+        type_column=None,
+        time_column=None,
+        time_parser=None,
+        delta=None,
+        messages=None,
+        skew_past=None,
+        skew_future=None,
+        record_bytes=1 << 40,
+    )
+
+
+def passing(metric: Metric, events: pa.Table) -> Mask | None:
+    """Which events the metric's filter is true for; None: it has none, all count."""
+    if metric.filter is None:
+        return None
+    columns = {field: (name, scale) for field, name, scale in metric.filter.columns}
+
+    def column_of(field: str) -> tuple[pa.Array, int]:
+        name, scale = columns[field]
+        return one(events.column(name)), scale
+
+    return holds(metric.filter.condition, column_of)
+
+
+def read_events(
+    plan: ReadPlan, files: Sequence[str], span: Interval, slices: frozenset[str] | None
+) -> list[pa.Table]:
+    """Events of `span` (only those of `slices`, unless None): tenant, event_time, event_id, slice,
+    line, d0 …, m0 …"""
+
+    def wanted(rows: pa.Table, time: Ints) -> Mask:
+        keep: Mask = (time >= span.start) & (time < span.end)
+        if slices is not None:
+            keep &= np.asarray(pc.is_in(rows.column("slice"), pa.array(sorted(slices))))
+        return keep
+
+    return _read(plan, files, lambda low, high: low < span.end and high >= span.start, wanted)
+
+
+def read_tile_events(
+    plan: ReadPlan, files: Sequence[str], tiles: Mapping[int, frozenset[str] | None], width: int
+) -> list[pa.Table]:
+    """As `read_events`, for tiles of one width by their starts, each with its slices (None: all)."""
+    starts = np.array(sorted(tiles), np.int64)
+
+    def may_hold(low: int, high: int) -> bool:
+        first, last = np.searchsorted(starts, [low - width + 1, high + 1])
+        return bool(first < last)
+
+    def wanted(rows: pa.Table, time: Ints) -> Mask:
+        at = np.searchsorted(starts, time, side="right") - 1
+        inside: Mask = (at >= 0) & (time < starts[at] + width)
+        slices = one(rows.column("slice")).dictionary_encode()
+        code = {name: i for i, name in enumerate(slices.dictionary.to_pylist())}
+        if not inside.any() or all(tiles[start] is None for start in tiles):
+            return inside
+        pairs = [
+            place * len(code) + code[name]
+            for place, start in enumerate(starts.tolist())
+            for name in _either(tiles[start], code)
+        ]
+        place = at * len(code) + slices.indices.to_numpy(zero_copy_only=False)
+        return inside & np.isin(place, np.array(pairs, np.int64))
+
+    return _read(plan, files, may_hold, wanted)
+
+
+def _either(chosen: frozenset[str] | None, there: Mapping[str, int]) -> Collection[str]:
+    return there if chosen is None else chosen & there.keys()
+
+
+def _read(
+    plan: ReadPlan,
+    files: Sequence[str],
+    may_hold: Callable[[int, int], bool],
+    wanted: Callable[[pa.Table, Ints], Mask],
+) -> list[pa.Table]:
+    """Of each file the wanted events; row groups that can hold none, by their times, are not read."""
+    tables = []
+    for path in files:
+        rows = _rows(path, may_hold, wanted)
+        if rows.num_rows:
+            tables.append(with_columns(plan, rows))
+    return tables
+
+
+def _rows(
+    path: str, may_hold: Callable[[int, int], bool], wanted: Callable[[pa.Table, Ints], Mask]
+) -> pa.Table:
+    file = pq.ParquetFile(path)
+    names = [*_KNOWN, "payload"]
+    found = []
+    for group in range(file.num_row_groups):
+        bounds = _bounds(file, group)
+        if bounds is not None and not may_hold(*bounds):
+            continue
+        rows = file.read_row_group(group, columns=names)
+        keep = wanted(rows, one(rows.column("event_time")).cast(pa.int64()).to_numpy())
+        found.append(rows if keep.all() else rows.filter(pa.array(keep)))
+    return pa.concat_tables(found) if found else file.schema_arrow.empty_table().select(names)
+
+
+def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
+    """Of the times of a row group; None: they are not known."""
+    index = file.schema_arrow.get_field_index("event_time")
+    stats = file.metadata.row_group(group).column(index).statistics
+    if stats is None or not stats.has_min_max:
+        return None
+    low = pa.scalar(stats.min, pa.timestamp("us", tz="UTC")).value
+    high = pa.scalar(stats.max, pa.timestamp("us", tz="UTC")).value
+    return low, high
+
+
+def with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:
+    """Rows of raw (what it says itself, and the payload) as events with d0 …, m0 … read from the payload."""
+    payload = rows.column("payload").combine_chunks()
+    if isinstance(payload, pa.ChunkedArray):
+        payload = pa.concat_arrays(payload.chunks)
+    _, offsets, data = payload.buffers()
+    first = payload.offset
+    ends = np.frombuffer(offsets, np.int32)[first : first + len(payload) + 1].astype(np.int64)
+    chunk = RecordChunk(np.frombuffer(data, np.uint8), ends[:-1], ends[1:])
+    read = read_chunk(plan, chunk, 0)
+    names = [n for n in read.columns.column_names if n[0] in "dm" and n[1:].isdigit()]
+    columns = {
+        name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
+        for name in _KNOWN
+    }
+    if read.refused.num_rows == 0:
+        columns |= {name: read.columns.column(name) for name in names}
+    else:
+        # A field whose declared type changed since: the event still counts, without that value.
+        at = np.full(len(payload), -1, np.int64)
+        at[read.columns.column("row").to_numpy()] = np.arange(read.columns.num_rows)
+        where = pa.array(at, mask=at < 0)
+        columns |= {name: read.columns.column(name).take(where) for name in names}
+    return pa.table(columns)

@@ -1,0 +1,217 @@
+"""Rows that share all keys: columns as codes in the order of their values, and rows by the codes they have.
+
+Each column is coded once, whoever groups by it. Groups come out sorted by their keys, nothing first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+
+_WORD: Final = 1 << 63  # packed keys stay below it
+_LITERAL: Final = 1 << 40  # integers that lie closer together are their own codes
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A column as integers below `span`: the greater the value, the greater its code; nothing is 0."""
+
+    of: Ints
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which rows belong together; `rows` are those that were grouped, of all there are (None: all)."""
+
+    of: Ints  # the group of each grouped row
+    first: Ints  # of each group, one of its rows, counted among all
+    rows: Ints | None = None
+
+    @property
+    def size(self) -> int:
+        return int(self.first.size)
+
+    def take(self, column: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """What each group has in a column that it was grouped by."""
+        return one(column).take(pa.array(self.first))
+
+    def chosen(self, column: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """The grouped rows of a column."""
+        array = one(column)
+        return array if self.rows is None else array.take(pa.array(self.rows))
+
+    def counts(self) -> Ints:
+        return np.bincount(self.of, minlength=self.size).astype(np.int64, copy=False)
+
+    def sums(self, numbers: Ints) -> Ints:
+        """Of one number for each grouped row."""
+        return _sums(self.of, numbers, self.size)
+
+
+class Keys:
+    """Columns to group the rows of a table by: its own, and `bucket`, which is handed in."""
+
+    def __init__(self, table: pa.Table, bucket: Ints, width: int) -> None:
+        self._table = table
+        self._bucket = bucket
+        self._width = width
+        self._codes: dict[str, Codes] = {}
+        self._groups: dict[Hashable, Groups] = {}
+
+    def groups(self, names: Sequence[str], rows: Ints | None = None, said: Hashable = None) -> Groups:
+        """By these columns, the most significant first. `said` is what `rows` were chosen by."""
+        key = (tuple(names), said)
+        if key not in self._groups:
+            codes = [self._coded(name) for name in names]
+            if rows is not None:
+                codes = [Codes(code.of[rows], code.span) for code in codes]
+            of, first = grouped(codes)
+            self._groups[key] = Groups(of, first if rows is None else rows[first], rows)
+        return self._groups[key]
+
+    def _coded(self, name: str) -> Codes:
+        if name not in self._codes:
+            if name == "bucket":
+                self._codes[name] = _numbers(self._bucket // self._width, None)
+            else:
+                self._codes[name] = coded(self._table.column(name))
+        return self._codes[name]
+
+
+def coded(column: pa.ChunkedArray | pa.Array) -> Codes:
+    array = one(column)
+    if pa.types.is_dictionary(array.type):
+        return _texts(array)
+    if pa.types.is_boolean(array.type):
+        return Codes(np.asarray(pc.fill_null(array.cast(pa.int64()), -1)) + 1, 3)
+    if not array.null_count:
+        return _numbers(array.to_numpy(), None)
+    least = pc.min(array)  # so that what stands for nothing does not widen the span
+    filled = pc.fill_null(array, least if least.is_valid else 0)
+    return _numbers(filled.to_numpy(), np.asarray(pc.is_null(array)))
+
+
+def _texts(array: pa.DictionaryArray) -> Codes:
+    """Ranked by their bytes."""
+    size = len(array.dictionary)
+    rank = np.zeros(size + 1, np.int64)
+    rank[:size] = pc.rank(array.dictionary, tiebreaker="dense").to_numpy()
+    indices = array.indices
+    filled = pc.fill_null(indices, size) if indices.null_count else indices
+    return Codes(rank[filled.to_numpy()], size + 1)
+
+
+def _numbers(values: Ints, absent: Mask | None) -> Codes:
+    if not values.size:
+        return Codes(values, 1)
+    least, most = int(values.min()), int(values.max())
+    if most - least < _LITERAL:
+        codes, span = values - least + 1, most - least + 2
+    else:
+        _, inverse = np.unique(values, return_inverse=True)
+        codes, span = inverse.astype(np.int64) + 1, int(inverse.max()) + 2
+    return Codes(codes if absent is None else np.where(absent, 0, codes), span)
+
+
+def grouped(columns: Sequence[Codes]) -> tuple[Ints, Ints]:
+    """The group of each row, and a row of each group; groups are numbered in the order of their codes."""
+    key, total = np.zeros(columns[0].of.size, np.int64), 1
+    for column in columns:
+        if total * column.span >= _WORD:  # what stands so far is no more than the number of rows
+            key, first = _grouped(key, total)
+            total = max(1, first.size)
+        key = key * column.span + column.of
+        total *= column.span
+    return _grouped(key, total)
+
+
+def _grouped(key: Ints, total: int) -> tuple[Ints, Ints]:
+    if total <= 2 * key.size + 256:
+        return _by_place(key, total)
+    of, distinct, first = _by_hash(key)
+    order = np.argsort(distinct)
+    rank = np.empty(order.size, np.int64)
+    rank[order] = np.arange(order.size)
+    return rank[of], first[order]
+
+
+@njit(cache=True, nogil=True)
+def _by_place(key: Ints, total: int) -> tuple[Ints, Ints]:
+    """Keys that are few enough to have a place each."""
+    place = np.zeros(total, np.int64)
+    for i in range(key.size):
+        place[key[i]] = 1
+    size = 0
+    for k in range(total):
+        if place[k]:
+            place[k] = size
+            size += 1
+    of = np.empty(key.size, np.int64)
+    first = np.empty(size, np.int64)
+    for i in range(key.size - 1, -1, -1):
+        of[i] = place[key[i]]
+        first[of[i]] = i
+    return of, first
+
+
+@njit(cache=True, nogil=True)
+def _by_hash(key: Ints) -> tuple[Ints, Ints, Ints]:
+    """Numbers of the keys as they come, the distinct keys, and where each stands first."""
+    bits = 10
+    table = np.full(1 << bits, -1, np.int64)
+    distinct = np.empty(1 << bits, np.int64)
+    first = np.empty(1 << bits, np.int64)
+    of = np.empty(key.size, np.int64)
+    size = 0
+    for i in range(key.size):
+        if i and key[i] == key[i - 1]:  # rows lie by tenant and time: neighbours are often alike
+            of[i] = of[i - 1]
+            continue
+        mask = table.size - 1
+        at = _slot(key[i], bits)
+        while table[at] >= 0 and distinct[table[at]] != key[i]:
+            at = (at + 1) & mask
+        if table[at] < 0:
+            table[at] = size
+            distinct[size] = key[i]
+            first[size] = i
+            size += 1
+            of[i] = size - 1
+            if 2 * size > table.size:
+                bits += 1
+                table = np.full(1 << bits, -1, np.int64)
+                wider, wider_first = np.empty(1 << bits, np.int64), np.empty(1 << bits, np.int64)
+                wider[:size], wider_first[:size] = distinct[:size], first[:size]
+                distinct, first = wider, wider_first
+                for k in range(size):
+                    at = _slot(distinct[k], bits)
+                    while table[at] >= 0:
+                        at = (at + 1) & (table.size - 1)
+                    table[at] = k
+        else:
+            of[i] = table[at]
+    return of, distinct[:size].copy(), first[:size].copy()
+
+
+@njit(cache=True, nogil=True)
+def _slot(key: int, bits: int) -> np.int64:
+    """Fibonacci hashing: the high bits of a product."""
+    return np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits))
+
+
+@njit(cache=True, nogil=True)
+def _sums(of: Ints, numbers: Ints, size: int) -> Ints:
+    out = np.zeros(size, np.int64)
+    for i in range(of.size):
+        out[of[i]] += numbers[i]
+    return out

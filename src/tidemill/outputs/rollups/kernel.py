@@ -1,0 +1,214 @@
+"""The tile kernels: what changed in, new tiles out, staged. All tiles of a unit are made in one pass.
+
+A tile is the old one merged with what is new when it only grew; otherwise it is made again from what lies
+below it. Both give the same rows in the same order.
+
+Cells are *handed on* from level to level: to a tile that grows, what is new below it; to one that is made
+again, all of the tiles below it that changed. Those that did not change are read from their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.formats.plan import ReadPlan
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
+from tidemill.model.tiles import TileKey
+from tidemill.model.time import Interval
+from tidemill.outputs.rollups.cell_files import PARTIAL, read_cells, read_partial, write_cells, write_partial
+from tidemill.outputs.rollups.cells import Cells, accumulate, merge, no_cells, of_tiles
+from tidemill.outputs.rollups.events import read_tile_events
+from tidemill.outputs.rollups.recollecting import note
+from tidemill.outputs.rollups.rows import read_tiles
+from tidemill.outputs.rollups.spec import RollupSpec
+from tidemill.outputs.rollups.tile_parts import Tile, TilePart, tiles_of, write_tiles
+from tidemill.storage.tables.parts import read_footer
+
+MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
+
+Admit = Callable[[Cells], Cells]
+"""What becomes of cells just made of events before they are merged with others; it must be picklable."""
+
+Places = Mapping[str, Sequence[int]]
+"""Paths of parts, each with the starts (ascending) of some of the tiles in it."""
+
+NOWHERE: Final[Places] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Tiles of one level that are built together."""
+
+    level: str
+    tiles: Sequence[Tile]  # those that are written
+    unkept: Sequence[int] = ()  # starts of those that are kept no more: made only for the levels above
+    old: Places = field(default_factory=dict)  # where those stand now that only grow
+    again: Sequence[int] = ()  # starts of those that are made again,
+    below: Places = field(default_factory=dict)  # also from these tiles below, which did not change
+
+    @property
+    def starts(self) -> list[int]:
+        return sorted([*(tile.start for tile in self.tiles), *self.unkept])
+
+
+@dataclass(frozen=True, slots=True)
+class LowUnit:
+    """Stale 5s tiles, the 1m tiles above them, and where their new events come from."""
+
+    spec: RollupSpec
+    plan: ReadPlan
+    base: Work
+    minutes: Work
+    hours_again: Sequence[int]  # starts of the 1h tiles that are made again
+    folder: str
+    name: str
+    partials: Sequence[str] = ()  # cells that the batch left,
+    left: Sequence[int] = ()  # for the 5s tiles that begin here
+    raw: Sequence[str] = ()  # raw parts to read again,
+    wanted: Mapping[int, frozenset[str]] = field(
+        default_factory=dict
+    )  # for these tiles, of slices with these ids
+    whole: Sequence[int] = ()  # starts of the 5s tiles that are made of raw alone,
+    extra: Sequence[str] = ()  # and cells that are added to them as they are: those of state metrics
+    admit: Admit | None = None
+    days_too: bool = False  # hand on to 1d as well: no tile above waits for the 1h tiles
+
+
+@dataclass(frozen=True, slots=True)
+class HighUnit:
+    """Tiles of the levels above, one after another: `handed` are files of the cells for the first."""
+
+    spec: RollupSpec
+    works: Sequence[Work]
+    handed: Sequence[str]
+    folder: str
+    leave: str | None = None  # where to leave the cells for the level after the last,
+    again: Sequence[int] = ()  # of which these tiles are made again
+
+
+@dataclass(frozen=True, slots=True)
+class CarryUnit:
+    """Parts of one level that go, whose other tiles (than those that leave) move to new parts as they are."""
+
+    spec: RollupSpec
+    level: str
+    parts: Places  # with the tiles that leave
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """Leaves the 5s cells of accepted events in staging while they are in memory, and what the chronicle
+    needs of them."""
+
+    spec: RollupSpec
+
+    def __call__(self, rows: pa.Table, folder: Path, name: str) -> None:
+        write_partial(folder / f"{name}{PARTIAL}", accumulate(self.spec, rows, BASE.width))
+        note(self.spec, rows, folder, name)
+
+
+def build_low(unit: LowUnit) -> Iterator[TilePart]:
+    """5s tiles and the 1m tiles above them; leaves cells for the levels above."""
+    spec, folder = unit.spec, Path(unit.folder)
+    fresh = _fresh_cells(unit)
+    cells = _cells(spec, unit.base, fresh)
+    yield from _written(spec, unit.base, cells, folder)
+    handed = _handed_on(spec, MINUTE_LEVEL, unit.minutes.again, fresh, cells)
+    cells = _cells(spec, unit.minutes, handed)
+    yield from _written(spec, unit.minutes, cells, folder)
+    handed = _handed_on(spec, HOUR_LEVEL, unit.hours_again, handed, cells)
+    write_cells(handed_path(folder, unit.name, HOUR_LEVEL), handed)
+    if unit.days_too:
+        write_cells(handed_path(folder, unit.name, DAY_LEVEL), merge(spec, [handed], DAY_LEVEL.width))
+
+
+def build_high(unit: HighUnit) -> Iterator[TilePart]:
+    spec, folder = unit.spec, Path(unit.folder)
+    level = BY_NAME[unit.works[0].level]
+    files = [of_tiles(read_cells(path), unit.works[0].starts, level.tile) for path in unit.handed]
+    handed = merge(spec, files, level.width)
+    cells = handed
+    for number, work in enumerate(unit.works):
+        if number:
+            handed = _handed_on(spec, BY_NAME[work.level], work.again, handed, cells)
+        cells = _cells(spec, work, handed)
+        yield from _written(spec, work, cells, folder)
+    if unit.leave is not None:
+        above = LEVELS[LEVELS.index(BY_NAME[unit.works[-1].level]) + 1]
+        write_cells(Path(unit.leave), _handed_on(spec, above, unit.again, handed, cells))
+
+
+def carry(unit: CarryUnit) -> Iterator[TilePart]:
+    level = BY_NAME[unit.level]
+    tiles: list[Tile] = []
+    tables: list[Cells] = []
+    for path, leaving in unit.parts.items():
+        gone = frozenset(leaving)
+        kept = [tile for tile in tiles_of(read_footer(path)) if tile.start not in gone]
+        if kept:
+            tiles += kept
+            starts = sorted(tile.start for tile in kept)
+            tables.append(read_tiles(unit.spec, path, starts, level.tile))
+    cells = tables[0] if len(tables) == 1 else merge(unit.spec, tables, level.width)
+    for part in write_tiles(unit.spec, level, tiles, cells, Path(unit.folder)):
+        yield replace(part, carried=True)
+
+
+def tile_span(key: TileKey) -> Interval:
+    return Interval(key.start, key.start + BY_NAME[key.level].tile)
+
+
+def handed_path(folder: Path, name: str, level: Level) -> Path:
+    return folder / f"{name}.{level.name}"
+
+
+def _cells(spec: RollupSpec, work: Work, handed: Cells) -> Cells:
+    """Everything that the tiles hold: what is handed to them, what they held, and what did not change."""
+    level = BY_NAME[work.level]
+    stored = [read_tiles(spec, path, starts, level.tile) for path, starts in work.old.items()]
+    under = below(level)
+    if under is not None:
+        stored += [read_tiles(spec, path, starts, under.tile) for path, starts in work.below.items()]
+    return merge(spec, [handed, *stored], level.width) if stored else handed
+
+
+def _handed_on(spec: RollupSpec, level: Level, again: Sequence[int], handed: Cells, cells: Cells) -> Cells:
+    """What the tiles of a level are handed, from what those below it were handed and now hold."""
+    if not again:
+        return merge(spec, [handed], level.width)
+    new = of_tiles(handed, again, level.tile, inside=False)
+    return merge(spec, [new, of_tiles(cells, again, level.tile)], level.width)
+
+
+def _written(spec: RollupSpec, work: Work, cells: Cells, folder: Path) -> Iterator[TilePart]:
+    level = BY_NAME[work.level]
+    if work.unkept:
+        cells = of_tiles(cells, work.unkept, level.tile, inside=False)
+    return write_tiles(spec, level, work.tiles, cells, folder)
+
+
+def _fresh_cells(unit: LowUnit) -> Cells:
+    """The 5s cells of what is new: from what the batch left or from raw, and what is added to them."""
+    admit = unit.admit or _as_they_are
+    starts = unit.base.starts
+    if not starts:
+        return no_cells(unit.spec)
+    span = Interval(starts[0], starts[-1] + BASE.tile)
+    made: list[Cells] = []
+    if unit.wanted:
+        events = read_tile_events(unit.plan, unit.raw, unit.wanted, BASE.tile)
+        made += [admit(accumulate(unit.spec, table, BASE.width)) for table in events]
+    if unit.left:
+        made += [admit(of_tiles(read_partial(p, span), unit.left, BASE.tile)) for p in unit.partials]
+    made += [of_tiles(read_partial(path, span), unit.whole, BASE.tile) for path in unit.extra]
+    return merge(unit.spec, made, BASE.width)
+
+
+def _as_they_are(cells: Cells) -> Cells:
+    return cells

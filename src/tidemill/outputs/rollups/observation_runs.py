@@ -1,0 +1,287 @@
+"""Trails: what was observed of every object, in immutable sorted runs, merged in tiers so that they stay few.
+
+A trail is an Arrow file of observations of one metric, sorted by object and time. Raw is the truth: trails
+can be deleted and are then made again from it. Which of them count is said by a log beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+from pyarrow import ipc
+
+from tidemill.formats.arrays import Ints, Words
+from tidemill.formats.arrow import one, read_ipc
+from tidemill.formats.key_runs import positions, within
+from tidemill.outputs.rollups.observations import in_order, joined, no_observations, observation_schema
+from tidemill.outputs.rollups.spec import Metric
+from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_file, sync_folder
+
+SUFFIX: Final = ".trail"
+LOG: Final = "trails.log"
+FAN_IN: Final = 12  # sets of trails of about one size that are merged
+_LINES: Final = 200  # of the log, beyond what stands, before it is written anew
+
+
+def trail_folder(warehouse: Path, stream: str) -> Path:
+    return warehouse / "trails" / stream
+
+
+def write_trail(path: Path, observations: pa.Table) -> None:
+    """Write and sync it; a trail is named in the log only after that."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pa.OSFile(str(temporary), "wb") as sink, ipc.new_file(sink, observations.schema) as writer:
+        writer.write_table(observations)
+    sync_file(temporary)
+    temporary.replace(path)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the trail is there and can be opened; one that is damaged is as good as gone."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            ipc.open_file(source)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+# -- looking up
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Objects by key, ascending, each with the span of time that is asked for."""
+
+    high: Words
+    low: Words
+    first: Ints
+    last: Ints
+
+
+def asked(observations: pa.Table) -> Asked:
+    """The objects of sorted observations, from the first to the last of each."""
+    high, low, time = (one(observations.column(name)).to_numpy() for name in ("high", "low", "time"))
+    begins = np.ones(high.size, np.bool_)
+    begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], high.size) - 1 if high.size else first
+    return Asked(high[first], low[first], time[first], time[last])
+
+
+def histories_of(metric: Metric, trails: Sequence[str], objects: Asked, keys: tuple[int, int]) -> pa.Table:
+    """What the trails hold of the objects, whose keys lie in the range; sorted. When all rules of the metric
+    are local, only the span asked for, with the observations next to it on either side."""
+    assert metric.following is not None
+    found = []
+    for path in trails:
+        run = within(read_ipc(path), *keys)
+        if not run.num_rows or not objects.high.size:
+            continue
+        high, low, time = (one(run.column(name)).to_numpy() for name in ("high", "low", "time"))
+        since, until = _extents(
+            high, low, time, positions(high, objects.high),
+            objects.high, objects.low, objects.first, objects.last, metric.following.is_local,
+        )  # fmt: skip
+        many = until - since
+        if not many.any():
+            continue
+        starts = np.repeat(since - (np.cumsum(many) - many), many)
+        found.append(run.take(pa.array(starts + np.arange(starts.size))))
+    return in_order(joined(found)) if found else no_observations(metric)
+
+
+@njit(cache=True, nogil=True)
+def _extents(
+    high: Words, low: Words, time: Ints, at: Ints,
+    keys_high: Words, keys_low: Words, first: Ints, last: Ints, local: bool,
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """Of each object its rows; if `local`, from the last before `first` to the first after `last`."""
+    since, until = np.zeros(at.size, np.int64), np.zeros(at.size, np.int64)
+    for i in range(at.size):
+        a = at[i]
+        while a < high.size and high[a] == keys_high[i] and low[a] < keys_low[i]:
+            a += 1
+        b = a
+        while b < high.size and high[b] == keys_high[i] and low[b] == keys_low[i]:
+            b += 1
+        if local and b > a:
+            start, stop = a, b
+            while start < stop:  # the first that is not before
+                middle = (start + stop) // 2
+                if time[middle] < first[i]:
+                    start = middle + 1
+                else:
+                    stop = middle
+            begin = max(a, start - 1)
+            stop = b
+            while start < stop:  # the first that is after
+                middle = (start + stop) // 2
+                if time[middle] <= last[i]:
+                    start = middle + 1
+                else:
+                    stop = middle
+            a, b = begin, min(b, start + 1)
+        since[i], until[i] = a, b
+    return since, until
+
+
+# -- merging
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTrails:
+    """Trails of one metric to merge, and what to take from each: a range of keys, and if said only what came
+    before a place in the ledger."""
+
+    metric: Metric
+    trails: Sequence[str]
+    low: int
+    high: int
+    target: str
+    before: int | None = None
+
+
+def merge_trails(unit: MergeTrails) -> Iterator[str]:
+    tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.trails]
+    if unit.before is not None:
+        tables = [table.filter(pc.less(table.column("seq"), unit.before)) for table in tables]
+    whole = in_order(joined([observation_schema(unit.metric).empty_table(), *tables]))
+    write_trail(Path(unit.target), whole)
+    yield unit.target
+
+
+# -- the log
+
+Touched = Mapping[int, frozenset[str]]
+"""5s tile start -> ids of slices that changed rows in it which are due to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrailSet:
+    """Trails that came to be at once, of some batches, and what those touched."""
+
+    name: str
+    batches: Mapping[str, tuple[int, int]]  # with the first and last place in the ledger of their slices
+    files: Mapping[str, Sequence[str]]  # metric -> names, one for each range of keys
+    touched: Touched = field(default_factory=dict)
+
+    @property
+    def names(self) -> Iterator[str]:
+        for names in self.files.values():
+            yield from names
+
+
+class TrailLog:
+    """Which sets of trails stand: one line for each that came, saying what it came instead of.
+
+    `made_for` says what the trails are made for: when that is another, nothing stands.
+    """
+
+    def __init__(self, folder: Path, made_for: str, *, only_looks: bool = False) -> None:
+        """Who only looks never mends what a process that died, or one that is writing now, left behind."""
+        self.folder = folder
+        self._made_for = made_for
+        self._only_looks = only_looks
+        self._lines = 0  # 0: there is no log that is made for this
+        self.sets: dict[str, TrailSet] = {}
+        self._read()
+
+    def _read(self) -> None:
+        path = self.folder / LOG
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        whole = lines[-1] == b""
+        try:
+            said = [json.loads(line) for line in lines[:-1]]
+        except ValueError:  # damaged: as good as gone
+            said = []
+        if not said or said[0] != {"made_for": self._made_for}:
+            return
+        for line in said[1:]:
+            self._apply(line)
+        self._lines = len(said)
+        if not whole and not self._only_looks:  # a process died as it wrote: what it wrote does not count
+            self._write_anew()
+
+    @property
+    def is_there(self) -> bool:
+        return self._lines > 0
+
+    def _apply(self, line: Mapping[str, object]) -> None:
+        gone = line["gone"]
+        assert isinstance(gone, list)
+        for name in gone:
+            self.sets.pop(name, None)
+        told = line["set"]
+        if isinstance(told, dict):
+            self.sets[told["name"]] = TrailSet(
+                name=told["name"],
+                batches={batch: (low, high) for batch, (low, high) in told["batches"].items()},
+                files=told["files"],
+                touched={
+                    int(start): frozenset(told["slices"][i] for i in which)
+                    for start, which in told["touched"].items()
+                },
+            )
+
+    def enter(self, new: TrailSet | None, gone: Iterable[str] = ()) -> None:
+        """In one durable step: `new` stands, those of `gone` do not."""
+        line = _line(new, sorted(gone))
+        self._apply(line)
+        if not self._lines or self._lines > 2 * len(self.sets) + _LINES:
+            self._write_anew()
+            return
+        with storage_errors("write", self.folder / LOG), (self.folder / LOG).open("ab") as file:
+            file.write(_spelled(line))
+        sync_file(self.folder / LOG)
+        self._lines += 1
+
+    def _write_anew(self) -> None:
+        make_folder(self.folder, top=self.folder.parents[1])
+        lines: list[dict[str, object]] = [{"made_for": self._made_for}]
+        lines += [_line(each, []) for each in self.sets.values()]
+        atomic_write(self.folder / LOG, b"".join(map(_spelled, lines)))
+        self._lines = len(lines)
+
+    def sweep(self, keep: frozenset[str] = frozenset()) -> None:
+        """Delete trails that do not stand."""
+        if not self.folder.is_dir():
+            return
+        standing = {name for each in self.sets.values() for name in each.names} | keep
+        gone = [p for p in self.folder.iterdir() if p.suffix in (SUFFIX, ".tmp") and p.name not in standing]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        if gone:
+            sync_folder(self.folder)
+
+
+def _line(new: TrailSet | None, gone: Sequence[str]) -> dict[str, object]:
+    if new is None:
+        return {"gone": gone, "set": None}
+    slices = sorted({name for names in new.touched.values() for name in names})
+    at = {name: i for i, name in enumerate(slices)}
+    return {
+        "gone": gone,
+        "set": {
+            "name": new.name,
+            "batches": new.batches,
+            "files": new.files,
+            "slices": slices,
+            "touched": {start: sorted(at[name] for name in names) for start, names in new.touched.items()},
+        },
+    }
+
+
+def _spelled(line: Mapping[str, object]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,407 @@
+"""What has to be built to make stale tiles current: which tiles, of what, and why. It opens no part.
+
+A tile that only grew is the old one merged with what is new. Where something left, where metrics look at what
+came before and the batch is not at hand, or where somebody asked for it, it is made again: the 5s tiles from
+raw, those above from the tiles below them. Whoever stands above a tile that is made again is made again too.
+
+What a round costs depends on rows, not on tiles: units are runs of neighbouring tiles of about the same
+number of rows, however many tiles those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from tidemill.engine.jobs import spread
+from tidemill.formats.plan import ReadPlan
+from tidemill.model.errors import StorageError
+from tidemill.model.levels import BASE, LEVELS, Level, below
+from tidemill.model.names import ROLLUPS
+from tidemill.model.slices import contribution_of, hash_of, set_hash
+from tidemill.model.tiles import BaseTile, TileKey, TileState
+from tidemill.model.time import Interval, format_instant
+from tidemill.outputs.rollups.admitted_keys import Roster
+from tidemill.outputs.rollups.cell_files import PARTIAL
+from tidemill.outputs.rollups.kernel import CarryUnit, HighUnit, LowUnit, Work, handed_path
+from tidemill.outputs.rollups.raw_parts import expected_rows, raw_parts
+from tidemill.outputs.rollups.spec import RollupSpec
+from tidemill.outputs.rollups.tile_parts import PART_ROWS, Tile
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.snapshot import Snapshot
+
+MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
+UNIT_ROWS: Final = 4 * PART_ROWS  # expected of the 5s tiles that are built in one pass
+FEW_ROWS: Final = PART_ROWS // 4  # parts that keep fewer are carried together
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What the batch that was just accepted left for the tiles it touched."""
+
+    tiles: Mapping[int, frozenset[str]]  # 5s tile start -> ids of the slices whose rows it holds
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Horizons:
+    """Before which instant things were let go of, by the name of a level; and before which raw was."""
+
+    levels: Mapping[str, int] = field(default_factory=dict)
+    raw: int | None = None
+
+    def expired(self, key: TileKey) -> bool:
+        """Whether the tile is known, and kept no more."""
+        return key.level in self.levels and key.start < self.levels[key.level]
+
+    def sealed(self, key: TileKey) -> bool:
+        """Whether raw is gone for what the tile spans, all of it or some."""
+        return self.raw is not None and key.start < self.raw
+
+
+def horizons_of(told: Mapping[str, int]) -> Horizons:
+    """As the log of expiries tells them: `raw`, and `rollups:` with the name of a level."""
+    levels = {name.removeprefix(ROLLUPS): at for name, at in told.items() if name.startswith(ROLLUPS)}
+    return Horizons(levels, told.get("raw"))
+
+
+@dataclass(slots=True)
+class TilePlan:
+    """Units may run side by side within each list; `hours` need what `low` left, `above` what `hours` did,
+    unless `days_too`."""
+
+    low: list[LowUnit] = field(default_factory=list)
+    hours: list[HighUnit] = field(default_factory=list)
+    above: list[HighUnit] = field(default_factory=list)
+    carry: list[CarryUnit] = field(default_factory=list)
+    days_too: bool = True
+    reasons: dict[TileKey, str] = field(default_factory=dict)
+    unkept: list[tuple[TileKey, Tile]] = field(default_factory=list)  # known by the state alone from now on
+    replaced: dict[str, list[int]] = field(default_factory=dict)  # parts that go, with the tiles that changed
+    whole: list[int] = field(default_factory=list)  # starts of 5s tiles made of raw alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A tile to be built."""
+
+    tile: Tile
+    kept: bool
+    old: str | None  # its part, if it only grows
+    again: bool
+    below: Sequence[tuple[str, int]] = ()  # parts and starts of tiles below that did not change
+
+
+class Planner:
+    """Plans one round for the tiles of one stream."""
+
+    def __init__(
+        self,
+        spec: RollupSpec,
+        reading: ReadPlan,
+        state: State,
+        raw: Snapshot,
+        table: Snapshot,
+        horizons: Horizons,
+        roster: Roster | None,
+    ) -> None:
+        self._spec = spec
+        self._reading = reading
+        self._state = state
+        self._raw = raw
+        self._table = table
+        self._horizons = horizons
+        self._roster = roster
+        self._plan = TilePlan()
+        self._again: set[int] = set()  # starts of 5s tiles that are made again
+        self._left: Mapping[int, frozenset[str]] = {}  # what the batch left, by 5s tile
+
+    def plan(
+        self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path, *, anew: bool = False
+    ) -> TilePlan:
+        """For these 5s tiles; with `anew` all of them are made again, whatever they were made of."""
+        found = {tile.state.key.start: tile for tile in stale}
+        self._left = fresh.tiles if fresh is not None else {}
+        self._again = {start for start, tile in found.items() if anew or self._must_be_made_again(tile)}
+        for tile in self._with_neighbours():
+            found.setdefault(tile.state.key.start, tile)
+            self._again.add(tile.state.key.start)
+        tiles = [found[start] for start in sorted(found)]
+        levels = self._targets(tiles)
+        self._plan.days_too = not any(target.again for target in levels[DAY_LEVEL.name].values())
+        partials = sorted(str(p) for p in fresh.folder.glob(f"*{PARTIAL}")) if fresh else []
+        self._add_units(found, levels, partials, folder)
+        self._plan.carry = carry_units(self._spec, self._table, self._plan.replaced, folder)
+        return self._plan
+
+    def _must_be_made_again(self, tile: BaseTile) -> bool:
+        if tile.observed - tile.desired:
+            return True
+        # What a change of state adds can not be told by the slices that came alone.
+        return self._spec.follows and not self._is_left(tile) and not self._horizons.sealed(tile.state.key)
+
+    def _is_left(self, tile: BaseTile) -> bool:
+        """Whether the batch left all that the tile lacks."""
+        return self._left.get(tile.state.key.start) == _ids(tile.desired - tile.observed)
+
+    def _with_neighbours(self) -> list[BaseTile]:
+        """Tiles that must be made again only because a level between them and one above is kept no more."""
+        more: set[int] = set()
+        for level in LEVELS[1:]:
+            under = below(level)
+            assert under is not None
+            starts = sorted({level.tile_of(each) for each in (*self._again, *more)})
+            gone = [start for start in starts if self._horizons.expired(TileKey(under.name, start))]
+            spans = [Interval(start, start + level.tile) for start in gone]
+            beside = self._state.tiles(self._spec.stream, BASE.name, spans) if spans else []
+            more |= {tile.key.start for tile in beside} - self._again
+        return self._state.base_tiles(self._spec.stream, more) if more else []
+
+    # -- which tiles, of what
+
+    def _targets(self, tiles: Sequence[BaseTile]) -> dict[str, dict[int, _Target]]:
+        """By level and start."""
+        found = {BASE.name: {tile.state.key.start: self._base_target(tile) for tile in tiles}}
+        for level in LEVELS[1:]:
+            under = below(level)
+            assert under is not None
+            found[level.name] = self._targets_above(level, under, found[under.name])
+        return found
+
+    def _base_target(self, tile: BaseTile) -> _Target:
+        key, state = tile.state.key, tile.state
+        again = key.start in self._again
+        if again and self._horizons.sealed(key):
+            raise _can_not_be_made_again(key)
+        missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
+        self._plan.reasons[key] = _reason(tile, missing, gone)
+        made = Tile(key.start, hash_of(tile.desired), 0, self._spec.declared, tile.desired)
+        return self._target(key, made, state, again=again)
+
+    def _targets_above(
+        self, level: Level, under: Level, changed: Mapping[int, _Target]
+    ) -> dict[int, _Target]:
+        """A tile is merged when its old hash is that of what stands below now."""
+        parents: dict[int, list[int]] = {}
+        for start in changed:
+            parents.setdefault(level.tile_of(start), []).append(start)
+        spans = [Interval(start, start + level.tile) for start in parents]
+        known: dict[int, dict[int, TileState]] = {start: {} for start in parents}
+        for tile in self._state.tiles(self._spec.stream, under.name, spans):
+            known[level.tile_of(tile.key.start)][tile.key.start] = tile
+        places = [Interval(start, start + 1) for start in parents]
+        standing = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, places)}
+        return {
+            start: self._target_above(
+                TileKey(level.name, start), standing.get(start), known[start], {s: changed[s] for s in new}
+            )
+            for start, new in parents.items()
+        }
+
+    def _target_above(
+        self, key: TileKey, old: TileState | None, known: Mapping[int, TileState], new: Mapping[int, _Target]
+    ) -> _Target:
+        before = {start: str(tile.hash) for start, tile in known.items()}
+        after = before | {start: target.tile.hash for start, target in new.items()}
+        changed = sum(1 for start, digest in after.items() if before.get(start) != digest)
+        self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
+        made = Tile(key.start, tiles_hash(after), 0, self._spec.declared)
+        grows = old is not None and old.hash == tiles_hash(before)
+        if (grows or not known) and not any(target.again for target in new.values()):
+            return self._target(key, made, old, again=False)
+        unchanged = [(tile.part, start) for start, tile in known.items() if start not in new and tile.part]
+        return self._target(key, made, old, again=True, below=unchanged)
+
+    def _target(
+        self,
+        key: TileKey,
+        made: Tile,
+        old: TileState | None,
+        *,
+        again: bool,
+        below: Sequence[tuple[str, int]] = (),
+    ) -> _Target:
+        """One that is kept no more still carries what is new to the levels above."""
+        part = old.part if old is not None else None
+        if part is not None:
+            self._plan.replaced.setdefault(part, []).append(key.start)
+        kept = not self._horizons.expired(key)
+        if kept:
+            revision = (old.revision if old is not None else 0) + 1
+            made = made._replace(revision=revision)
+        else:
+            self._plan.unkept.append((key, made))
+        return _Target(made, kept, part if not again else None, again, below)
+
+    # -- who builds them
+
+    def _add_units(
+        self,
+        tiles: Mapping[int, BaseTile],
+        levels: Mapping[str, Mapping[int, _Target]],
+        partials: Sequence[str],
+        folder: Path,
+    ) -> None:
+        base = levels[BASE.name]
+        counts = expected_rows(self._spec, self._raw, [tiles[start] for start in base])
+        expected = dict(zip(base, counts, strict=True))
+        by_hour = _grouped(base, MINUTE_LEVEL)
+        hours = list(by_hour)
+        rows = [sum(int(expected[start]) for start in by_hour[hour]) for hour in hours]
+        names: dict[int, str] = {}  # by hour, the unit that builds it
+        for number, run in enumerate(spread(rows, -(-sum(rows) // UNIT_ROWS))):
+            name, built = f"{number:05d}", [hours[i] for i in run]
+            names |= dict.fromkeys(built, name)
+            self._plan.low.append(self._low_unit(tiles, levels, built, by_hour, partials, folder, name))
+        by_day = _grouped(hours, HOUR_LEVEL)
+        row_of = dict(zip(hours, rows, strict=True))
+        days = list(by_day)
+        sizes = [sum(row_of[hour] for hour in by_day[day]) for day in days]
+        for number, run in enumerate(spread(sizes, -(-sum(sizes) // UNIT_ROWS))):
+            its = [days[i] for i in run]
+            read = dict.fromkeys(names[hour] for day in its for hour in by_day[day])
+            self._plan.hours.append(
+                HighUnit(
+                    spec=self._spec,
+                    works=[self._work(HOUR_LEVEL, [levels[HOUR_LEVEL.name][day] for day in its])],
+                    handed=[str(handed_path(folder, name, HOUR_LEVEL)) for name in read],
+                    folder=str(folder),
+                    leave=None if self._plan.days_too else str(handed_path(folder, f"h{number}", DAY_LEVEL)),
+                    again=_again(levels[DAY_LEVEL.name].values()),
+                )
+            )
+        handed = [str(unit.leave) for unit in self._plan.hours]
+        if self._plan.days_too:
+            handed = [str(handed_path(folder, unit.name, DAY_LEVEL)) for unit in self._plan.low]
+        works = [self._work(level, list(levels[level.name].values())) for level in (DAY_LEVEL, WEEK_LEVEL)]
+        self._plan.above.append(HighUnit(self._spec, works, handed, str(folder)))
+
+    def _low_unit(
+        self,
+        tiles: Mapping[int, BaseTile],
+        levels: Mapping[str, Mapping[int, _Target]],
+        hours: Sequence[int],
+        by_hour: Mapping[int, Sequence[int]],
+        partials: Sequence[str],
+        folder: Path,
+        name: str,
+    ) -> LowUnit:
+        starts = [start for hour in hours for start in by_hour[hour]]
+        above = {HOUR_LEVEL.tile_of(hour): None for hour in hours}
+        left = [start for start in starts if start not in self._again and self._is_left(tiles[start])]
+        whole = [start for start in starts if start in self._again]
+        self._plan.whole += whole
+        there = frozenset(left)
+        wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in there}
+        wanted = {start: ids for start, ids in wanted.items() if ids}
+        return LowUnit(
+            spec=self._spec,
+            plan=self._reading,
+            base=self._work(BASE, [levels[BASE.name][start] for start in starts]),
+            minutes=self._work(MINUTE_LEVEL, [levels[MINUTE_LEVEL.name][hour] for hour in hours]),
+            hours_again=_again(levels[HOUR_LEVEL.name][day] for day in above),
+            folder=str(folder),
+            name=name,
+            partials=partials if left else (),
+            left=left,
+            raw=raw_parts(self._raw, list(wanted)),
+            wanted=wanted,
+            whole=whole,
+            admit=self._roster.admit if self._roster is not None else None,
+            days_too=self._plan.days_too,
+        )
+
+    def _from_raw(self, tile: BaseTile) -> frozenset[str]:
+        again = tile.state.key.start in self._again
+        return _ids(tile.desired if again else tile.desired - tile.observed)
+
+    def _work(self, level: Level, targets: Sequence[_Target]) -> Work:
+        old: dict[str, list[int]] = {}
+        unchanged: dict[str, list[int]] = {}
+        for target in targets:
+            if target.old is not None:
+                old.setdefault(self._absolute(target.old), []).append(target.tile.start)
+            for part, start in target.below:
+                unchanged.setdefault(self._absolute(part), []).append(start)
+        return Work(
+            level=level.name,
+            tiles=[target.tile for target in targets if target.kept],
+            unkept=sorted(target.tile.start for target in targets if not target.kept),
+            old={path: sorted(starts) for path, starts in old.items()},
+            again=_again(targets),
+            below={path: sorted(starts) for path, starts in unchanged.items()},
+        )
+
+    def _absolute(self, part: str) -> str:
+        return str(self._table.root / part)
+
+
+def carry_units(
+    spec: RollupSpec, table: Snapshot, leaving: Mapping[str, Sequence[int]], folder: Path
+) -> list[CarryUnit]:
+    """For what else the parts hold that tiles leave. Small parts of one level are carried together."""
+    units: list[CarryUnit] = []
+    small: dict[str, tuple[int, dict[str, list[int]]]] = {}
+    for path, starts in sorted(leaving.items()):
+        part = table.by_path[path]
+        level, place = part.partition["level"], {str(table.root / path): sorted(starts)}
+        if part.rows >= FEW_ROWS:
+            units.append(CarryUnit(spec, level, place, str(folder)))
+            continue
+        rows, places = small.get(level, (0, {}))
+        small[level] = (rows + part.rows, places | place)
+        if rows + part.rows >= UNIT_ROWS:
+            units.append(CarryUnit(spec, level, small.pop(level)[1], str(folder)))
+    units += [CarryUnit(spec, level, places, str(folder)) for level, (_, places) in small.items()]
+    return units
+
+
+def file_bytes(paths: Iterable[str]) -> int:
+    return sum(Path(path).stat().st_size for path in paths)
+
+
+def tiles_hash(hashes: Mapping[int, str]) -> str:
+    """Of a tile above the base: what it is made of are tiles below it, by their starts."""
+    return set_hash(f"{start}:{digest}" for start, digest in hashes.items())
+
+
+def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
+    """By the tile of a level that they lie in, all in order."""
+    found: dict[int, list[int]] = {}
+    for start in sorted(starts):
+        found.setdefault(level.tile_of(start), []).append(start)
+    return found
+
+
+def _again(targets: Iterable[_Target]) -> list[int]:
+    return sorted(target.tile.start for target in targets if target.again)
+
+
+def _can_not_be_made_again(key: TileKey) -> StorageError:
+    return StorageError(
+        f"the {key.level} tile of {format_instant(key.start)} can not be made again: raw is gone for it",
+        hint="it is sealed: it can be read, and late events are merged into it",
+    )
+
+
+def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> str:
+    if tile.state.hash is None:
+        return f"new: {_slices(len(missing))}"
+    if gone:
+        return f"{_slices(len(gone))} left, {len(missing)} came"
+    if not missing:
+        return f"made again of {_slices(len(tile.desired))}"
+    return f"late: {_slices(len(missing))} beside {len(tile.observed)}"
+
+
+@lru_cache(maxsize=1024)
+def _ids(names: frozenset[str]) -> frozenset[str]:
+    """The slices that rows of raw are marked with."""
+    return frozenset(contribution_of(name)[0] for name in names)
+
+
+def _slices(count: int) -> str:
+    return "1 slice" if count == 1 else f"{count} slices"

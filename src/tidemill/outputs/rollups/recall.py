@@ -1,0 +1,34 @@
+"""What the parts of the rollups table say of themselves: the tiles they are, as the state would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemill.model.tiles import TileKey
+from tidemill.outputs.rollups.tile_parts import tiles_of
+from tidemill.storage.state.protocol import TileBuild
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
+
+
+def tile_builds(table: Table, parts: Iterable[Part]) -> list[TileBuild]:
+    builds = []
+    for part in parts:
+        footer = read_footer(table.root / part.path)
+        level = str(footer["level"])
+        builds += [
+            TileBuild(TileKey(level, tile.start), tile.hash, tile.revision, part.path, tile.rows, tile.slices)
+            for tile in tiles_of(footer)
+        ]
+    return sorted(builds, key=lambda build: build.key)
+
+
+def declarations(table: Table) -> dict[TileKey, str]:
+    """For each tile that the table holds, the hash of the declarations that it was made for."""
+    found: dict[TileKey, str] = {}
+    for part in table.snapshot().parts:
+        footer = read_footer(table.root / part.path)
+        level = str(footer["level"])
+        found |= {TileKey(level, tile.start): tile.declared for tile in tiles_of(footer)}
+    return found

@@ -1,0 +1,193 @@
+"""The kernels of the chronicle: what events leave for it, what a batch adds, what can be told from it.
+
+Each reads and writes files and hands back little; none of them decides which files count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.formats.arrow import one, read_ipc, write_ipc
+from tidemill.formats.plan import ReadPlan
+from tidemill.model.levels import BASE
+from tidemill.model.time import Interval
+from tidemill.outputs.rollups.admitted_keys import KEYS_LEFT, Roster, keys_of
+from tidemill.outputs.rollups.cell_files import PARTIAL, write_partial
+from tidemill.outputs.rollups.cells import within_tiles
+from tidemill.outputs.rollups.events import read_events, read_tile_events
+from tidemill.outputs.rollups.observation_runs import asked, histories_of, write_trail
+from tidemill.outputs.rollups.observations import (
+    SEEN,
+    in_order,
+    joined,
+    observed,
+    placed,
+    read_seen,
+    write_seen,
+)
+from tidemill.outputs.rollups.spec import Metric, RollupSpec
+from tidemill.outputs.rollups.transitions import signed_cells, state_cells, touched_by, union_of
+
+ALL_TIME: Final = Interval(-(1 << 62), 1 << 62)
+
+
+def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str) -> None:
+    """Leave what the chronicle needs of accepted events, while they are in memory: `{name}~{metric}.seen` and
+    `{name}~{metric}.places`."""
+    for metric in spec.metrics:
+        if metric.limit is not None:
+            keys = keys_of(metric, events)
+            if keys.num_rows:
+                write_ipc(folder / f"{name}~{metric.name}{KEYS_LEFT}", keys.combine_chunks())
+        if metric.following is not None:
+            observations = observed(metric, events)
+            if observations.num_rows:
+                write_seen(folder / f"{name}~{metric.name}{SEEN}", observations)
+
+
+def left_by(folder: Path, metric: str, suffix: str) -> list[str]:
+    """The files of that kind that `note` left of a metric."""
+    return sorted(str(path) for path in folder.glob(f"*~{metric}{suffix}"))
+
+
+@dataclass(frozen=True, slots=True)
+class NoteUnit:
+    """Raw parts of which is left what their events would have left as they were accepted."""
+
+    spec: RollupSpec
+    plan: ReadPlan
+    raw: Sequence[str]
+    folder: str
+    name: str
+    only: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of these parts, rows of these slices
+
+
+def note_raw(unit: NoteUnit) -> Iterator[int]:
+    read = ((path, unit.only.get(path)) for path in unit.raw)
+    events = [table for path, only in read for table in read_events(unit.plan, [path], ALL_TIME, only)]
+    for number, table in enumerate(events):
+        note(unit.spec, table, Path(unit.folder), f"{unit.name}-{number}")
+    yield sum(table.num_rows for table in events)
+
+
+def keys_left(metric: Metric, folder: Path, seqs: Mapping[str, int]) -> pa.Table | None:
+    """The keys that `note` left, with their places in the ledger."""
+    tables = [placed(read_ipc(path), seqs) for path in left_by(folder, metric.name, KEYS_LEFT)]
+    return joined(tables) if tables else None
+
+
+# -- what a batch adds
+
+
+@dataclass(frozen=True, slots=True)
+class EnterUnit:
+    """New observations of one metric, of the objects in a range of keys."""
+
+    metric: Metric
+    keys: tuple[int, int]
+    seen: Sequence[str]
+    seqs: Mapping[str, int]
+    trails: Sequence[str]  # what is known of objects so far
+    roster: Roster | None
+    target: str  # the trail to write
+    cells: str | None  # where to leave what they change; None: nowhere
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    metric: str
+    trail: str | None  # None: there is nothing to remember
+    touched: Sequence[tuple[int, int]]  # 5s tile, place in the ledger of the slice that touched it
+
+
+def enter(unit: EnterUnit) -> Iterator[Entered]:
+    metric = unit.metric
+    added = read_seen(metric, unit.seen, unit.seqs, unit.keys)
+    if not added.num_rows:
+        yield Entered(metric.name, None, [])
+        return
+    write_trail(Path(unit.target), added)
+    before = histories_of(metric, unit.trails, asked(added), unit.keys)
+    union, new = union_of(before, added)
+    tiles, places = touched_by(metric, union, new)
+    if unit.cells is not None:
+        cells = signed_cells(metric, _renamed(unit.roster, metric, union), new)
+        write_partial(Path(unit.cells), {metric.name: cells})
+    yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), places.tolist(), strict=True)))
+
+
+def _renamed(roster: Roster | None, metric: Metric, observations: pa.Table) -> pa.Table:
+    return observations if roster is None else roster.renamed(metric.name, observations)
+
+
+# -- what stands in tiles
+
+
+@dataclass(frozen=True, slots=True)
+class TellUnit:
+    """5s tiles whose state cells are wanted in full."""
+
+    spec: RollupSpec
+    plan: ReadPlan
+    tiles: Sequence[int]  # their starts, ascending
+    raw: Sequence[str]  # parts that may hold their events
+    trails: Mapping[str, Sequence[str]]  # by metric
+    roster: Roster | None
+    out: str
+
+
+def tell(unit: TellUnit) -> Iterator[str]:
+    """Which objects were seen in the tiles is read from raw, what was seen of them from the trails."""
+    events = read_tile_events(unit.plan, unit.raw, dict.fromkeys(unit.tiles), BASE.tile)
+    found = {}
+    for metric in unit.spec.metrics:
+        if metric.following is None:
+            continue
+        tables = [observed(metric, table) for table in events]
+        tables = [table for table in tables if table.num_rows]
+        if not tables:
+            continue
+        objects = asked(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
+        known = histories_of(metric, unit.trails.get(metric.name, ()), objects, (0, 1 << 64))
+        time = one(known.column("time")).to_numpy()
+        wanted = within_tiles(time, unit.tiles, BASE.tile)
+        found[metric.name] = state_cells(metric, _renamed(unit.roster, metric, known), wanted)
+    write_partial(Path(unit.out), found)
+    yield unit.out
+
+
+# -- everything, from raw alone
+
+
+@dataclass(frozen=True, slots=True)
+class RecountUnit:
+    """All observations of one metric, of the objects in a range of keys."""
+
+    metric: Metric
+    keys: tuple[int, int]
+    seen: Sequence[str]
+    seqs: Mapping[str, int]
+    roster: Roster | None
+    folder: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recounted:
+    cells: str  # a file of 5s cells
+    touched: Sequence[tuple[int, int]]
+
+
+def recount(unit: RecountUnit) -> Iterator[Recounted]:
+    whole = read_seen(unit.metric, unit.seen, unit.seqs, unit.keys)
+    tiles, places = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
+    cells = state_cells(unit.metric, _renamed(unit.roster, unit.metric, whole))
+    path = Path(unit.folder) / f"{unit.name}{PARTIAL}"
+    write_partial(path, {unit.metric.name: cells})
+    yield Recounted(str(path), list(zip(tiles.tolist(), places.tolist(), strict=True)))

@@ -1,0 +1,451 @@
+"""Keeps the rollups of a stream current: finds stale tiles, says why, has them built, commits them.
+
+The one question is whether a tile's desired set of slices differs from its observed one; late data, replays,
+crashes and rebuilds are all answered by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Limits, Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.formats.plan import plan_for
+from tidemill.model.failpoints import failpoint
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, below
+from tidemill.model.slices import hash_of, set_hash
+from tidemill.model.tiles import BaseTile, TileKey, TileState
+from tidemill.model.time import MIN_INSTANT, Interval, align
+from tidemill.outputs.rollups.compaction import crowded_parts
+from tidemill.outputs.rollups.events import metric_plan
+from tidemill.outputs.rollups.kernel import (
+    CarryUnit,
+    HighUnit,
+    LowUnit,
+    Tap,
+    Work,
+    build_high,
+    build_low,
+    carry,
+)
+from tidemill.outputs.rollups.planning import (
+    Fresh,
+    Horizons,
+    Planner,
+    TilePlan,
+    carry_units,
+    file_bytes,
+    tiles_hash,
+)
+from tidemill.outputs.rollups.raw_parts import expected_rows
+from tidemill.outputs.rollups.recall import declarations, tile_builds
+from tidemill.outputs.rollups.spec import rollups_table, spec_for
+from tidemill.outputs.rollups.state_history import Chronicle
+from tidemill.outputs.rollups.tile_parts import TilePart
+from tidemill.storage.state.protocol import State, TileBuild
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+MINUTE_LEVEL: Final = LEVELS[1]
+ROWS_PER_ROUND: Final = 16_000_000  # expected at 5s: built and committed at a time,
+TILES_PER_ROUND: Final = 100_000  # and so many tiles at most
+DECLARED: Final = "@rollups"  # the mark of the metrics that all tiles are made for; no window is called so
+
+Told = Callable[[], Horizons]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A tile that was built, and why."""
+
+    key: TileKey
+    revision: int
+    rows: int
+    reason: str
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """What a level has before an instant."""
+
+    before: int
+    tiles: int = 0
+    parts: Sequence[Part] = ()  # that hold them; what else those hold stays
+    rows: int = 0
+    bytes: int = 0  # about
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the state is to be told of a commit."""
+
+    new: list[TileBuild] = field(default_factory=list)
+    moved: list[TileBuild] = field(default_factory=list)  # the same tiles in other parts
+
+
+class Roller:
+    """Rollups of one stream."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        stream: Stream,
+        limits: Limits,
+        engine: Engine,
+        state: State,
+        raw: Table,
+        horizons: Told = Horizons,
+    ) -> None:
+        self.stream = stream
+        self.engine = engine
+        self.state = state
+        self.raw = raw
+        self.horizons = horizons
+        self.spec = spec_for(stream)
+        self.plan = metric_plan(plan_for(stream, limits))
+        self.table = rollups_table(warehouse, self.spec)
+        self._current = False  # whether all tiles are known to be made for the metrics as declared
+        self.chronicle = Chronicle(warehouse, self.spec, self.plan, engine, state, raw)
+
+    @property
+    def tap(self) -> Tap | None:
+        return Tap(self.spec) if self.spec.metrics else None
+
+    # -- in line with what was committed
+
+    def catch_up(self) -> int:
+        """Enter tiles that were committed but not recorded; how many. What was not is thrown away."""
+        self.table.clean_staging()
+        self.chronicle.catch_up()
+        seen = self.state.table_versions(self.stream.name).get("rollups", -1)
+        self.table.expect(seen)
+        commits = self.table.commits(after=seen)
+        if not commits:
+            return 0
+        current = self.table.snapshot().by_path
+        added = {path for commit in commits for path in commit.added}
+        builds = tile_builds(self.table, [part for path, part in current.items() if path in added])
+        builds += [gone for commit in commits for gone in self._gone_with(commit.info.get("expired"))]
+        if builds:
+            self.state.apply_tiles(self.stream.name, self.table.version, builds)
+            log.warning("took up %d committed tiles", len(builds), extra={"stream": self.stream.name})
+        return len(builds)
+
+    def recall(self) -> int:
+        """Enter all tiles that the table holds in a state that was made anew, and those that are kept no
+        more; how many the table holds."""
+        self.chronicle.catch_up()
+        self.chronicle.tell_all()
+        builds = tile_builds(self.table, self.table.snapshot().parts)
+        self.state.apply_tiles(self.stream.name, self.table.version, builds)
+        for level in LEVELS:
+            expired = list(self._expired_tiles(level.name))
+            self.state.apply_tiles(self.stream.name, self.table.version, expired)
+        return len(builds)
+
+    def _expired_tiles(self, level: str) -> Iterator[TileBuild]:
+        """Tiles of a level that there must have been, by what lies below them, and that are kept no more."""
+        before = self.horizons().levels.get(level)
+        if before is None:
+            return
+        name, under = self.stream.name, below(BY_NAME[level])
+        if under is None:
+            for base in self.state.stale_tiles(name):
+                if base.state.key.start < before and base.state.hash is None:
+                    yield TileBuild(base.state.key, set_hash(base.desired), 0, None, 0, base.desired)
+            return
+        span = Interval(MIN_INSTANT, before)
+        built = {tile.key.start for tile in self.state.tiles(name, level, span)}
+        groups: dict[int, dict[int, str]] = {}
+        for tile in self.state.tiles(name, under.name, span):
+            if tile.hash is not None:
+                groups.setdefault(BY_NAME[level].tile_of(tile.key.start), {})[tile.key.start] = tile.hash
+        for start, hashes in groups.items():
+            if start not in built:
+                yield TileBuild(TileKey(level, start), tiles_hash(hashes), 0, None, 0)
+
+    # -- building
+
+    def take_up(
+        self, batch: str, tiles: Mapping[int, frozenset[str]], slices: Mapping[str, int], folder: Path
+    ) -> Fresh | None:
+        """What the batch that was just accepted left for tiles. `slices`: its slices with their places in the
+        ledger. None: it has to be read from raw."""
+        touched = self.chronicle.add(batch, slices, folder)
+        if touched is None:
+            return None
+        none: frozenset[str] = frozenset()
+        both = {start: tiles.get(start, none) | touched.get(start, none) for start in {*tiles, *touched}}
+        return Fresh(both, folder)
+
+    @property
+    def declared_before(self) -> str | None:
+        """The hash of the declarations that all tiles were last made for; None: nobody knows."""
+        return self.state.marks(self.stream.name).get(DECLARED)
+
+    def refresh(self, fresh: Fresh | None = None, now: int | None = None) -> list[Rebuilt]:
+        """Build every stale tile, oldest first, each level from the one below. `now` is when the parts that
+        they replace were replaced (as for `Table.commit`)."""
+        if not self.spec.metrics:
+            return []
+        before = {part.path for part in self.table.snapshot().parts}
+        done: list[Rebuilt] = []
+        if outdated := self._outdated():
+            story = {"stream": self.stream.name}
+            log.warning("metrics are declared anew: %d tiles are made again", len(outdated), extra=story)
+            done += [
+                tile for some in self._rounds(outdated) for tile in self._round(some, None, now, anew=True)
+            ]
+        stale = self.state.stale_tiles(self.stream.name)
+        done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh, now)]
+        if not self._current:
+            self.state.set_mark(self.stream.name, DECLARED, self.spec.declared)
+            self._current = True
+        if done:
+            self.compact(spared={part.path for part in self.table.snapshot().parts} - before, now=now)
+        return done
+
+    def _outdated(self) -> list[BaseTile]:
+        """5s tiles that were made for metrics declared otherwise; those stay that raw is gone for."""
+        name, horizons = self.stream.name, self.horizons()
+        if self._current or self.state.marks(name).get(DECLARED) == self.spec.declared:
+            return []
+        made = declarations(self.table)
+        found = []
+        for tile in self.state.tiles(name, BASE.name) if made else ():
+            keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
+            declared = next((made[key] for key in keys if key in made), None)  # the finest that is kept
+            if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
+                found.append(tile.key.start)
+        return self.state.base_tiles(name, found)
+
+    def rebuild(self, span: Interval) -> list[Rebuilt]:
+        """Make all tiles again from raw whose 5s tiles touch `span`; not those that raw is gone for."""
+        if not self.spec.metrics:
+            return []
+        self.chronicle.catch_up()  # in a process that accepted nothing, nobody has read the roster yet
+        horizons, name = self.horizons(), self.stream.name
+        known = self.state.tiles(name, BASE.name, self.reach(span))
+        tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
+        return [done for some in self._rounds(tiles) for done in self._round(some, None, anew=True)]
+
+    def sealed(self, span: Interval) -> int:
+        """How many 5s tiles of the span can not be made again, since raw is gone for them."""
+        tiles = self.state.tiles(self.stream.name, BASE.name, self.reach(span))
+        return sum(self.horizons().sealed(tile.key) for tile in tiles)
+
+    def reach(self, span: Interval) -> Interval:
+        """The 5s tiles that `span` touches: those of whole 1m tiles."""
+        tile = MINUTE_LEVEL.tile
+        return Interval(align(span.start, tile), -(-span.end // tile) * tile)
+
+    def _rounds(self, stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
+        """Tiles below one 1m tile stay together: what a round leaves as it is, the next must not find
+        changed."""
+        rows = dict(
+            zip(map(_start, stale), expected_rows(self.spec, self.raw.snapshot(), stale), strict=True)
+        )
+        some: list[BaseTile] = []
+        filled = 0
+        for _, group in groupby(stale, key=lambda tile: MINUTE_LEVEL.tile_of(_start(tile))):
+            tiles = list(group)
+            some += tiles
+            filled += sum(rows[_start(tile)] for tile in tiles)
+            if filled >= ROWS_PER_ROUND or len(some) >= TILES_PER_ROUND:
+                yield some
+                some, filled = [], 0
+        if some:
+            yield some
+
+    def _round(
+        self, stale: Sequence[BaseTile], fresh: Fresh | None, now: int | None = None, *, anew: bool = False
+    ) -> list[Rebuilt]:
+        name = set_hash(f"{_start(t)}:{hash_of(t.desired)}" for t in stale)[:24]
+        folder = self.table.staging(name)
+        self.table.refresh()
+        planner = Planner(
+            self.spec,
+            self.plan,
+            self.state,
+            self.raw.snapshot(),
+            self.table.snapshot(),
+            self.horizons(),
+            self.chronicle.roster,
+        )
+        plan = planner.plan(stale, fresh, folder, anew=anew)
+        log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
+        built = self._build(plan, folder)
+        failpoint("rollups.after_build")
+        done = self._replace(built, plan.replaced, {"batch": name}, now)
+        failpoint("rollups.after_commit")
+        unkept = [TileBuild(key, tile.hash, 0, None, 0, tile.slices) for key, tile in plan.unkept]
+        self._record(done, unkept)
+        failpoint("rollups.after_state")
+        slices = {_start(tile): len(tile.desired) for tile in stale}
+        return [
+            Rebuilt(key, tile.revision, tile.rows, plan.reasons[key], slices.get(tile.start, 0))
+            for part in built
+            if not part.carried
+            for tile in part.tiles
+            for key in (TileKey(part.level, tile.start),)
+        ]
+
+    def _build(self, plan: TilePlan, folder: Path) -> list[TilePart]:
+        states = self.chronicle.state_cells_for(plan.whole, folder) if plan.whole else []
+        units = [replace(unit, extra=states) for unit in plan.low] if states else plan.low
+        groups = spread([1] * len(units), 2 * self.engine.parallelism)
+        low = [[units[i] for i in group] for group in groups]
+        built = self.engine.run(_low_group, low, "tiles 5s 1m", _low_bytes(units))
+        if plan.days_too:
+            both = [*plan.hours, *plan.above]
+            built += self.engine.run(build_high, both, "tiles 1h 1d 7d", _high_bytes(both))
+        else:
+            built += self.engine.run(build_high, plan.hours, "tiles 1h", _high_bytes(plan.hours))
+            built += self.engine.run(build_high, plan.above, "tiles 1d 7d", _high_bytes(plan.above))
+        return built + self._carry(plan.carry)
+
+    def _carry(self, units: Sequence[CarryUnit]) -> list[TilePart]:
+        return self.engine.run(carry, units, "carry tiles", file_bytes(p for u in units for p in u.parts))
+
+    def _replace(
+        self,
+        built: Sequence[TilePart],
+        replaced: Collection[str],
+        info: Mapping[str, str],
+        now: int | None = None,
+        *,
+        data_change: bool = True,
+    ) -> Committed:
+        """New parts instead of others, in one commit."""
+        parts = self.table.publish([each.part for each in built])
+        failpoint("rollups.before_commit")
+        self.table.refresh()
+        current = self.table.snapshot().by_path
+        removed = [current[path] for path in sorted(replaced)]
+        self.table.commit(parts, removed, info=info, now=now, data_change=data_change)
+        done = Committed()
+        for each, part in zip(built, parts, strict=True):
+            (done.moved if each.carried else done.new).extend(
+                TileBuild(
+                    TileKey(each.level, tile.start),
+                    tile.hash,
+                    tile.revision,
+                    part.path,
+                    tile.rows,
+                    tile.slices,
+                )
+                for tile in each.tiles
+            )
+        return done
+
+    def _record(self, done: Committed, gone: Sequence[TileBuild] = ()) -> None:
+        self.state.apply_tiles(self.stream.name, self.table.version, [*done.new, *gone], done.moved)
+        self.table.clean_staging()
+
+    # -- few parts
+
+    def compact(self, spared: Collection[str] = (), now: int | None = None) -> int:
+        """Merge small parts of about one size; how many went. `spared` are paths that stay as they are: those
+        just written, which the next round may well replace."""
+        self.table.refresh()
+        snapshot = self.table.snapshot()
+        crowded = crowded_parts([part for part in snapshot.parts if part.path not in spared])
+        if not crowded:
+            return 0
+        paths = {part.path: () for parts in crowded for part in parts}
+        name = f"compact-{set_hash(paths)[:24]}"
+        folder = self.table.staging(name)
+        units = [
+            CarryUnit(self.spec, level, {str(self.table.root / p.path): () for p in parts}, str(folder))
+            for parts in crowded
+            for level in (parts[0].partition["level"],)
+        ]
+        built = self._carry(units)
+        self._record(self._replace(built, paths, {"compacted": name}, now, data_change=False))
+        log.info("merged %d parts into %d", len(paths), len(built), extra={"stream": self.stream.name})
+        return len(paths)
+
+    # -- letting go
+
+    def expiring(self, level: str, before: int) -> Expiring:
+        """The tiles of a level that lie before an instant."""
+        before = align(before, MINUTE_LEVEL.tile if level == BASE.name else BY_NAME[level].tile)
+        if level == LEVELS[-1].name and self.spec.follows:
+            return Expiring(before)  # how many objects are in a state is counted from its first bucket on
+        tiles = self._kept_before(level, before)
+        current = self.table.snapshot().by_path
+        rows: dict[str, int] = {}
+        for tile in tiles:
+            rows[str(tile.part)] = rows.get(str(tile.part), 0) + tile.rows
+        parts = [current[path] for path in sorted(rows) if path in current]
+        size = sum(part.size * rows[part.path] // max(1, part.rows) for part in parts)
+        return Expiring(before, len(tiles), parts, sum(rows.values()), size)
+
+    def expire(self, level: str, before: int, now: int) -> Expiring:
+        """Let go of them. Their sums live on in the levels above, and their places in the state. A part that
+        also holds later tiles is cut: those move to a new part as they are."""
+        found = self.expiring(level, before)
+        if found.parts:
+            info = {"expired": f"{level}:{found.before}"}
+            leaving: dict[str, list[int]] = {part.path: [] for part in found.parts}
+            for tile in self._kept_before(level, found.before):
+                leaving.setdefault(str(tile.part), []).append(tile.key.start)
+            folder = self.table.staging(f"expire-{level}-{found.before}")
+            kept = self._carry(carry_units(self.spec, self.table.snapshot(), leaving, folder))
+            done = self._replace(kept, leaving, info, now)
+            failpoint("expire.after_tiles")
+            self._record(done, self._gone_with(info["expired"]))
+        return found
+
+    def _kept_before(self, level: str, before: int) -> list[TileState]:
+        span = Interval(MIN_INSTANT, before)
+        return [t for t in self.state.tiles(self.stream.name, level, span) if t.part is not None]
+
+    def _gone_with(self, told: str | None) -> list[TileBuild]:
+        """The tiles that went with a commit that says so, as the state knows them from then on."""
+        if told is None:
+            return []
+        level, _, before = told.partition(":")
+        tiles = self._kept_before(level, int(before))
+        slices: dict[int, frozenset[str]] = {}
+        if level == BASE.name:
+            known = self.state.base_tiles(self.stream.name, [tile.key.start for tile in tiles])
+            slices = {_start(tile): tile.observed for tile in known}
+        none: frozenset[str] = frozenset()
+        return [
+            TileBuild(tile.key, str(tile.hash), 0, None, 0, slices.get(tile.key.start, none))
+            for tile in tiles
+        ]
+
+
+def _start(tile: BaseTile) -> int:
+    return tile.state.key.start
+
+
+def _low_bytes(units: Sequence[LowUnit]) -> int:
+    read = {path for unit in units for path in (*unit.partials, *unit.raw)}
+    works = [work for unit in units for work in (unit.base, unit.minutes)]
+    return file_bytes([*read, *_stored(works)])
+
+
+def _high_bytes(units: Sequence[HighUnit]) -> int:
+    handed = {path for unit in units for path in unit.handed}
+    return file_bytes([*handed, *_stored([work for unit in units for work in unit.works])])
+
+
+def _stored(works: Sequence[Work]) -> set[str]:
+    return {path for work in works for path in (*work.old, *work.below)}
+
+
+def _low_group(units: Sequence[LowUnit]) -> Iterator[TilePart]:
+    for unit in units:
+        yield from build_low(unit)

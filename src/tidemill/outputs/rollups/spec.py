@@ -1,0 +1,263 @@
+"""The metrics of a stream, flat and picklable, and the table they are kept in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.config import Counter, Histogram, Kept, State, Stream
+from tidemill.config.metrics import filter_of
+from tidemill.model.metrics import Bins, DeclaredMetric, MetricKind, TransitionRule, dimension_id, measure_id
+from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
+from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
+from tidemill.model.predicates import Predicate
+from tidemill.storage.tables.table import Table
+
+STATS: Final = ("bucket", "tenant", "metric")
+KEY_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.bool_()}
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+
+# Columns of the table that only some kinds use; `__` keeps them apart from dimensions. Rows of a state metric
+# say by how much the objects in a state changed, or count transitions by the name of their rule.
+STATE, RULE, FROM, TO = STATE_COLUMNS
+BINS, BIN_COUNTS = HISTOGRAM_COLUMNS  # ascending, and how many samples each holds
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    column: str  # in the table
+    type: str  # string | integer | boolean
+    at: int  # column d{at} of the events
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    column: str  # stem of its columns in the table
+    type: str  # integer | decimal
+    scale: int
+    at: int  # column m{at} of the events
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Only events for which `condition` is true."""
+
+    condition: Predicate
+    columns: tuple[tuple[str, str, int], ...]  # field -> column of the events, and scale if it is a decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Of a state metric: whose state it is, and which changes are counted."""
+
+    object: int  # column d{object} of the events
+    object_type: str
+    state: int
+    state_type: str
+    rules: tuple[TransitionRule, ...]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether neighbouring observations of an object are all that has to be known of it."""
+        return all(rule.is_local for rule in self.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: which of the stream's dimensions and measures it keeps, and how."""
+
+    name: str
+    kind: MetricKind
+    dimensions: tuple[Dimension, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    filter: Filter | None = None
+    limit: int | None = None  # of keys (combinations of dimensions) per tenant
+    bins: Bins | None = None  # of a histogram
+    following: Following | None = None  # of a state metric
+
+    @property
+    def keeps_ends(self) -> bool:
+        """Whether the first and last value are kept."""
+        return self.kind is MetricKind.GAUGE
+
+
+@dataclass(frozen=True, slots=True)
+class RollupSpec:
+    stream: str
+    metrics: tuple[Metric, ...]  # by name
+    declared: str = ""  # a hash of how they are declared: tiles of another one are made again
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Of all metrics, each once."""
+        return tuple(dict.fromkeys(d for metric in self.metrics for d in metric.dimensions))
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return tuple(dict.fromkeys(m for metric in self.metrics for m in metric.measures))
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a state metric."""
+        return any(metric.following is not None for metric in self.metrics)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether what came before decides what an event adds: states are followed, or keys are limited."""
+        return self.follows or any(metric.limit is not None for metric in self.metrics)
+
+    def metric(self, name: str) -> Metric:
+        return next(metric for metric in self.metrics if metric.name == name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the table, the partition column `level` first."""
+        fields = [
+            pa.field("level", pa.string()),
+            pa.field("metric", pa.string()),
+            pa.field("tenant", pa.string()),
+            *(pa.field(d.column, KEY_TYPES[d.type]) for d in self.dimensions),
+            pa.field("bucket", INSTANT),
+            pa.field("count", pa.int64()),
+        ]
+        ends = {m for metric in self.metrics if metric.keeps_ends for m in metric.measures}
+        for m in self.measures:
+            fields += measure_fields(m, m in ends)
+        if self.follows:
+            fields += [pa.field(name, pa.string()) for name in STATE_COLUMNS]
+        if any(metric.bins is not None for metric in self.metrics):
+            fields += [pa.field(BINS, pa.list_(pa.int32())), pa.field(BIN_COUNTS, pa.list_(pa.int64()))]
+        return pa.schema(fields)
+
+
+def value_type(m: Measure) -> pa.DataType:
+    return pa.int64() if m.type == "integer" else pa.decimal128(18, m.scale)
+
+
+def measure_fields(m: Measure, ends: bool) -> list[pa.Field]:
+    """The columns of a measure: how many values, their sum, least and greatest; of a gauge also the first and
+    last with the time and id of their events."""
+    fields = [
+        pa.field(f"{m.column}__count", pa.int64()),
+        pa.field(f"{m.column}__sum", pa.decimal128(38, m.scale)),
+        pa.field(f"{m.column}__min", value_type(m)),
+        pa.field(f"{m.column}__max", value_type(m)),
+    ]
+    for end in ("first", "last") if ends else ():
+        fields += [
+            pa.field(f"{m.column}__{end}", value_type(m)),
+            pa.field(f"{m.column}__{end}_time", INSTANT),
+            pa.field(f"{m.column}__{end}_id", pa.string()),
+        ]
+    return fields
+
+
+def spec_for(stream: Stream) -> RollupSpec:
+    metrics = sorted(stream.kept_metrics.items())
+    found = tuple(_metric(stream, name, metric) for name, metric in metrics)
+    return RollupSpec(stream.name, found, declared_as(stream))
+
+
+def declared_as(stream: Stream) -> str:
+    """A hash of everything that decides what tiles hold, given their slices."""
+    used = dict.fromkeys((*stream.key_columns, *stream.number_columns))
+    said = {
+        "metrics": {
+            name: metric.model_dump(mode="json", by_alias=True, exclude={"policy"})  # that is for queries
+            for name, metric in stream.kept_metrics.items()
+        },
+        "fields": {name: [stream.fields[name].type, stream.fields[name].scale] for name in used},
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def declared_metrics(stream: Stream) -> dict[str, DeclaredMetric]:
+    """Each metric as it is declared: by itself, so that a change of one says nothing of the others."""
+    return {name: _declared_metric(stream, metric) for name, metric in stream.kept_metrics.items()}
+
+
+def _declared_metric(stream: Stream, metric: Kept) -> DeclaredMetric:
+    """Rows are added up over dimensions that a query does not name, so those can come and go; but where keys
+    are limited or states followed, each dimension decides what all rows hold."""
+    whole = metric.max_cardinality is not None or isinstance(metric, State)
+    dimensions = () if whole else metric.dimensions
+    measures = metric.numbers if isinstance(metric, Counter) and not whole else ()
+    condition = filter_of(metric)
+    decisive = dict.fromkeys(condition.columns if condition is not None else ())
+    decisive |= dict.fromkeys({*metric.dimensions, *metric.numbers} - {*dimensions, *measures})
+    if isinstance(metric, State):
+        decisive |= dict.fromkeys((metric.object, metric.state))
+    apart = set() if whole else {"dimensions", "measures"}
+    said = {
+        "metric": metric.model_dump(mode="json", by_alias=True, exclude={"policy", *apart}),
+        "fields": {path: [stream.fields[path].type, stream.fields[path].scale] for path in decisive},
+    }
+    core = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+    columns = [dimension_id(column_name(path), stream.fields[path].type) for path in dimensions]
+    columns += [
+        measure_id(column_name(path), stream.fields[path].type, stream.fields[path].scale or 0)
+        for path in measures
+    ]
+    return DeclaredMetric(core, frozenset(columns))
+
+
+def _metric(stream: Stream, name: str, metric: Kept) -> Metric:
+    keys, numbers = stream.key_columns, stream.number_columns
+
+    def dimension(path: str) -> Dimension:
+        return Dimension(column_name(path), stream.fields[path].type, keys.index(path))
+
+    def measure(path: str) -> Measure:
+        field = stream.fields[path]
+        return Measure(column_name(path), field.type, field.scale or 0, numbers.index(path))
+
+    measures = tuple(measure(path) for path in metric.numbers)
+    return Metric(
+        name=name,
+        kind=MetricKind(metric.kind),
+        dimensions=tuple(dimension(path) for path in metric.dimensions),
+        measures=measures,
+        filter=_filter(stream, metric),
+        limit=metric.max_cardinality,
+        bins=metric.bins(measures[0].scale) if isinstance(metric, Histogram) else None,
+        following=_following(stream, metric) if isinstance(metric, State) else None,
+    )
+
+
+def _filter(stream: Stream, metric: Kept) -> Filter | None:
+    condition = filter_of(metric)
+    if condition is None:
+        return None
+    keys, numbers = stream.key_columns, stream.number_columns
+    columns = []
+    for path in condition.columns:
+        field = stream.fields[path]
+        at = f"m{numbers.index(path)}" if field.type == "decimal" else f"d{keys.index(path)}"
+        columns.append((path, at, field.scale or 0))
+    return Filter(condition, tuple(columns))
+
+
+def _following(stream: Stream, metric: State) -> Following:
+    keys = stream.key_columns
+    return Following(
+        object=keys.index(metric.object),
+        object_type=stream.fields[metric.object].type,
+        state=keys.index(metric.state),
+        state_type=stream.fields[metric.state].type,
+        rules=metric.rules,
+    )
+
+
+def rollups_table(warehouse: Path, spec: RollupSpec) -> Table:
+    return Table.open(
+        warehouse / "rollups" / spec.stream,
+        schema=spec.schema,
+        partition_by=("level",),
+        name=f"{spec.stream}_rollups",
+        description=f"metrics of {spec.stream} at 5s, 1m, 1h, 1d, 7d",
+    )

@@ -1,0 +1,541 @@
+"""The chronicle of a stream: what came before, where that decides what an event adds to a metric.
+
+Keeps the trails of objects and the roster of keys as a pure function of raw in the order of the ledger, so
+both can be lost and are then made again. It tells the state which tiles a batch touched; it builds no tile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.formats.arrow import read_ipc
+from tidemill.formats.key_runs import crowded_tier, key_ranges
+from tidemill.formats.plan import ReadPlan
+from tidemill.model.failpoints import failpoint
+from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
+from tidemill.model.slices import set_hash
+from tidemill.outputs.rollups.admitted_keys import Roster
+from tidemill.outputs.rollups.cell_files import PARTIAL
+from tidemill.outputs.rollups.cells import Cells
+from tidemill.outputs.rollups.observation_runs import (
+    FAN_IN,
+    SUFFIX,
+    MergeTrails,
+    Touched,
+    TrailLog,
+    TrailSet,
+    is_whole,
+    merge_trails,
+    trail_folder,
+    write_trail,
+)
+from tidemill.outputs.rollups.observations import SEEN, joined
+from tidemill.outputs.rollups.raw_parts import raw_parts
+from tidemill.outputs.rollups.recollecting import (
+    EnterUnit,
+    NoteUnit,
+    Recounted,
+    RecountUnit,
+    TellUnit,
+    enter,
+    keys_left,
+    left_by,
+    note_raw,
+    recount,
+    tell,
+)
+from tidemill.outputs.rollups.spec import Metric, RollupSpec
+from tidemill.storage.files import make_folder
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
+TOLD_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
+ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
+ROSTER: Final = ".roster"
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """What raw alone says: files of 5s cells of state metrics, the roster, who touched which tiles."""
+
+    cells: Sequence[str]
+    roster: Roster | None
+    touched: Touched
+
+
+class Chronicle:
+    """Of one stream. Not for use by several threads at once, and by one process at a time."""
+
+    def __init__(
+        self, warehouse: Path, spec: RollupSpec, plan: ReadPlan, engine: Engine, state: State, raw: Table
+    ) -> None:
+        """`plan` is the `metric_plan` of the stream."""
+        self.folder: Final = trail_folder(warehouse, spec.stream)
+        self.spec: Final = spec
+        self._warehouse = warehouse
+        self._plan = plan
+        self._engine = engine
+        self._state = state
+        self._raw = raw
+        self._seen: int | None = None  # the version of raw that it is in line with
+        self._log: TrailLog | None = None
+        self._roster = Roster.of(spec)
+        self._shared: dict[str, Mapping[str, Sequence[str]]] = {}  # packed parts: batch -> its slices in them
+
+    @property
+    def needed(self) -> bool:
+        return self.spec.in_order
+
+    @property
+    def followed(self) -> tuple[Metric, ...]:
+        return tuple(metric for metric in self.spec.metrics if metric.following is not None)
+
+    @property
+    def roster(self) -> Roster | None:
+        """The keys that are admitted; None when no metric has a limit. After `catch_up` it is that of raw."""
+        if self.needed:
+            self._standing()  # reads it, the first time
+        return self._roster if self._roster.metrics else None
+
+    @property
+    def touched(self) -> Touched:
+        """Everything that was ever told to the state, of the batches that there are."""
+        return _united(each.touched for each in self._standing().sets.values())
+
+    # -- in line with raw
+
+    def catch_up(self) -> None:
+        """Bring it in line with raw, as far as the state knows its batches. When nothing happened it costs a
+        look at the version of raw."""
+        if not self.needed or self._raw.refresh() == self._seen:
+            return
+        standing = self._standing()
+        in_raw = self._batches()
+        covered = {batch: place for each in standing.sets.values() for batch, place in each.batches.items()}
+        # Raw may lose batches to its retention: what was seen then is still known. Undone ones nobody knows.
+        gone = {
+            batch
+            for batch in covered.keys() - in_raw.keys()
+            if not self._state.has_batch(self.spec.stream, batch)
+        }
+        if (gone or in_raw.keys() - covered.keys()) and not self._mend(standing, in_raw, covered, gone):
+            return  # some of raw is for accept to tell of first
+        self._seen = self._raw.version
+
+    def tell_all(self) -> None:
+        """Bring it in line with raw and tell the state everything again: for one that `recover` made anew."""
+        if not self.needed:
+            return
+        standing = self._standing()
+        places = self._places()
+        covered = {batch: place for each in standing.sets.values() for batch, place in each.batches.items()}
+        if any(places.get(batch, place) != place for batch, place in covered.items()):
+            log.warning("the ledger has another order", extra={"stream": self.spec.stream})
+            standing.enter(None, list(standing.sets))
+            standing.sweep()
+            self._roster = Roster.of(self.spec)
+        self._seen = None
+        self.catch_up()
+        if touched := self.touched:
+            self._state.touch_tiles(self.spec.stream, touched)
+
+    def add(self, batch: str, slices: Mapping[str, int], folder: Path) -> Touched | None:
+        """Take up the batch that was just committed, from what its tap left in `folder` (see `note`).
+
+        `slices` are its slices with their places in the ledger. Leaves in `folder`, beside the cells of other
+        metrics, what the batch changes in those of state metrics. Answers which tiles it touched from
+        outside, after telling the state. None: it was taken up from raw, nothing was left, so tiles have
+        to be made from raw too."""
+        if not self.needed:
+            return {}
+        standing = self._standing()
+        place = (min(slices.values(), default=0), max(slices.values(), default=0))
+        if self._seen != self._raw.refresh() - 1 or place[0] <= _last_place(standing):
+            self.catch_up()
+            return None
+        touched = self._enter(standing, {batch: place}, slices, folder, folder)
+        self._seen = self._raw.version
+        return touched
+
+    def tidy(self) -> int:
+        """Merge sets of trails of about one size, so that there are few to look at; how many went."""
+        if not self.needed:
+            return 0
+        standing = self._standing()
+        sizes = {
+            name: sum((self.folder / file).stat().st_size for file in each.names)
+            for name, each in standing.sets.items()
+        }
+        old = [standing.sets[name] for name in crowded_tier(sizes, FAN_IN)]
+        if not old:
+            return 0
+        batches = {batch: place for each in old for batch, place in each.batches.items()}
+        touched = _united(each.touched for each in old)
+        self._replace(standing, old, TrailSet(f"m{set_hash(batches)[:24]}", batches, {}, touched))
+        standing.sweep()
+        return len(old)
+
+    # -- for tiles
+
+    def state_cells_for(self, tiles: Sequence[int], folder: Path) -> list[str]:
+        """Files with the state cells, in full, of the 5s tiles that begin at `tiles`."""
+        if not self.followed or not tiles:
+            return []
+        raw, starts = self._raw.snapshot(), sorted(tiles)
+        size = _bytes(raw_parts(raw, starts))
+        count = max(2 * self._engine.parallelism, size // TOLD_BYTES) if size > PARALLEL_BYTES else 1
+        trails = {metric.name: self._trails(metric) for metric in self.followed}
+        groups = [[starts[i] for i in group] for group in spread([1] * len(starts), count)]
+        units = [
+            TellUnit(
+                spec=self.spec,
+                plan=self._plan,
+                tiles=group,
+                raw=raw_parts(raw, group),
+                trails=trails,
+                roster=self.roster,
+                out=str(folder / f"states-{group[0]}{PARTIAL}"),
+            )
+            for group in groups
+        ]
+        return self._engine.run(tell, units, "states of tiles", size)
+
+    def recount(self, raw: Sequence[str], seqs: Mapping[str, int], folder: Path) -> Recount:
+        """Everything again, from raw parts alone (`seqs`: slice -> place in the ledger); in `folder`."""
+        size = self._note(raw, folder)
+        roster = Roster.of(self.spec).grown(self._keys(folder, seqs))
+        known = roster if roster.metrics else None
+        count = self._ranges(size) * -(-size // (1 << 30))
+        units = [
+            RecountUnit(
+                metric=metric,
+                keys=keys,
+                seen=left_by(folder, metric.name, SEEN),
+                seqs=seqs,
+                roster=known,
+                folder=str(folder),
+                name=f"recount-{metric.name}-{i}",
+            )
+            for metric in self.followed
+            for i, keys in enumerate(key_ranges(max(1, count)))
+        ]
+        found: list[Recounted] = self._engine.run(recount, units, "states from raw", size)
+        ids = {seq: name for name, seq in seqs.items()}
+        touched = _named((pair for each in found for pair in each.touched), ids)
+        return Recount([each.cells for each in found], known, touched)
+
+    # -- within
+
+    def _standing(self) -> TrailLog:
+        """The log, with what it names checked once: what is gone or damaged is as if it had never been."""
+        if self._log is None:
+            self._log = TrailLog(self.folder, _made_for(self.spec))
+            broken = {
+                each.name
+                for each in self._log.sets.values()
+                if not all(is_whole(self.folder / name) for name in each.names)
+            }
+            roster = self._read_roster() if self._log.sets else self._roster
+            if roster is None:
+                broken = set(self._log.sets)
+            else:
+                self._roster = roster
+            if broken:
+                log.warning("%d sets of trails are gone", len(broken), extra={"stream": self.spec.stream})
+                self._log.enter(None, broken)
+            self._log.sweep()
+            self._strike(_last_place(self._log) + 1)  # a process may have died before the log knew of keys
+        return self._log
+
+    def _batches(self) -> dict[str, list[str]]:
+        """Batches of raw with parts, whose names begin with it; packed ones say which they are of, and those
+        that stand for others are of none."""
+        found: dict[str, list[str]] = {}
+        shared: dict[str, Mapping[str, Sequence[str]]] = {}
+        for path in self._raw.snapshot().paths():
+            mark = Path(path).name.partition("-")[0]
+            if mark in (PACKED_PART, REST_PART):
+                shared[path] = self._shared.get(path) or _batches_in(path)
+                for batch in shared[path]:
+                    found.setdefault(batch, []).append(path)
+            elif mark not in (TOLD_PART, EXPIRED_PART):
+                found.setdefault(mark, []).append(path)
+        self._shared = shared
+        return found
+
+    def _mend(
+        self,
+        standing: TrailLog,
+        in_raw: Mapping[str, Sequence[str]],
+        covered: Mapping[str, tuple[int, int]],
+        gone: Collection[str],
+    ) -> bool:
+        """Forget from the first place on where it is not in line with raw, and take up again what raw has;
+        whether that is all of it."""
+        seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
+        known = {batch: place for batch, place in self._places().items() if batch in in_raw}
+        places: dict[str, tuple[int, int]] = {**known, **covered}
+        wrong = {*gone, *(in_raw.keys() - covered.keys())} & places.keys()
+        if wrong:
+            start = min(places[batch][0] for batch in wrong)
+            while astride := [low for low, high in places.values() if low < start <= high]:
+                start = min(astride)
+            self._strike(start)  # first: as long as the log knows what is wrong, this is done again
+            for each in list(standing.sets.values()):
+                if any(high >= start for _, high in each.batches.values()):
+                    self._cut(standing, each, start, seqs)
+            standing.sweep()
+            again = {batch: places[batch] for batch in in_raw if places.get(batch, (0, -1))[1] >= start}
+            self._take_up(again, in_raw, seqs, standing)
+        return in_raw.keys() <= places.keys()
+
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Batches of the ledger with the first and last place of their slices."""
+        found: dict[str, tuple[int, int]] = {}
+        for entry in self._state.slices(self.spec.stream):
+            if entry.batch is not None:
+                low, high = found.get(entry.batch, (entry.seq, entry.seq))
+                found[entry.batch] = (min(low, entry.seq), max(high, entry.seq))
+        return found
+
+    def _cut(self, standing: TrailLog, old: TrailSet, start: int, seqs: Mapping[str, int]) -> None:
+        """Keep of a set what slices before a place in the ledger brought. Not by making it again: raw of that
+        may have expired."""
+        kept = {batch: place for batch, place in old.batches.items() if place[1] < start}
+        story = {"stream": self.spec.stream}
+        log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=story)
+        if not kept:
+            standing.enter(None, [old.name])
+            return
+        touched = {
+            tile: left
+            for tile, names in old.touched.items()
+            if (left := frozenset(name for name in names if seqs.get(name, start) < start))
+        }
+        self._replace(standing, [old], TrailSet(f"c{set_hash(kept)[:24]}", kept, {}, touched), start)
+
+    def _replace(
+        self, standing: TrailLog, old: Sequence[TrailSet], new: TrailSet, before: int | None = None
+    ) -> None:
+        """The trails of `old` as those of `new`: all, or only what came before a place in the ledger."""
+        size = _bytes(str(self.folder / name) for each in old for name in each.names)
+        units = [
+            MergeTrails(metric, files, low, high, str(self._target(new.name, i, metric)), before)
+            for metric in self.followed
+            if (files := [str(self.folder / f) for each in old for f in each.files.get(metric.name, ())])
+            for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
+        ]
+        self._engine.run(merge_trails, units, "merge trails", size)
+        named: dict[str, list[str]] = {}
+        for unit in units:
+            named.setdefault(unit.metric.name, []).append(Path(unit.target).name)
+        failpoint("chronicle.after_merge")
+        standing.enter(replace(new, files=named), [each.name for each in old])
+
+    def _target(self, name: str, number: int, metric: Metric) -> Path:
+        return self.folder / f"{name}-{number}~{metric.name}{SUFFIX}"
+
+    def _take_up(
+        self,
+        missing: Mapping[str, tuple[int, int]],
+        in_raw: Mapping[str, Sequence[str]],
+        seqs: Mapping[str, int],
+        standing: TrailLog,
+    ) -> None:
+        rows = {str(self._raw.root / part.path): part.rows for part in self._raw.snapshot().parts}
+        order = sorted(missing, key=lambda batch: missing[batch])
+        while order:
+            many = 0
+            taken: list[str] = []
+            while order and (not taken or many < ROWS_AT_ONCE):
+                many += sum(rows[path] for path in in_raw[order[0]])
+                taken.append(order.pop(0))
+            # Batches whose places overlap are taken up together: the order of the ledger is that of slices.
+            while order and missing[order[0]][0] < max(missing[batch][1] for batch in taken):
+                taken.append(order.pop(0))
+            name = f"chronicle-{set_hash(taken)[:24]}"
+            folder = self._raw.staging(name)
+            paths = list(dict.fromkeys(path for batch in taken for path in in_raw[batch] if rows[path]))
+            story = {"stream": self.spec.stream}
+            log.info("taking %d batches up from raw", len(taken), extra=story)
+            self._note(paths, folder, taken)
+            self._enter(standing, {batch: missing[batch] for batch in taken}, seqs, folder, None)
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+
+    def _note(self, raw: Sequence[str], folder: Path, batches: Sequence[str] | None = None) -> int:
+        """What the events of raw parts (those of `batches`, where a part has others too) would have left for
+        it; how many bytes of raw were read."""
+        sizes = [max(1, Path(path).stat().st_size) for path in raw]
+        only: dict[str, frozenset[str]] = {}
+        for path in raw if batches is not None else ():
+            if path in self._shared:
+                held = self._shared[path]
+                only[path] = frozenset(name for batch in batches or () for name in held.get(batch, ()))
+        units = [
+            NoteUnit(self.spec, self._plan, [raw[i] for i in group], str(folder), f"raw-{number}", only)
+            for number, group in enumerate(spread(sizes, 4 * self._engine.parallelism))
+        ]
+        self._engine.run(note_raw, units, "observations", sum(sizes))
+        return sum(sizes)
+
+    def _keys(self, folder: Path, seqs: Mapping[str, int]) -> dict[str, pa.Table]:
+        limited = [metric for metric in self.spec.metrics if metric.limit is not None]
+        found = {metric.name: keys_left(metric, folder, seqs) for metric in limited}
+        return {name: keys for name, keys in found.items() if keys is not None}
+
+    def _enter(
+        self,
+        standing: TrailLog,
+        batches: Mapping[str, tuple[int, int]],
+        seqs: Mapping[str, int],
+        folder: Path,
+        cells: Path | None,
+    ) -> Touched:
+        """Trails first, then the state hears what they touch, then the roster, then the log says that they
+        count: whatever a crash leaves behind is made again, and nothing is told twice to another effect."""
+        make_folder(self.folder, top=self._warehouse)
+        roster = self._roster.grown(self._keys(folder, seqs))
+        name = set_hash(batches)[:24]
+        seen = {metric.name: left_by(folder, metric.name, SEEN) for metric in self.followed}
+        size = _bytes(path for paths in seen.values() for path in paths)
+        units = [
+            EnterUnit(
+                metric=metric,
+                keys=keys,
+                seen=seen[metric.name],
+                seqs=seqs,
+                trails=self._trails(metric),
+                roster=roster if metric.limit is not None else None,
+                target=str(self._target(name, i, metric)),
+                cells=None if cells is None else str(cells / f"states-{i}~{metric.name}{PARTIAL}"),
+            )
+            for metric in self.followed
+            if seen[metric.name]
+            for i, keys in enumerate(key_ranges(self._ranges(size)))
+        ]
+        entered = self._engine.run(enter, units, "trails", size)
+        ids = {seq: slice_id for slice_id, seq in seqs.items()}
+        touched = _named((pair for each in entered for pair in each.touched), ids)
+        failpoint("chronicle.after_trails")
+        if touched:
+            self._state.touch_tiles(self.spec.stream, touched)
+        failpoint("chronicle.after_state")
+        self._write_roster(roster, first=not standing.sets)
+        files: dict[str, list[str]] = {}
+        for each in entered:
+            if each.trail is not None:
+                files.setdefault(each.metric, []).append(Path(each.trail).name)
+        standing.enter(TrailSet(name, dict(batches), files, touched))
+        failpoint("chronicle.after_log")
+        return touched
+
+    def _trails(self, metric: Metric) -> list[str]:
+        sets = self._standing().sets.values()
+        return [str(self.folder / name) for each in sets for name in each.files.get(metric.name, ())]
+
+    def _ranges(self, size: int) -> int:
+        return self._engine.parallelism if size > PARALLEL_BYTES else 1
+
+    def _write_roster(self, roster: Roster, *, first: bool) -> None:
+        for metric in roster.metrics:
+            if first or roster.keys(metric) is not self._roster.keys(metric):
+                write_trail(self.folder / f"{metric}{ROSTER}", roster.keys(metric))
+        self._roster = roster
+
+    def _strike(self, start: int) -> None:
+        """Keys that came from this place in the ledger on are admitted no longer, on disk neither."""
+        kept = self._roster.before(start)
+        for metric in kept.metrics:
+            if kept.keys(metric).num_rows < self._roster.keys(metric).num_rows:
+                write_trail(self.folder / f"{metric}{ROSTER}", kept.keys(metric))
+        self._roster = kept
+
+    def _read_roster(self) -> Roster | None:
+        """As it was last written; None when a part of it is gone."""
+        empty = Roster.of(self.spec)
+        paths = {metric: self.folder / f"{metric}{ROSTER}" for metric in empty.metrics}
+        if not all(is_whole(path) for path in paths.values()):
+            return None
+        return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a chronicle holds, for those who only look."""
+
+    trails: Mapping[str, Sequence[str]]  # files by metric; they may be merged into others at any time
+    roster: Roster
+
+    def admitted(self, cells: Cells) -> Cells:
+        return self.roster.admit(cells)
+
+    def renamed(self, metric: str, observations: pa.Table) -> pa.Table:
+        return self.roster.renamed(metric, observations)
+
+
+def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
+    """What is remembered for all metrics of a stream as they are declared now; None: nothing is yet. Raises
+    FileNotFoundError when a file is merged into another just now."""
+    folder = trail_folder(warehouse, spec.stream)
+    known = TrailLog(folder, _made_for(spec), only_looks=True)
+    if not known.is_there:
+        return None
+    trails: dict[str, list[str]] = {}
+    for each in known.sets.values():
+        for metric, names in each.files.items():
+            trails.setdefault(metric, []).extend(str(folder / name) for name in names)
+    limited = Roster.of(spec).metrics
+    admitted = {metric: joined([read_ipc(str(folder / f"{metric}{ROSTER}"))]) for metric in limited}
+    return Recollection(trails, Roster(limited, admitted))
+
+
+def _batches_in(path: str) -> Mapping[str, Sequence[str]]:
+    """What a packed part says of the batches that its rows are of: their slices."""
+    found = read_footer(path)["batches"]
+    assert isinstance(found, dict), path
+    return found
+
+
+def _last_place(standing: TrailLog) -> int:
+    """In the ledger, of what the log stands for; -1: nothing."""
+    return max((high for each in standing.sets.values() for _, high in each.batches.values()), default=-1)
+
+
+def _made_for(spec: RollupSpec) -> str:
+    """What the chronicle depends on in the configuration."""
+    metrics = [repr(m) for m in spec.metrics if m.following is not None or m.limit is not None]
+    return hashlib.sha256("\n".join(metrics).encode()).hexdigest()
+
+
+def _named(touched: Iterable[tuple[int, int]], ids: Mapping[int, str]) -> dict[int, frozenset[str]]:
+    found: dict[int, set[str]] = {}
+    for start, seq in touched:
+        found.setdefault(start, set()).add(ids[seq])
+    return {start: frozenset(found[start]) for start in sorted(found)}
+
+
+def _united(many: Iterable[Touched]) -> dict[int, frozenset[str]]:
+    found: dict[int, frozenset[str]] = {}
+    for touched in many:
+        for start, names in touched.items():
+            found[start] = found.get(start, frozenset()) | names
+    return {start: found[start] for start in sorted(found)}
+
+
+def _bytes(paths: Iterable[str]) -> int:
+    return sum(Path(path).stat().st_size for path in paths)

@@ -1,0 +1,195 @@
+"""The parts of the rollups table: each holds many tiles of one level, and its footer names them.
+
+A level is cut into parts by size, at the borders of tiles, whatever days they are of. A tile stands in
+exactly one part. Nothing here decides which tiles are written together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.engine.jobs import spread
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one
+from tidemill.model.levels import BASE, Level
+from tidemill.model.metrics import MetricKind
+from tidemill.model.slices import hash_of, set_hash
+from tidemill.outputs.rollups.cells import Cells
+from tidemill.outputs.rollups.rows import to_rows
+from tidemill.outputs.rollups.spec import STATS, RollupSpec
+from tidemill.storage.tables.parts import StagedPart, write_part
+
+PART_ROWS: Final = 32_768  # about as many rows has a part; a tile that has more is a part of its own
+BINS_PER_ROW: Final = 16  # so many bins of a histogram take as much space as a row
+_REPEATED: Final = ("bucket", "count")  # how columns end that have few values: faster by dictionary
+
+
+class Tile(NamedTuple):
+    """A tile as the footer of its part describes it. There may be very many: a tuple is quick to hand on."""
+
+    start: int
+    hash: str
+    revision: int
+    declared: str  # a hash of the declarations that it was made for
+    slices: frozenset[str] = frozenset()  # of a 5s tile: what it is made of
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TilePart:
+    """A staged part with its tiles."""
+
+    level: str
+    part: StagedPart
+    tiles: Sequence[Tile]
+    carried: bool = False  # its tiles are the same as before, in another part
+
+
+# -- footers
+
+
+def tiles_footer(stream: str, level: str, tiles: Sequence[Tile]) -> dict[str, object]:
+    """By column, and each name once: a part may hold thousands of tiles. The hash of a 5s tile is that of its
+    slices."""
+    declared = sorted({tile.declared for tile in tiles})
+    columns: dict[str, object] = {
+        "start": [tile.start for tile in tiles],
+        "revision": [tile.revision for tile in tiles],
+        "rows": [tile.rows for tile in tiles],
+    }
+    footer: dict[str, object] = {"kind": "tiles", "stream": stream, "level": level, "declared": declared}
+    if len(declared) > 1:
+        columns["declared"] = [declared.index(tile.declared) for tile in tiles]
+    if level == BASE.name:
+        names = sorted({name for tile in tiles for name in tile.slices})
+        at = {name: i for i, name in enumerate(names)}
+        columns["slices"] = [sorted(at[name] for name in tile.slices) for tile in tiles]
+        footer["slices"] = names
+    else:
+        columns["hash"] = [tile.hash for tile in tiles]
+    return footer | {"tiles": columns}
+
+
+def tiles_of(footer: Mapping[str, object]) -> list[Tile]:
+    """What `tiles_footer` wrote; parts of former versions name their tiles one by one."""
+    tiles = footer["tiles"]
+    if isinstance(tiles, list):
+        return [
+            Tile(
+                start=int(tile["start"]),
+                hash=str(tile["hash"]),
+                revision=int(tile["revision"]),
+                declared=str(footer.get("declared", "")),
+                slices=frozenset(str(name) for name in tile["slices"]),
+                rows=int(tile["rows"]),
+            )
+            for tile in tiles
+        ]
+    declared, names = footer["declared"], footer.get("slices", [])
+    assert isinstance(tiles, dict), tiles
+    assert isinstance(declared, list), declared
+    assert isinstance(names, list), names
+    many = len(tiles["start"])
+    sets = [frozenset(str(names[i]) for i in which) for which in tiles.get("slices", [()] * many)]
+    return [
+        Tile(start, digest, revision, str(declared[of]), slices, rows)
+        for start, digest, revision, of, slices, rows in zip(
+            tiles["start"],
+            tiles["hash"] if "hash" in tiles else map(hash_of, sets),
+            tiles["revision"],
+            tiles.get("declared", [0] * many),
+            sets,
+            tiles["rows"],
+            strict=True,
+        )
+    ]
+
+
+# -- writing
+
+
+def write_tiles(
+    spec: RollupSpec, level: Level, tiles: Sequence[Tile], cells: Cells, folder: Path
+) -> Iterator[TilePart]:
+    """The tiles of one level with the given cells, which are theirs alone, in as many parts as it takes."""
+    if not tiles:
+        return
+    tiles = sorted(tiles, key=lambda tile: tile.start)
+    starts = np.array([tile.start for tile in tiles], np.int64)
+    places = {name: _places(table, starts, level) for name, table in cells.items()}
+    rows = _counted(places.values(), starts.size)
+    groups = spread(_weights(spec, cells, places, rows).tolist(), -(-int(rows.sum()) // PART_ROWS) or 1)
+    divided = _divided(cells, places, groups, starts.size)
+    for group, its in zip(groups, divided, strict=True):
+        named = [tiles[i]._replace(rows=int(rows[i])) for i in group]
+        yield TilePart(level.name, _write(spec, level, named, its, folder), named)
+
+
+def _places(table: pa.Table, starts: Ints, level: Level) -> Ints:
+    """Of each row the place of its tile."""
+    bucket = one(table.column("bucket")).to_numpy()
+    found: Ints = np.searchsorted(starts, bucket, side="right") - 1
+    assert not bucket.size or (found.min() >= 0 and bool((bucket < starts[found] + level.tile).all()))
+    return found
+
+
+def _counted(places: Iterable[Ints], size: int) -> Ints:
+    total = np.zeros(size, np.int64)
+    for place in places:
+        total += np.bincount(place, minlength=size)
+    return total
+
+
+def _weights(spec: RollupSpec, cells: Cells, places: Mapping[str, Ints], rows: Ints) -> Ints:
+    """Of each tile, in rows."""
+    weights = rows.copy()
+    for metric in spec.metrics:
+        table = cells.get(metric.name)
+        if metric.kind is MetricKind.HISTOGRAM and table is not None and table.num_rows:
+            offsets = one(table.column("bins")).offsets.to_numpy()
+            bins = np.bincount(places[metric.name], np.diff(offsets), minlength=rows.size)
+            weights += bins.astype(np.int64) // BINS_PER_ROW
+    return weights
+
+
+def _divided(
+    cells: Cells, places: Mapping[str, Ints], groups: Sequence[Sequence[int]], tiles: int
+) -> Iterator[Cells]:
+    """The cells of each group of tiles, in their order."""
+    if len(groups) == 1:
+        yield cells
+        return
+    group_of = np.empty(tiles, np.int64)
+    for number, group in enumerate(groups):
+        group_of[group] = number
+    sorted_by_group: dict[str, tuple[pa.Table, Ints]] = {}
+    for name, table in cells.items():
+        of_row = group_of[places[name]]
+        order = np.argsort(of_row, kind="stable")
+        ends = np.searchsorted(of_row[order], np.arange(len(groups) + 1))
+        sorted_by_group[name] = (table.take(pa.array(order)), ends)
+    for number in range(len(groups)):
+        yield {
+            name: table.slice(int(ends[number]), int(ends[number + 1] - ends[number]))
+            for name, (table, ends) in sorted_by_group.items()
+        }
+
+
+def _write(spec: RollupSpec, level: Level, tiles: Sequence[Tile], cells: Cells, folder: Path) -> StagedPart:
+    name = set_hash(f"{tile.start}:{tile.revision}:{tile.hash}" for tile in tiles)[:24]
+    table = to_rows(spec, cells)
+    return write_part(
+        folder,
+        f"{level.name}-{tiles[0].start}-{name}.parquet",
+        table,
+        partition={"level": level.name},
+        footer=tiles_footer(spec.stream, level.name, tiles),
+        stats_columns=STATS,
+        dictionary=[each for each in table.column_names if each.endswith(_REPEATED)],
+    )

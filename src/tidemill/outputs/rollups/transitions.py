@@ -1,0 +1,340 @@
+"""From observations to the cells of a state metric: objects entering and leaving states, and transitions.
+
+Every row follows from the history of one object up to one observation; which other objects are in the table,
+or in which order their events came, changes nothing. See `TransitionRule` for what the rules mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.model.levels import BASE
+from tidemill.model.metrics import NONE_STATE
+from tidemill.outputs.rollups.cells import cell_schema
+from tidemill.outputs.rollups.grouping import Codes, Groups, coded, grouped
+from tidemill.outputs.rollups.observations import joined, order_of
+from tidemill.outputs.rollups.spec import Metric
+
+_NO: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """Sorted observations as arrays."""
+
+    texts: Sequence[str]  # the states
+    begins: Mask  # the first of its object
+    state: Ints
+    key: Ints  # tenant and dimensions
+    bucket: Ints
+    keys: Ints  # of each key a row that has it
+
+    def where(self, rows: Mask) -> Histories:
+        """Only these rows, as if there had been no others."""
+        number = (np.cumsum(self.begins) - 1)[rows]
+        begins = np.ones(number.size, np.bool_)
+        begins[1:] = number[1:] != number[:-1]
+        return replace(
+            self, begins=begins, state=self.state[rows], key=self.key[rows], bucket=self.bucket[rows]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows before they are summed: net rows, or transitions of one rule."""
+
+    sign: int
+    key: Ints
+    bucket: Ints
+    state: Ints  # of a transition the one it is to
+    rule: int = _NO
+    left: Ints | None = None  # the state that a transition is from; as many as there are states: none
+
+
+def state_cells(metric: Metric, observations: pa.Table, wanted: Mask | None = None) -> pa.Table:
+    """The 5s cells of observations (of those `wanted`) that are sorted and hold each object's history from
+    its beginning; when all rules are local, from the one before the first that is wanted."""
+    if not observations.num_rows:
+        return cell_schema(metric).empty_table()
+    told = histories(metric, observations)
+    every = np.ones(observations.num_rows, np.bool_) if wanted is None else wanted
+    return _summed(metric, observations, told, list(_rows(metric, told, every, 1)))
+
+
+def contribution(metric: Metric, before: pa.Table, added: pa.Table) -> pa.Table:
+    """What `added` changes: the cells of both together minus those of `before`; counts may be negative.
+
+    `before` are the whole histories of the objects of `added`. When all rules are local it is enough to have,
+    of each object, what lies between the new ones, the last before them and the first after them."""
+    union, new = union_of(before, added)
+    return signed_cells(metric, union, new)
+
+
+def union_of(before: pa.Table, added: pa.Table) -> tuple[pa.Table, Mask]:
+    """Both together, sorted, and which rows are new."""
+    new = np.zeros(before.num_rows + added.num_rows, np.bool_)
+    new[before.num_rows :] = True
+    if not before.num_rows:
+        return added, new
+    union = joined([before, added.select(before.column_names)])
+    order = order_of(union)
+    return (union, new) if order is None else (union.take(pa.array(order)).combine_chunks(), new[order])
+
+
+def signed_cells(metric: Metric, union: pa.Table, new: Mask) -> pa.Table:
+    """`contribution`, for the union and which of its rows are new."""
+    assert metric.following is not None
+    if not new.any():
+        return cell_schema(metric).empty_table()
+    told = histories(metric, union)
+    after_new = np.zeros(new.size, np.bool_)
+    after_new[1:] = new[:-1] & ~told.begins[1:]
+    affected = new | after_new if metric.following.is_local else np.ones(new.size, np.bool_)
+    rows = list(_rows(metric, told, affected, 1))
+    if not new.all():
+        rows += _rows(metric, told.where(~new), affected[~new], -1)
+    return _summed(metric, union, told, rows)
+
+
+def histories(metric: Metric, observations: pa.Table) -> Histories:
+    high, low = (one(observations.column(name)).to_numpy() for name in ("high", "low"))
+    begins = np.ones(high.size, np.bool_)
+    begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    key, keys = grouped([coded(observations.column(name)) for name in _key_columns(metric)])
+    time = one(observations.column("time")).to_numpy()
+    states = one(observations.column("state"))
+    codes = states.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return Histories(states.dictionary.to_pylist(), begins, codes, key, time - time % BASE.width, keys)
+
+
+def _key_columns(metric: Metric) -> list[str]:
+    return ["tenant", *(f"k{i}" for i in range(len(metric.dimensions)))]
+
+
+# -- rows
+
+
+def _rows(metric: Metric, told: Histories, wanted: Mask, sign: int) -> Iterator[_Rows]:
+    assert metric.following is not None
+    begins, state, key, bucket = told.begins, told.state, told.key, told.bucket
+    changed = begins.copy()
+    changed[1:] |= state[1:] != state[:-1]
+    moved = changed.copy()
+    moved[1:] |= key[1:] != key[:-1]
+    entered = np.flatnonzero(moved & wanted)
+    left = entered[~begins[entered]]
+    yield _Rows(sign, key[entered], bucket[entered], state[entered])
+    yield _Rows(-sign, key[left - 1], bucket[left], state[left - 1])
+    for number, rule in enumerate(metric.following.rules):
+        counted = changed & wanted
+        if rule.to is not None:
+            counted &= _among(told.texts, rule.to)[state]
+        if rule.until:
+            counted &= _looked_at(told, rule.until)
+        at = np.flatnonzero(counted)
+        if rule.from_last:
+            before = np.where(begins[at], len(told.texts), state[at - 1])
+        else:
+            at, before = _seen_before(told, at)
+            kept = before != state[at]
+            if rule.from_states is not None:
+                kept &= _among(told.texts, rule.from_states)[before]
+            at, before = at[kept], before[kept]
+        yield _Rows(sign, key[at], bucket[at], state[at], number, before)
+
+
+def _among(texts: Sequence[str], names: Collection[str]) -> Mask:
+    """Of each state whether it is one of the named."""
+    return np.array([text in names for text in texts], np.bool_)
+
+
+def _looked_at(told: Histories, until: Collection[str]) -> Mask:
+    """Observations up to the first one of a state in `until`, that one included, of each object."""
+    number = np.cumsum(told.begins) - 1
+    ends = np.flatnonzero(_among(told.texts, until)[told.state])
+    objects, first = np.unique(number[ends], return_index=True)
+    last = np.full(int(number[-1]) + 1, number.size)
+    last[objects] = ends[first]
+    return np.arange(number.size) <= last[number]
+
+
+def _seen_before(told: Histories, at: Ints) -> tuple[Ints, Ints]:
+    """For each of the given observations each state that its object was in before: where, and which."""
+    number = np.cumsum(told.begins) - 1
+    _, first = np.unique(number * len(told.texts) + told.state, return_index=True)
+    firsts = np.sort(first)  # where an object is first seen in a state
+    upto = np.searchsorted(firsts, at)
+    since = np.searchsorted(firsts, np.flatnonzero(told.begins)[number[at]])
+    many = upto - since
+    starts = np.repeat(since - (np.cumsum(many) - many), many)
+    return np.repeat(at, many), told.state[firsts[starts + np.arange(starts.size)]]
+
+
+# -- cells
+
+
+def _summed(metric: Metric, observations: pa.Table, told: Histories, rows: Sequence[_Rows]) -> pa.Table:
+    """Cells of the rows: one for each key, state or transition, and bucket; none where they cancel out."""
+    assert metric.following is not None
+    rows = [each for each in rows if each.key.size]
+    if not rows:
+        return cell_schema(metric).empty_table()
+    states, rules = len(told.texts), len(metric.following.rules)
+    least = min(int(each.bucket.min()) for each in rows)
+    most = max(int(each.bucket.max()) for each in rows)
+    sizes = (told.keys.size, states + rules * (states + 1) * states, (most - least) // BASE.width + 1)
+    parts = [(r.key, _what(r, states), (r.bucket - least) // BASE.width, r.sign) for r in rows]
+    key, what, bucket, counts = _tallied(parts, sizes)
+    net = what < states
+    rule, rest = np.divmod(np.where(net, 0, what - states), (states + 1) * states)
+    left, to = np.divmod(rest, max(1, states))
+    texts = pa.array([*told.texts, NONE_STATE], pa.string())
+    names = pa.array([each.name for each in metric.following.rules], pa.string())
+    where = pa.array(told.keys[key])
+    columns: dict[str, pa.Array] = {
+        name: one(observations.column(name)).take(where) for name in _key_columns(metric)
+    }
+    columns["state"] = _text(np.where(net, what, 0), texts, ~net)
+    columns["rule"] = _text(rule, names, net)
+    columns["from"] = _text(left, texts, net)
+    columns["to"] = _text(to, texts, net)
+    columns["bucket"] = pa.array(bucket * BASE.width + least)
+    columns["count"] = pa.array(counts)
+    return pa.table(columns, schema=cell_schema(metric))
+
+
+def _what(rows: _Rows, states: int) -> Ints:
+    """What is counted, as one number: the state; beyond those the rule, the state left, the one reached."""
+    if rows.left is None:
+        return rows.state
+    return states + (rows.rule * (states + 1) + rows.left) * states + rows.state
+
+
+_Part = tuple[Ints, Ints, Ints, int]  # key, what, bucket from 0, and what each adds
+
+
+def _tallied(parts: Sequence[_Part], sizes: tuple[int, int, int]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Key, what and bucket of all there are, each once, and their sums where those are not 0."""
+    keys, whats, buckets = sizes
+    total, many = keys * whats * buckets, sum(part[0].size for part in parts)
+    if total <= 4 * many + 4096:  # few enough for a place each
+        places = np.zeros(total, np.int64)
+        for key, what, bucket, sign in parts:
+            _tally(places, (key * whats + what) * buckets + bucket, sign)
+        at = np.flatnonzero(places)
+        pair, bucket = np.divmod(at, buckets)
+        key, what = np.divmod(pair, whats)
+        return key, what, bucket, places[at]
+    key, what, bucket = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    of, first = grouped([Codes(key, keys), Codes(what, whats), Codes(bucket, buckets)])
+    signs = np.concatenate([np.full(part[0].size, part[3]) for part in parts])
+    counts = Groups(of, first).sums(signs)
+    kept = np.flatnonzero(counts)
+    first = first[kept]
+    return key[first], what[first], bucket[first], counts[kept]
+
+
+@njit(cache=True, nogil=True)
+def _tally(places: Ints, at: Ints, sign: int) -> None:
+    for i in range(at.size):
+        places[at[i]] += sign
+
+
+def _text(codes: Ints, texts: pa.StringArray, absent: Mask) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=absent), texts)
+
+
+# -- which slices changed what was there
+
+
+def touched_by(metric: Metric, union: pa.Table, new: Mask) -> tuple[Ints, Ints]:
+    """5s tiles, and the places in the ledger of slices whose observations changed rows of theirs that are due
+    to earlier slices; each pair once. A function of the observations and their places alone: of what a slice
+    finds when it comes, not of the batches that slices come in."""
+    assert metric.following is not None
+    high, low, seq, time = (one(union.column(name)).to_numpy() for name in ("high", "low", "seq", "time"))
+    begins = np.ones(high.size, np.bool_)
+    begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    tile = time // BASE.tile
+    find = _next_to if metric.following.is_local else _ahead
+    tiles, places = find(begins, seq, new, tile)
+    if not tiles.size:
+        return tiles, places
+    _, first = grouped(
+        [Codes(tiles - tiles.min(), int(np.ptp(tiles)) + 1), Codes(places, int(places.max()) + 1)]
+    )
+    return tiles[first] * BASE.tile, places[first]
+
+
+@njit(cache=True, nogil=True)
+def _next_to(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints]:
+    """An observation is changed by a later slice that, when it came, was the last one before it.
+
+    Going back from it, those are the new ones that came before all that stand between.
+    """
+    least = np.empty(seq.size, np.int64)  # of the object, up to here
+    for i in range(seq.size):
+        least[i] = seq[i] if begins[i] else min(seq[i], least[i - 1])
+    tiles, places = np.empty(16, np.int64), np.empty(16, np.int64)
+    size = 0
+    for i in range(seq.size):
+        if begins[i]:
+            continue
+        p, nearest = i - 1, np.int64(1) << 62
+        while new[p] and seq[p] > seq[i]:
+            if seq[p] < nearest:
+                nearest = seq[p]
+                tiles, places = _room(tiles, size), _room(places, size)
+                tiles[size], places[size] = tile[i], nearest
+                size += 1
+            if begins[p] or least[p] >= nearest:
+                break
+            p -= 1
+    return tiles[:size], places[:size]
+
+
+@njit(cache=True, nogil=True)
+def _ahead(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints]:
+    """An observation is changed by any later slice that has one before it."""
+    tiles, places = np.empty(16, np.int64), np.empty(16, np.int64)
+    size = 0
+    start = 0
+    for p in range(seq.size):
+        if begins[p]:
+            start = p
+        if not new[p]:
+            continue
+        repeated = False
+        for q in range(p - 1, start - 1, -1):
+            if new[q] and seq[q] == seq[p]:
+                repeated = True
+                break
+        if repeated:
+            continue
+        last = tile[p] - 1
+        i = p + 1
+        while i < seq.size and not begins[i]:
+            if seq[i] < seq[p] and tile[i] != last:
+                last = tile[i]
+                tiles, places = _room(tiles, size), _room(places, size)
+                tiles[size], places[size] = last, seq[p]
+                size += 1
+            i += 1
+    return tiles[:size], places[:size]
+
+
+@njit(cache=True, nogil=True)
+def _room(array: Ints, size: int) -> Ints:
+    if size < array.size:
+        return array
+    wider = np.empty(2 * size, np.int64)
+    wider[:size] = array
+    return wider

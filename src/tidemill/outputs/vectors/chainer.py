@@ -1,0 +1,320 @@
+"""Chains of the delta streams of a mill: folded in and compacted by each round, and on request.
+
+Part of the mill. It decides nothing: which chains are compacted, and how, is for the room `chains` to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.ingest import arguments as given
+from tidemill.ingest.retractions import is_judging_again
+from tidemill.model.errors import InputError
+from tidemill.model.slices import SliceStatus
+from tidemill.model.time import HOUR, Interval, format_duration, format_instant, parse_duration
+from tidemill.model.windows import Window
+from tidemill.storage.files import atomic_write, storage_errors
+from tidemill.storage.locks import exclusive
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+    from tidemill.mill import Mill
+    from tidemill.outputs.vectors.batches import BatchStats, WindowBatch
+    from tidemill.outputs.vectors.keeper import Chained, ChainKeeper, Compaction, Reads, Step
+    from tidemill.outputs.vectors.verify import Difference
+    from tidemill.storage.tables.snapshot import Snapshot
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRound:
+    """What one round did for the chains of a stream."""
+
+    folded: Chained
+    compacted: Compaction | None = None  # None: it is not done in the background
+    standing: ChainStanding | None = None  # the chains afterwards; None: nobody looked
+
+    @property
+    def idle(self) -> bool:
+        return self.folded.idle and (self.compacted is None or self.compacted.idle)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStanding:
+    """What the chain table of a stream holds; from its log and the footers of its parts."""
+
+    parts: int = 0
+    bytes: int = 0
+    checkpoints: int = 0
+    pending: int = 0  # deltas
+    overflowed: int = 0  # checkpoints with a component that is no finite number, or was kept from it
+    through: int = 0  # the last place in the ledger that is folded in
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is known of a batch because it is the dataset of a window that the stream declares."""
+
+    window: Window
+    ignored: int  # slices that came too late for it
+    damage: str | None  # what is wrong with its file; None: nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """The batch of a window [start, end), and where it was written; None: it was not."""
+
+    start: int
+    end: int
+    stats: BatchStats | None  # None: its file is damaged
+    file: Path | None
+    published: Published | None = None  # None: it was made because somebody asked for it
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches by time; those before the first of them were left out when there are more."""
+
+    found: Sequence[Batched]
+    more: bool = False
+
+
+class Chainer:
+    """Of one mill. The caller must hold the lock of a round, but for what only looks (`plan`, `windows`,
+    `batches`, `verify`, `standing`), `was_read` and `compact_now`."""
+
+    def __init__(self, mill: Mill) -> None:
+        self._mill = mill
+        self._keepers: dict[str, ChainKeeper] = {}
+        self._reads: dict[str, Reads] = {}
+        self._overflowed: dict[str, int] = {}  # checkpoints that were warned of, by stream
+
+    def keeper(self, stream: str) -> ChainKeeper:
+        """Who keeps the chains of a stream; InputError when it is none of deltas."""
+        from tidemill.outputs.vectors.keeper import ChainKeeper
+
+        mill, declared = self._mill, self._declared(stream)
+        if stream not in self._keepers:
+            self._keepers[stream] = ChainKeeper(
+                mill.project.warehouse,
+                declared,
+                mill.engine,
+                mill.acceptor(stream).raw,
+                lambda: mill.state.slices(stream, SliceStatus.ACCEPTED),
+                self._reads_of(stream),
+                min(declared.compaction.memory or sys.maxsize, mill.project.engine.compaction_memory),
+            )
+        return self._keepers[stream]
+
+    def round(self, stream: str, now: int) -> ChainRound | None:
+        """Fold in what was accepted, then compact what needs it, when that is done in the background. None:
+        there are no vectors, or slices are judged again, and chains wait until all of them are."""
+        from tidemill.storage.tables.tidy import tidy
+
+        mill, declared = self._mill, self._mill.project.stream(stream)
+        if declared.kind != "delta" or is_judging_again(mill.state, stream):
+            return None
+        if mill.existing("raw", stream) is None:
+            return None
+        mill.progress(stream, "chains", 0.0)
+        folded = self.refresh(stream, now)
+        mill.progress(stream, "chains", 0.5)
+        compacted = self.compact(stream, now) if declared.compaction.background else None
+        mill.progress(stream, "chains", 1.0)
+        keeper = self.keeper(stream)
+        tidy([keeper.table], mill.project.engine.keep_replaced, now)
+        standing = _standing(keeper.table.snapshot(), list(keeper.footers().values()))
+        self._warn_of_overflow(declared, standing.overflowed)
+        return ChainRound(folded, compacted, standing)
+
+    def _warn_of_overflow(self, stream: Stream, overflowed: int) -> None:
+        """Once for each that is new."""
+        known, self._overflowed[stream.name] = self._overflowed.get(stream.name, 0), overflowed
+        if overflowed > known and stream.vector is not None:
+            what = "have deltas that were left out" if stream.vector.stays_finite else "are no finite numbers"
+            log.warning("%d vectors %s: overflow", overflowed, what, extra={"stream": stream.name})
+
+    def refresh(self, stream: str, now: int) -> Chained:
+        """Fold in what was accepted since."""
+        return self.keeper(stream).refresh(now)
+
+    def compact(self, stream: str, now: int, *, force: bool = False) -> Compaction:
+        """Compact the chains that need it; with `force`, whatever can be merged."""
+        return self.keeper(stream).compact(now, force=force)
+
+    def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
+        """Both, as one act of its own; with `rebuild` all chains are made again from raw first."""
+        with exclusive(self._mill.project.warehouse / ".tick.lock", "compact"):
+            self._check_settled(stream)
+            folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
+            return ChainRound(folded, self.compact(stream, now, force=force))
+
+    def plan(self, stream: str, now: int, *, force: bool = False) -> list[Step]:
+        """What `compact` would do. It makes nothing, not even a table."""
+        self._declared(stream)
+        if self._mill.existing("chains", stream) is None:
+            return []
+        return self.keeper(stream).plan(now, force=force)
+
+    def batches(
+        self,
+        stream: str,
+        every: str | int | None = None,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        *,
+        tenant: str | None = None,
+    ) -> Iterator[WindowBatch]:
+        """The deltas of a tenant, made into one batch for each window of a width, by default that of the
+        stream's datasets, or an hour. Those that hold the start or the end are cut there."""
+        from tidemill.outputs.vectors.batches import window_batches
+
+        declared = self._declared(stream)
+        width = parse_duration(every) if isinstance(every, str) else every
+        width = declared.aggregation_span or HOUR if width is None else width
+        if width <= 0:
+            raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
+        since, until = (None if edge is None else given.instant(edge) for edge in (start, end))
+        whose, deltas = self._mill.vector_desk.deltas(stream, since, until, tenant)
+        return window_batches(deltas, width, whose)
+
+    def windows(
+        self,
+        stream: str,
+        every: str | int | None = None,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        *,
+        tenant: str | None = None,
+        folder: Path | None = None,
+        limit: int | None = None,
+    ) -> Batches:
+        """The batches of a stream, the newest `limit` of them, each written to a file of the folder, if one
+        is named: the datasets of its windows that start in the span. Where another width or a single one of
+        its tenants is asked for, or no windows are declared, they are made now."""
+        if folder is not None:
+            with storage_errors("create the folder", folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        declared = self._declared(stream)
+        is_whole = tenant in (None, declared.tenant.value)
+        if every is None and declared.aggregation_span is not None and is_whole:
+            return self._published(stream, given.span(start, end), folder, limit)
+        made = [_written(one, folder) for one in self.batches(stream, every, start, end, tenant=tenant)]
+        return Batches(made if limit is None else made[-limit:], more=limit is not None and len(made) > limit)
+
+    def _published(self, stream: str, span: Interval, folder: Path | None, limit: int | None) -> Batches:
+        mill = self._mill
+        windows = mill.windows.datasets(stream, span)
+        kept = windows if limit is None else windows[-limit:]
+        counts = mill.state.member_counts([window.key for window in kept])
+        found = [_dataset(mill.project.warehouse, one, counts[one.key].ignored, folder) for one in kept]
+        return Batches(found, more=len(kept) < len(windows))
+
+    def _declared(self, stream: str) -> Stream:
+        """InputError when it is none of deltas."""
+        declared = self._mill.project.stream(stream)
+        if declared.kind != "delta":
+            names = [name for name, each in self._mill.project.streams.items() if each.kind == "delta"]
+            raise InputError(
+                f"stream {stream!r} has no vectors",
+                hint=f"streams of deltas: {', '.join(names)}"
+                if names
+                else "declare a stream with `kind: delta`",
+            )
+        return declared
+
+    def _check_settled(self, stream: str) -> None:
+        if is_judging_again(self._mill.state, stream):
+            raise InputError(
+                f"slices of {stream!r} are being judged again",
+                hint="run `tidemill run --once`, then the same again",
+            )
+
+    def verify(self, stream: str) -> tuple[int, list[Difference]]:
+        """How many chains were held against raw, and what differs."""
+        if self._mill.project.stream(stream).kind != "delta":
+            return 0, []
+        from tidemill.outputs.vectors.verify import verify_chains
+
+        return verify_chains(self.keeper(stream))
+
+    def was_read(self, stream: str, tenant: str, ids: Collection[str]) -> None:
+        """Somebody read these vectors: `adaptive` keeps their chains shorter."""
+        if self._mill.project.stream(stream).compaction.strategy == "adaptive":
+            self._reads_of(stream).add([(tenant, name) for name in ids])
+
+    def _reads_of(self, stream: str) -> Reads:
+        from tidemill.outputs.vectors.keeper import Reads
+
+        return self._reads.setdefault(stream, Reads())
+
+    def standing(self, stream: str) -> ChainStanding | None:
+        """Starts nothing and opens no table to write; None: the stream has no vectors."""
+        if self._mill.project.stream(stream).kind != "delta":
+            return None
+        from tidemill.storage.tables.parts import read_footer
+
+        found = self._mill.snapshot("chains", stream)
+        if found is None:
+            return ChainStanding()
+        return _standing(found, [read_footer(path) for path in found.paths()])
+
+
+def _standing(found: Snapshot, footers: Sequence[Mapping[str, object]]) -> ChainStanding:
+    return ChainStanding(
+        len(found.parts),
+        sum(part.size for part in found.parts),
+        sum(_number(footer, "checkpoints") for footer in footers),
+        sum(_number(footer, "pending") for footer in footers),
+        sum(_number(footer, "overflowed") for footer in footers),
+        max((_number(footer, "through") for footer in footers), default=0),
+    )
+
+
+def _written(one: WindowBatch, folder: Path | None) -> Batched:
+    file = None if folder is None else folder / _file_name(one.start, one.end)
+    if file is not None:
+        atomic_write(file, one.batch.content)
+    return Batched(one.start, one.end, one.batch.stats, file)
+
+
+def _dataset(warehouse: Path, window: Window, ignored: int, folder: Path | None) -> Batched:
+    """A batch that is published; a copy of it goes to the folder."""
+    from tidemill.outputs.datasets.catalog import dataset_of, open_dataset
+    from tidemill.outputs.datasets.damage import damage_of
+    from tidemill.outputs.datasets.pieces import pieces
+    from tidemill.outputs.vectors.batches import BatchStats
+    from tidemill.storage.writers import whole_file
+
+    key, damage = window.key, damage_of(warehouse, window)
+    assert window.file is not None, key
+    stats, file = None, Path(window.file)
+    if damage is None:
+        dataset = dataset_of(warehouse, window)
+        of = dataset.deltas
+        if of is not None:  # None: it was built before the stream was one of deltas, and the next round sees
+            stats = BatchStats(of.received, 0, dataset.rows, of.vectors, dataset.bytes, of.first, of.last)
+        if folder is not None:
+            file = folder / _file_name(key.start, key.end)
+            with whole_file(file) as target, target.open("wb") as out:
+                out.writelines(pieces(open_dataset(warehouse, dataset), "arrow"))
+    return Batched(key.start, key.end, stats, file, Published(window, ignored, damage))
+
+
+def _file_name(start: int, end: int) -> str:
+    begins = format_instant(start).replace("-", "").replace(":", "")
+    return f"{begins}_{format_duration(end - start)}.arrow"
+
+
+def _number(footer: Mapping[str, object], key: str) -> int:
+    """0: the part was written before there was such a number."""
+    value = footer.get(key, 0)
+    assert isinstance(value, int), footer
+    return value

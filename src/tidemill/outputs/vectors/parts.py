@@ -1,0 +1,144 @@
+"""Rows of chains by vector, from the row groups that can hold them; what was read is kept within a bound.
+
+Parts never change, so what is kept never goes stale. It reads parts of chain tables, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.outputs.vectors.table import ROWS, Made, bucket_of, in_bucket
+from tidemill.storage.tables.parts import open_part, read_footer
+from tidemill.storage.tables.snapshot import Snapshot
+
+KEPT_BYTES: Final = 256 << 20
+KEPT_PARTS: Final = 4096  # of which footers and statistics are kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group, and between which vectors its own are; None: its statistics do not say."""
+
+    path: str
+    number: int
+    first: str | None
+    last: str | None
+
+    def may_hold(self, ids: Sequence[str]) -> bool:
+        """Any of `ids`, which are in order?"""
+        if self.first is None or self.last is None:
+            return True
+        place = bisect_left(ids, self.first)
+        return place < len(ids) and ids[place] <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    made: Made
+    declared: object  # how the stream was, when the part was written
+    groups: tuple[_Group, ...]
+
+
+class ChainParts:
+    """For any number of threads."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._most = kept_bytes
+        self._guard = threading.Lock()
+        self._parts: OrderedDict[str, _Known] = OrderedDict()
+        self._tables: OrderedDict[_Group, pa.Table] = OrderedDict()
+        self._bytes = 0
+        self.groups_read = 0  # from disk, since the start
+
+    def made(self, chains: Snapshot | None, declared: str) -> Made:
+        """What the table was made of: the newest of its parts says it for all of them. Nothing, when the
+        stream is declared in another way now."""
+        found = [self._known(path) for path in chains.paths()] if chains is not None else []
+        if any(known.declared != declared for known in found):
+            return Made()
+        return max((known.made for known in found), key=lambda made: made.through, default=Made())
+
+    def rows(self, chains: Snapshot | None, tenant: str, ids: Sequence[str]) -> pa.Table:
+        """What the table has of these vectors of a tenant."""
+        if chains is None or not ids:
+            return ROWS.empty_table()
+        buckets: dict[str, list[str]] = {}
+        for name in sorted(ids):
+            buckets.setdefault(bucket_of(name), []).append(name)
+        found = [ROWS.empty_table()]
+        for bucket, wanted in buckets.items():
+            found += self._of_bucket(chains, bucket, tenant, wanted)
+        return pa.concat_tables(found)
+
+    def _of_bucket(self, chains: Snapshot, bucket: str, tenant: str, ids: Sequence[str]) -> list[pa.Table]:
+        parts = chains.select(
+            {"bucket": [bucket]}, {"tenant": (tenant, tenant), "vector_id": (ids[0], ids[-1])}
+        )
+        assert all(in_bucket(part) == bucket for part in parts), bucket
+        wanted = pa.array(ids, pa.string())
+        found = []
+        for path in chains.paths(parts):
+            for group in self._known(path).groups:
+                if group.may_hold(ids):
+                    table = self._table(group)
+                    of = pc.is_in(table.column("vector_id"), value_set=wanted)
+                    mine = pc.and_(of, pc.equal(table.column("tenant"), tenant))
+                    found.append(table.filter(mine))
+        return found
+
+    def _known(self, path: str) -> _Known:
+        with self._guard:
+            known = self._parts.get(path)
+            if known is not None:
+                self._parts.move_to_end(path)
+                return known
+        footer = read_footer(path)
+        known = _Known(Made.told(footer), footer.get("declared"), tuple(_groups(path)))
+        with self._guard:
+            self._parts[path] = known
+            while len(self._parts) > KEPT_PARTS:
+                self._parts.popitem(last=False)
+        return known
+
+    def _table(self, group: _Group) -> pa.Table:
+        with self._guard:
+            kept = self._tables.get(group)
+            if kept is not None:
+                self._tables.move_to_end(group)
+                return kept
+        with open_part(group.path) as file:
+            read = file.read_row_group(group.number, columns=ROWS.names)
+        table = read.select(ROWS.names).cast(ROWS).combine_chunks()
+        with self._guard:
+            self.groups_read += 1
+            if group not in self._tables and table.nbytes <= self._most:
+                self._tables[group] = table
+                self._bytes += table.nbytes
+                while self._bytes > self._most:
+                    self._bytes -= self._tables.popitem(last=False)[1].nbytes
+        return table
+
+
+def _groups(path: str) -> list[_Group]:
+    with open_part(path) as file:
+        found = []
+        for number in range(file.num_row_groups):
+            stats = statistics_of(file.metadata.row_group(number), "vector_id")
+            ends = (stats.min, stats.max) if stats is not None and stats.has_min_max else (None, None)
+            found.append(_Group(path, number, *ends))
+        return found
+
+
+def statistics_of(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
+    """Of a column, which is not where it is in the schema: lists have leaves of other names."""
+    columns = (group.column(place) for place in range(group.num_columns))
+    return next((column.statistics for column in columns if column.path_in_schema == name), None)

@@ -1,0 +1,107 @@
+"""The chain table of a stream: its columns, its buckets, and what a part says of itself.
+
+All deltas and checkpoints of a vector are in one bucket, sorted by (tenant, vector, ts, delta); nothing here
+reads a part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
+
+BUCKETS: Final = 16
+CHECKPOINT, DELTA = "checkpoint", "delta"
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+VERSION: Final = 2  # of what a part says and of how vectors are put into buckets
+
+CHAIN: Final = pa.schema(
+    [
+        pa.field("bucket", pa.string()),
+        pa.field("tenant", pa.string()),
+        pa.field("vector_id", pa.string()),
+        pa.field("kind", pa.string()),  # checkpoint: the vector itself, as a `replace` (or `delete`)
+        pa.field("ts", INSTANT),  # of a checkpoint, and delta_id too: of the last delta that is in it
+        pa.field("delta_id", pa.string()),
+        pa.field("op", pa.string()),
+        pa.field("indices", pa.list_(pa.int32())),  # null: of all components
+        pa.field("values", pa.list_(pa.float64())),
+        pa.field("merged", pa.int64()),  # how many deltas a checkpoint stands for; 1 of a delta
+        pa.field("first_ts", INSTANT),  # of the first of them
+        pa.field("left_out", pa.int64()),  # how many of them would have made a component infinite
+    ]
+)
+ROWS: Final = CHAIN.remove(0)  # as they are in a part
+STATS: Final = ("tenant", "vector_id", "ts")
+
+
+def chain_folder(warehouse: Path, stream: str) -> Path:
+    return warehouse / "chains" / stream
+
+
+def chain_table(warehouse: Path, stream: str) -> Table:
+    return Table.open(
+        chain_folder(warehouse, stream),
+        schema=CHAIN,
+        partition_by=("bucket",),
+        name=f"{stream}_chains",
+        description=f"the vectors of {stream}: checkpoints, and the deltas since",
+    )
+
+
+def bucket_of(vector_id: str) -> str:
+    """Where the chain of a vector is; those of the same id of all tenants are together."""
+    digest = hashlib.md5(vector_id.encode(), usedforsecurity=False).digest()
+    return f"{digest[0] % BUCKETS:02d}"
+
+
+def in_bucket(part: Part) -> str:
+    return part.partition["bucket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the table was made of when a part was written: the accepted slices of the stream up to a place in
+    the ledger. It holds for the whole table, so of all parts the newest one counts."""
+
+    through: int = 0
+    hash: str = ""
+
+    @staticmethod
+    def told(footer: Mapping[str, object]) -> Made:
+        through, names = footer["through"], footer["hash"]
+        assert isinstance(through, int), footer
+        assert isinstance(names, str), footer
+        return Made(through, names)
+
+
+def footer_of(
+    bucket: str,
+    made: Made,
+    checkpoints: int,
+    pending: int,
+    newest: int | None,
+    overflowed: int,
+    declared: str,
+) -> dict[str, object]:
+    """`newest`: no checkpoint of the part is younger; None: it has none. `overflowed`: checkpoints with a
+    component that is no finite number, or that was kept from becoming one."""
+    return {
+        "kind": "chain",
+        "format": VERSION,
+        "bucket": bucket,
+        "through": made.through,
+        "hash": made.hash,
+        "checkpoints": checkpoints,
+        "pending": pending,
+        "checkpoints_until": newest,
+        "overflowed": overflowed,
+        "declared": declared,
+    }

@@ -1,0 +1,129 @@
+"""Computes all chains again from raw and says where the table is not what raw gives, to the bit.
+
+It trusts raw and which rows are checkpoints, and nothing else; it writes nothing but to staging.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.config.vectors import Vector
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import read_ipc
+from tidemill.formats.delta_arrays import deltas_from_rows
+from tidemill.outputs.vectors.building import Arranged, Gathered, arranged, collapsed, read_rows
+from tidemill.outputs.vectors.keeper import ChainKeeper
+from tidemill.outputs.vectors.payloads import Key
+from tidemill.outputs.vectors.rules import NONE
+from tidemill.outputs.vectors.table import BUCKETS, ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A chain that is not what raw says it should be."""
+
+    vector: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    bucket: str
+    raw: Sequence[str]
+    standing: Sequence[str]
+    vector: Vector
+
+
+def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
+    """How many chains were compared, and what differs; not what they have not come to yet."""
+    keeper.raw.refresh()
+    keeper.table.refresh()
+    folder = keeper.table.staging("verify")
+    try:
+        gathered: list[Gathered] | None = keeper.gather_all(folder)
+        if gathered is None:
+            return 0, []
+        standing = keeper.buckets()
+        units = []
+        for number in range(BUCKETS):
+            bucket = f"{number:02d}"
+            parts = [str(keeper.table.root / part.path) for part in standing.get(bucket, ())]
+            raw = [found.path for found in gathered if found.bucket == bucket]
+            if raw or parts:
+                units.append(_Unit(bucket, raw, parts, keeper.vector))
+        size = sum(part.size for parts in standing.values() for part in parts)
+        told = keeper.engine.run(_check, units, "verify chains", size)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    wrong = [each for each in told if isinstance(each, Difference)]
+    return sum(each for each in told if isinstance(each, int)), wrong
+
+
+def _check(unit: _Unit) -> Iterator[int | Difference]:
+    truth = arranged(pa.concat_tables([ROWS.empty_table(), *map(read_ipc, unit.raw)]))
+    held = arranged(read_rows(unit.standing))
+    kept, deltas = _chains(held), _chains(truth)
+    yield len(kept.keys() | deltas.keys())
+    expected = arranged(collapsed(truth, _groups(truth, deltas, held, kept), unit.vector))
+    if _same(held.rows, expected.rows):
+        return
+    wanted = _chains(expected)
+    for key in sorted(kept.keys() | wanted.keys()):
+        if key not in wanted:
+            yield Difference("/".join(key), "raw has no delta of it")
+        elif key not in kept:
+            yield Difference("/".join(key), "is missing")
+        elif not _same(held.rows.slice(*_span(kept[key])), expected.rows.slice(*_span(wanted[key]))):
+            yield Difference("/".join(key), "its chain differs from what raw gives")
+
+
+def _span(rows: tuple[int, int]) -> tuple[int, int]:
+    return rows[0], rows[1] - rows[0]
+
+
+def _chains(found: Arranged) -> dict[Key, tuple[int, int]]:
+    """From where to where the rows of each are."""
+    return dict(zip(found.keys, pairwise(found.chains.starts.tolist()), strict=True))
+
+
+def _groups(
+    truth: Arranged,
+    deltas: Mapping[Key, tuple[int, int]],
+    held: Arranged,
+    kept: Mapping[Key, tuple[int, int]],
+) -> Ints:
+    """Which deltas of raw each checkpoint says it stands for."""
+    groups, group = np.full(truth.rows.num_rows, NONE, np.int64), 0
+    ids, ends = truth.rows.column("delta_id").to_pylist(), held.rows.column("delta_id").to_pylist()
+    times, at = truth.chains.ts.tolist(), held.chains.ts.tolist()
+    merged, pending = held.rows.column("merged").to_pylist(), held.chains.pending.tolist()
+    for key, (start, end) in deltas.items():
+        marked = [row for row in range(*kept.get(key, (0, 0))) if not pending[row]]
+        places = {(times[row], ids[row]): row for row in range(start, end)} if marked else {}
+        for row in marked:
+            last = places.get((at[row], ends[row]))
+            first = last + 1 - merged[row] if last is not None else -1
+            if last is not None and first >= start:  # otherwise nothing is merged, and the rows will differ
+                groups[first : last + 1] = group
+                group += 1
+    return groups
+
+
+def _same(one: pa.Table, other: pa.Table) -> bool:
+    plain = [name for name in ROWS.names if name not in ("values", "indices")]
+    if not one.select(plain).equals(other.select(plain)):
+        return False
+    left, right = deltas_from_rows(one), deltas_from_rows(other)
+    return (
+        np.array_equal(left.value_at, right.value_at)
+        and np.array_equal(left.values.view(np.int64), right.values.view(np.int64))
+        and np.array_equal(left.dense, right.dense)
+        and np.array_equal(left.index_at, right.index_at)
+        and np.array_equal(left.indices, right.indices)
+    )

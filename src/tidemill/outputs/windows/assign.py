@@ -1,0 +1,303 @@
+"""Which windows rows belong to: vectorised assigners for every kind, without Spark or any I/O.
+
+Rows come in order of (at, seq, line). The same rows always give the same windows, whatever was asked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.formats.conditions import holds
+from tidemill.model.predicates import Predicate
+from tidemill.model.streaming import WindowKind, WindowSpec
+from tidemill.outputs.windows.codes import codes, combined, integers, spans, stable_order
+from tidemill.outputs.windows.loops import reaches, state_spans
+from tidemill.outputs.windows.wanted import AT, FIELD, PAST, TENANT
+
+_PAIRS: Final = 1 << 22  # of a row and a window that are held at once, where a row has a window
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Pairs (row, window), by window and then by row; and the windows, each of one tenant and one key."""
+
+    row: Ints  # index into the rows; a row is in several sliding windows, or in none
+    window: Ints  # number of the window
+    start: Ints  # per window
+    end: Ints
+    ordinal: Ints  # among windows of the same tenant and key that begin at the same instant, from 0
+    head: Ints  # per window: index of a row that has its tenant and key
+    closed: Mask  # per window: it comes out now
+
+
+def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bool) -> Assigned:
+    """All windows of these rows, oldest first (by start, then by their first row).
+
+    Closed: by_time and session when their end (of a session: last row + gap) is at or before the watermark;
+    count when it has its rows; state when the row that emits came; one for each row when the watermark has
+    reached the last instant that it looks ahead to. In windows of kinds that are not by_time
+    there are only rows that count at or before the watermark. With `flush` every row counts and every
+    window is closed.
+    """
+    at = integers(rows.column(AT))
+    if spec.kind.by_time:
+        found = _on_grid(spec, rows, at, watermark, flush)
+        return _without_past(found, integers(rows.column(PAST))) if spec.some_windows else found
+    keys, windows = _found(spec, rows, watermark, flush)
+    return _paired(keys, windows)
+
+
+def assign_in_pieces(
+    spec: WindowSpec, rows: pa.Table, watermark: int | None, since: Ints | None, *, flush: bool
+) -> Iterator[Assigned]:
+    """The same windows, some at a time: a window for each row can hold so many rows that the pairs of all of
+    them fit no memory. Only those that start at `since` of their row, or after it."""
+    if spec.kind is not WindowKind.PER_ROW:
+        yield assign(spec, rows, watermark, flush=flush)
+        return
+    keys, windows = _found(spec, rows, watermark, flush)
+    if since is not None:
+        windows = windows.take(np.flatnonzero(windows.start >= since[windows.head]))
+    piece = (np.cumsum(windows.lengths) - windows.lengths) // _PAIRS
+    cuts = [*np.flatnonzero(_changes(piece)).tolist(), piece.size]
+    for first, stop in pairwise(cuts):
+        yield _paired(keys, windows.take(np.arange(first, stop)))
+
+
+def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool) -> tuple[_Keys, _Windows]:
+    at = integers(rows.column(AT))
+    if not flush:
+        released = 0 if watermark is None else int(np.searchsorted(at, watermark, "right"))
+        rows, at = rows.slice(0, released), at[:released]
+    keys = _keys(rows, at, spec.key)
+    match spec.kind:
+        case WindowKind.SESSION:
+            found = _sessions(keys, spec, watermark)
+        case WindowKind.COUNT:
+            found = _counts(keys, spec.count)
+        case WindowKind.PER_ROW:
+            found = _per_row(keys, spec, watermark)
+        case _:
+            found = _states(spec, rows, keys)
+    return keys, _numbered(keys, found, flush)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Rows of one key after another, each key's in order."""
+
+    order: Ints  # indices into the rows
+    at: Ints  # in that order
+    begins: Mask  # the first row of a key
+    first: Ints  # per row of that order: place of the first row of its key
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Windows that follow from the rows: half-open spans of places in `_Keys.order`, in that order."""
+
+    first: Ints
+    stop: Ints
+    start: Ints  # the instants
+    end: Ints
+    closed: Mask
+    head: Ints  # place of a row that the window belongs to: its first one, or the one that it is for
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The same, numbered, and the oldest first."""
+
+    first: Ints  # place in `_Keys.order`
+    lengths: Ints
+    start: Ints
+    end: Ints
+    ordinal: Ints
+    head: Ints  # index into the rows
+    closed: Mask
+
+    def take(self, which: Ints) -> _Windows:
+        return _Windows(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+def _keys(rows: pa.Table, at: Ints, key: tuple[str, ...]) -> _Keys:
+    parts = [codes(rows.column(TENANT)), *(codes(rows.column(FIELD + name)) for name in key)]
+    whole = combined(parts, at.size)
+    order = stable_order(whole.values, whole.size)
+    begins = _changes(whole.values[order] if whole.size > 1 else whole.values)
+    first = np.maximum.accumulate(np.where(begins, np.arange(at.size), 0))
+    return _Keys(order, at[order] if whole.size > 1 else at, begins, first)
+
+
+def _changes(values: Ints) -> Mask:
+    """True at the first of each run of equal values."""
+    changed = np.ones(values.size, np.bool_)
+    np.not_equal(values[1:], values[:-1], out=changed[1:])
+    return changed
+
+
+def _stops(first: Ints, total: int) -> Ints:
+    """Where runs end that begin at `first` and leave no gap."""
+    return np.append(first[1:], total) if first.size else first
+
+
+def _sessions(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
+    begins = keys.begins.copy()
+    begins[1:] |= np.diff(keys.at) >= spec.apart
+    first = np.flatnonzero(begins)
+    stop = _stops(first, keys.at.size)
+    end = keys.at[stop - 1] + spec.gap
+    return _Found(first, stop, keys.at[first], end, _reached(end, watermark), first)
+
+
+def _reached(instants: Ints, watermark: int | None) -> Mask:
+    """Which of them the watermark has reached."""
+    return instants <= watermark if watermark is not None else np.zeros(instants.size, np.bool_)
+
+
+def _counts(keys: _Keys, count: int) -> _Found:
+    first = np.flatnonzero((np.arange(keys.at.size) - keys.first) % count == 0)
+    stop = _stops(first, keys.at.size)
+    return _by_rows(keys, first, stop, stop - first == count)
+
+
+def _by_rows(keys: _Keys, first: Ints, stop: Ints, closed: Mask) -> _Found:
+    """Windows that end with their last row."""
+    return _Found(first, stop, keys.at[first], keys.at[stop - 1] + 1, closed, first)
+
+
+def _per_row(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
+    first, stop = reaches(keys.at, keys.first, spec.size, spec.lookahead)
+    last = keys.at + spec.lookahead
+    rows = np.arange(keys.at.size)
+    return _Found(first, stop, keys.at - spec.size, last + 1, _reached(last, watermark), rows)
+
+
+def _states(spec: WindowSpec, rows: pa.Table, keys: _Keys) -> _Found:
+    assert spec.open is not None, spec.name
+    assert spec.emit is not None, spec.name
+    opens, emits = (_holding(condition, rows)[keys.order] for condition in (spec.open, spec.emit))
+    first, stop = state_spans(opens, emits, keys.begins, on_open=spec.emit_on_open)
+    ended = emits[stop - 1]
+    if not spec.emit_on_open:
+        ended &= stop - first > 1
+    return _by_rows(keys, first, stop, ended)
+
+
+def _holding(condition: Predicate, rows: pa.Table) -> Mask:
+    return holds(condition, lambda field: (one(rows.column(FIELD + field)), 0))
+
+
+def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
+    places = np.arange(found.start.size)
+    anew = _changes(found.start) | _changes(keys.first[found.head])
+    ordinal = places - np.maximum.accumulate(np.where(anew, places, 0))
+    head = keys.order[found.head]
+    closed = np.ones(head.size, np.bool_) if flush else found.closed
+    windows = _Windows(found.first, found.stop - found.first, found.start, found.end, ordinal, head, closed)
+    return windows.take(np.argsort(head))  # rows are in order of time, and so are windows by theirs
+
+
+def _paired(keys: _Keys, windows: _Windows) -> Assigned:
+    return Assigned(
+        row=keys.order[spans(windows.first, windows.lengths)],
+        window=np.repeat(np.arange(windows.start.size), windows.lengths),
+        start=windows.start,
+        end=windows.end,
+        ordinal=windows.ordinal,
+        head=windows.head,
+        closed=windows.closed,
+    )
+
+
+def _on_grid(spec: WindowSpec, rows: pa.Table, at: Ints, watermark: int | None, flush: bool) -> Assigned:
+    """Rows of one tenant are in order of time, so that each window is a span of them. Rows are first in their
+    newest window, then in the one a step older, and so on: a window is what it has in all of these rounds."""
+    tenants = codes(rows.column(TENANT))
+    order = stable_order(tenants.values, tenants.size)
+    tenant = tenants.values[order] if tenants.size > 1 else tenants.values
+    at = at[order] if tenants.size > 1 else at
+    newest = at - at % spec.step
+    runs = np.flatnonzero(_changes(newest) | _changes(tenant))
+    stops = _stops(runs, at.size)
+    begin, stop, start = [], [], []
+    for back in range(-(-spec.size // spec.step)):
+        starts = newest[runs] - back * spec.step
+        if (back + 1) * spec.step <= spec.size:
+            reached = stops
+        else:  # rows of a run that come too late for a window that old are its last ones
+            inside = np.concatenate(([0], np.cumsum(at < newest + (spec.size - back * spec.step))))
+            reached = runs + inside[stops] - inside[runs]
+        there = reached > runs
+        begin.append(runs[there])
+        stop.append(reached[there])
+        start.append(starts[there])
+    return _merged(
+        spec,
+        order,
+        tenant,
+        (np.concatenate(begin), np.concatenate(stop), np.concatenate(start)),
+        watermark,
+        flush,
+    )
+
+
+def _without_past(found: Assigned, past: Ints) -> Assigned:
+    """Without the pairs of a row and a window that had ended before the row came."""
+    keep = found.end[found.window] > past[found.row]
+    if keep.all():
+        return found
+    row = found.row[keep]
+    windows, first, window = np.unique(found.window[keep], return_index=True, return_inverse=True)
+    return Assigned(
+        row=row,
+        window=window.astype(np.int64),
+        start=found.start[windows],
+        end=found.end[windows],
+        ordinal=found.ordinal[windows],
+        head=row[first],
+        closed=found.closed[windows],
+    )
+
+
+def _merged(
+    spec: WindowSpec,
+    order: Ints,
+    tenant: Ints,
+    spans_found: tuple[Ints, Ints, Ints],
+    watermark: int | None,
+    flush: bool,
+) -> Assigned:
+    begin, stop, start = spans_found
+    if spec.size > spec.step:
+        sort = np.lexsort((begin, start, tenant[begin]))
+        begin, stop, start = begin[sort], stop[sort], start[sort]
+        anew = np.flatnonzero(_changes(start) | _changes(tenant[begin]))
+        last = _stops(anew, start.size) - 1
+        begin, stop, start = begin[anew], stop[last], start[anew]
+    head = order[begin]
+    oldest_first = np.lexsort((head, start))
+    lengths = (stop - begin)[oldest_first]
+    start = start[oldest_first]
+    end = start + spec.size
+    if flush:
+        closed = np.ones(start.size, np.bool_)
+    else:
+        closed = end <= watermark if watermark is not None else np.zeros(start.size, np.bool_)
+    return Assigned(
+        row=order[spans(begin[oldest_first], lengths)],
+        window=np.repeat(np.arange(start.size), lengths),
+        start=start,
+        end=end,
+        ordinal=np.zeros(start.size, np.int64),
+        head=head[oldest_first],
+        closed=closed,
+    )

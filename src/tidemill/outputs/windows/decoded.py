@@ -1,0 +1,149 @@
+"""Row groups of raw as typed columns, decoded once for all windows of a stream that want the same rows.
+
+A cache in memory, bounded by bytes. Parts of raw never change, so nothing here can be out of date.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one
+
+KEPT_BYTES: Final = 32 << 20  # of one stream: some 400,000 rows of a few narrow columns
+
+GroupId = tuple[str, int, int, int]  # path, size and time of change of the part, number of the row group
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """The columns that decide which rows are wanted."""
+
+    time: Ints
+    watermark: pa.Array
+    slices: pa.DictionaryArray
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.time.nbytes + self.watermark.nbytes + self.slices.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """What else is read of rows."""
+
+    tenant: pa.Array
+    line: pa.Array
+    bytes: pa.Array  # of the payload
+    fields: Mapping[str, pa.Array]  # from the payload, by name
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.tenant, self.line, self.bytes, *self.fields.values())
+        return sum(int(array.nbytes) for array in arrays)
+
+    def take(self, rows: Ints) -> Wide:
+        which = pa.array(rows)
+        fields = {name: array.take(which) for name, array in self.fields.items()}
+        return Wide(self.tenant.take(which), self.line.take(which), self.bytes.take(which), fields)
+
+
+def joined(batches: Sequence[Wide]) -> Wide:
+    """Rows of several batches, one after another."""
+    if len(batches) == 1:
+        return batches[0]
+    first = batches[0]
+    return Wide(
+        one(pa.chunked_array([batch.tenant for batch in batches]).unify_dictionaries()),
+        pa.concat_arrays([batch.line for batch in batches]),
+        pa.concat_arrays([batch.bytes for batch in batches]),
+        {name: pa.concat_arrays([batch.fields[name] for batch in batches]) for name in first.fields},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """All rows of one row group."""
+
+    narrow: Narrow
+    wide: Wide
+
+    @property
+    def nbytes(self) -> int:
+        return self.narrow.nbytes + self.wide.nbytes
+
+
+class RowGroups:
+    """Row groups that were decoded a short while ago. May be used by several threads."""
+
+    def __init__(self, columns: Iterable[str] = (), limit: int = KEPT_BYTES) -> None:
+        self.columns = tuple(dict.fromkeys(columns))  # fields that any of the windows needs
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._groups: OrderedDict[GroupId, Future[RowGroup]] = OrderedDict()  # used last comes last
+        self._bytes = 0
+
+    def __reduce__(self) -> tuple[type[RowGroups], tuple[tuple[str, ...], int]]:
+        """In another process there is nobody to share with: nothing is kept there."""
+        return RowGroups, (self.columns, 0)
+
+    @property
+    def is_on(self) -> bool:
+        return self._limit > 0
+
+    def is_busy(self, group: GroupId) -> bool:
+        """Whether another thread is decoding it right now."""
+        with self._lock:
+            found = self._groups.get(group)
+        return found is not None and not found.done()
+
+    def find(self, group: GroupId) -> RowGroup | None:
+        """The row group if it is there; waits for it while another thread decodes it."""
+        with self._lock:
+            found = self._groups.get(group)
+            if found is None:
+                return None
+            self._groups.move_to_end(group)
+        return found.result()
+
+    def get(self, group: GroupId, decode: Callable[[], RowGroup]) -> RowGroup:
+        """The row group, decoded unless it is there."""
+        with self._lock:
+            found = self._groups.get(group)
+            mine: Future[RowGroup] | None = None
+            if found is None:
+                found = mine = self._groups[group] = Future()
+        if mine is not None:
+            try:
+                mine.set_result(decode())
+            except BaseException as error:
+                mine.set_exception(error)
+                with self._lock:
+                    del self._groups[group]
+                raise
+            self._make_room(mine.result().nbytes)
+        return found.result()
+
+    def _make_room(self, added: int) -> None:
+        with self._lock:
+            self._bytes += added
+            for group, kept in list(self._groups.items()):
+                if self._bytes <= self._limit:
+                    return
+                if kept.done():
+                    del self._groups[group]
+                    self._bytes -= kept.result().nbytes
+
+
+def group_ids(path: str, groups: int) -> list[GroupId]:
+    """Of each row group of a part. A part that was taken back and written again may have the same name."""
+    found = Path(path).stat()
+    return [(path, found.st_size, found.st_mtime_ns, number) for number in range(groups)]

@@ -1,0 +1,77 @@
+"""Which buckets a row goes to by the windows of the grid it lies in: arithmetic, however many they are.
+
+A row is in every bucket that holds one of its windows. Nothing here knows keys or values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.model.streaming import WindowSpec
+from tidemill.model.time import Interval
+
+_FAR = 1 << 61  # beyond every instant, and sums of a few of them still fit 64 bits
+
+
+class Grid:
+    """Window starts that are wanted, cut into regions that each belong to one bucket.
+
+    Regions are in order and do not overlap, and the windows of a row follow each other: so the regions that a
+    row touches do, too.
+    """
+
+    def __init__(self, spec: WindowSpec, starts: Sequence[Interval] | None, cuts: Sequence[int]) -> None:
+        assert spec.kind.by_time, spec.kind
+        self._size, self._step = spec.size, spec.step
+        regions = list(self._regions(starts if starts is not None else [Interval(-_FAR, _FAR)], cuts))
+        self._first = np.array([first for first, _, _ in regions], np.int64)  # start of its first window …
+        self._last = np.array([last for _, last, _ in regions], np.int64)  # … and of its last one
+        bucket = np.array([bucket for _, _, bucket in regions], np.int64)
+        self._buckets, self._rank = np.unique(bucket, return_inverse=True)
+
+    def _regions(self, starts: Sequence[Interval], cuts: Sequence[int]) -> list[tuple[int, int, int]]:
+        edges = [-_FAR, *cuts, _FAR]
+        found = []
+        for wanted in starts:
+            low = int(np.searchsorted(cuts, wanted.start, "right")) if cuts else 0
+            high = int(np.searchsorted(cuts, wanted.end, "left")) if cuts else 0
+            for bucket in range(low, high + 1):
+                start, end = max(wanted.start, edges[bucket]), min(wanted.end, edges[bucket + 1])
+                first, last = start + -start % self._step, (end - 1) - (end - 1) % self._step
+                if first <= last:
+                    found.append((first, last, bucket))
+        return found
+
+    def _touched(self, at: Ints) -> tuple[Ints, Ints]:
+        """For each row, its regions: from the first one to before the second number."""
+        newest = at - at % self._step
+        # the oldest start after at - size; past the newest when windows leave gaps and it lies in one
+        oldest = at - self._size + self._step - (at - self._size) % self._step
+        low = np.searchsorted(self._last, oldest, "left")
+        high = np.searchsorted(self._first, newest, "right")
+        return low, np.where(oldest <= newest, high, 0)
+
+    def holds(self, at: Ints) -> Mask:
+        """Whether a row that counts at this instant is in a wanted window."""
+        low, high = self._touched(at)
+        found: Mask = low < high
+        return found
+
+    def may_hold(self, low: int, high: int) -> bool:
+        """Whether one that counts at an instant between these, both included, can be."""
+        return bool(np.any((self._first <= high) & (self._last > low - self._size)))
+
+    def pairs(self, at: Ints) -> tuple[Ints, Ints]:
+        """(row, bucket) of rows that are all held, each pair once."""
+        low, high = self._touched(at)
+        assert (low < high).all()
+        first, last = self._rank[low], self._rank[high - 1]
+        if (first == last).all():
+            return np.arange(at.size), self._buckets[first]
+        counts = last - first + 1
+        row = np.repeat(np.arange(at.size), counts)
+        ahead = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        return row, self._buckets[first[row] + ahead]

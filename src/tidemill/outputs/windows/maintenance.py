@@ -1,0 +1,164 @@
+"""The streaming windows of all streams, and the watermarks that move them: part of the mill.
+
+It decides when to look, never what a window holds: that follows from raw, the watermark and the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tidemill.config import Project, Stream
+from tidemill.engine import Engine
+from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
+from tidemill.ingest.retractions import is_judging_again
+from tidemill.outputs.windows.compaction import results_batches
+from tidemill.outputs.windows.decoded import RowGroups
+from tidemill.outputs.windows.looks import Look, Work
+from tidemill.outputs.windows.offsets import Places
+from tidemill.outputs.windows.reader import spec_named
+from tidemill.outputs.windows.refresh import Refreshed, Refresher
+from tidemill.outputs.windows.verify import Difference
+from tidemill.raw.watermark import watermark_of
+from tidemill.storage.state.faults import Round
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.table import Table
+from tidemill.storage.tables.tidy import tidy
+
+if TYPE_CHECKING:
+    from tidemill.mill import Progress
+
+
+class Flow:
+    """Streaming windows of one project."""
+
+    def __init__(
+        self,
+        project: Project,
+        state: State,
+        engine: Callable[[], Engine],
+        progress: Progress,
+        expiries: ExpiryLog,
+    ) -> None:
+        self._project = project
+        self._state = state
+        self._engine = engine
+        self._progress = progress
+        self._expiries = expiries
+        self._refreshers: dict[tuple[str, str], Refresher] = {}
+        self._places: dict[str, Places] = {}
+        self._shared: dict[str, RowGroups] = {}
+        self._raw: dict[str, Table] = {}
+
+    @property
+    def declared(self) -> Mapping[str, Stream]:
+        """Streams with streaming windows."""
+        return {name: stream for name, stream in self._project.streams.items() if stream.windows}
+
+    def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[Refreshed]:
+        """Bring the results of a stream up to its watermark; with `flush` open windows come out, too."""
+        look = self._look(stream, now, flush=flush)
+        if look is None:
+            return []
+        planned = []
+        for refresher in self._of(stream):
+            self._progress(stream, f"window {refresher.spec.name}", 0.0)
+            planned.append((refresher, refresher.plan(look)))
+        # Computed side by side; committed one after another, and nothing else is at work then.
+        with ThreadPoolExecutor(self._engine().parallelism) as pool:
+            computed = {
+                refresher.spec.name: pool.submit(refresher.compute, work)
+                for refresher, work in planned
+                if isinstance(work, Work)
+            }
+        done = []
+        for refresher, work in planned:
+            name = refresher.spec.name
+            finished = refresher.finish(work, computed[name].result()) if isinstance(work, Work) else work
+            done.append(finished)
+            self._progress(stream, f"window {name}", 1.0)
+            tidy([refresher.table], self._project.engine.keep_replaced, now)
+        return done
+
+    def refresh_all(
+        self, names: Iterable[str], now: int, faults: Round, *, flush: bool = False
+    ) -> dict[str, list[Refreshed]]:
+        """`refresh` these streams; what is wrong with one does not keep the others waiting."""
+        done: dict[str, list[Refreshed]] = {}
+        for name in names:
+            if name not in faults.found:
+                with faults.apart(name):
+                    done[name] = self.refresh(name, now, flush=flush)
+        return done
+
+    def repair(self, stream: str, window: str, now: int) -> Refreshed:
+        """Make results that are damaged again from raw; those that are not stay as they are."""
+        look = self._look(stream, now, flush=False)
+        spec_named(self._project.stream(stream), window)
+        for refresher in self._of(stream):
+            if refresher.spec.name == window and look is not None:
+                refresher.repair(now, read=True)
+                return refresher.refresh(look)
+        return Refreshed(window)
+
+    def recall(self, now: int) -> int:
+        """After a recovery: tell again what the results tables hold; how many commits."""
+        found = 0
+        for stream in self.declared:
+            for refresher in self._of(stream):
+                table = Table.existing(refresher.root)
+                batches: dict[int, list[str]] = {}
+                for path in table.snapshot().paths() if table is not None else ():
+                    footer = read_footer(path)
+                    if footer["fingerprint"] == refresher.fingerprint:  # else they are made anew
+                        for batch in results_batches(footer):
+                            batches.setdefault(batch, []).append(path)
+                for batch, parts in sorted(batches.items()):
+                    events = refresher.events(parts, batch, now)
+                    self._state.set_mark(stream, refresher.spec.name, None, events)
+                    found += 1
+        return found
+
+    def verify(self, stream: str) -> Iterator[Difference | int]:
+        """Compute all results anew, from raw, and compare; the numbers are of results compared."""
+        look = self._look(stream, 0, flush=False)
+        if look is not None:
+            for refresher in self._of(stream):
+                yield from refresher.verify(look)
+
+    def needed(self, stream: str, raw: int) -> Iterator[tuple[str, int, str]]:
+        """Per window from which instant on it still needs raw, which is at this version, and why."""
+        for refresher in self._of(stream):
+            at, why = refresher.needed(raw)
+            yield refresher.spec.name, at, why
+
+    def sealed(self, stream: str) -> int:
+        """How many results stand that are never computed again."""
+        look = self._look(stream, 0, flush=False)
+        return sum(refresher.sealed(look) for refresher in self._of(stream)) if look is not None else 0
+
+    def _look(self, stream: str, now: int, *, flush: bool) -> Look | None:
+        if stream not in self.declared or is_judging_again(self._state, stream):
+            return None
+        raw = self._raw.get(stream) or Table.existing(self._project.warehouse / "raw" / stream)
+        if raw is None:
+            return None
+        self._raw[stream] = raw
+        raw.refresh()
+        watermark = watermark_of(self._project.stream(stream), self._state, now)
+        gone = self._expiries.horizons(stream)
+        return Look(raw, watermark, now, flush, gone.get(RAW), gone.get(DATASETS))
+
+    def _of(self, stream: str) -> list[Refresher]:
+        declared = self._project.stream(stream)
+        places = self._places.setdefault(stream, Places(self._state, stream))
+        needed = (column for spec in declared.window_specs for column in spec.columns)
+        shared = self._shared.setdefault(stream, RowGroups(needed))
+        for spec in declared.window_specs:
+            if (stream, spec.name) not in self._refreshers:
+                self._refreshers[stream, spec.name] = Refresher(
+                    self._project.warehouse, declared, spec, self._engine(), self._state, places, shared
+                )
+        return [self._refreshers[stream, spec.name] for spec in declared.window_specs]

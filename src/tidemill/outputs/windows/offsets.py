@@ -1,0 +1,61 @@
+"""What the ledger says of the slices whose rows a window may hold, asked for once and then followed.
+
+A cache: nothing is decided here, and a retraction empties it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.outputs.windows.rows import Place
+from tidemill.storage.state.newer import newer
+from tidemill.storage.state.protocol import State
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    place: Place
+    observed: Interval
+    watermark: int
+
+
+class Places:
+    """The accepted slices of one stream."""
+
+    def __init__(self, state: State, stream: str) -> None:
+        self._state = state
+        self._stream = stream
+        self._known: dict[str, _Known] = {}
+        self._decided = 0  # place in the ledger up to which all are known
+        self._raw = -1
+        self._retractions = 0  # that were applied when the ledger was read
+
+    def look(self, raw: int, *, anew: bool) -> None:
+        """Learn of slices that came since, up to this version of raw; of all of them when one was taken back,
+        since others are decided again then."""
+        retractions = self._state.retractions()
+        if anew or retractions != self._retractions:
+            self._known, self._decided, self._raw = {}, 0, -1
+            self._retractions = retractions
+        if raw == self._raw:
+            return
+        entries, self._decided = newer(self._state, self._stream, self._decided)
+        for entry in entries:
+            self._learn(entry)
+        self._raw = raw
+
+    def _learn(self, entry: SliceEntry) -> None:
+        if entry.status is SliceStatus.ACCEPTED and entry.observed is not None:
+            met = entry.watermark if entry.watermark is not None else MIN_INSTANT
+            self._known[entry.id] = _Known(Place(entry.seq, entry.name), entry.observed, met)
+
+    def touching(self, span: Interval) -> dict[str, Place]:
+        """Slices with rows that may count at an instant of `span`: where they are, or came late."""
+        return {
+            name: known.place
+            for name, known in self._known.items()
+            if known.observed.start < span.end
+            and (known.observed.end > span.start or known.watermark >= span.start - 1)
+        }

@@ -1,0 +1,168 @@
+"""Answers about results: which windows a stream has, what stands of one, and what stood before.
+
+Reads tables, starts no JVM, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.config.stream import Stream
+from tidemill.model.errors import NotFoundError
+from tidemill.model.streaming import WindowSpec
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
+from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
+from tidemill.outputs.windows.identity import newest
+from tidemill.outputs.windows.results import current, group_columns, results_schema
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.snapshot import Part, Snapshot
+from tidemill.storage.tables.table import Table
+
+FIRST_LOOK: Final = 16  # parts that are read for the newest results before more are
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far the results of one declared window have come."""
+
+    spec: WindowSpec
+    results: int  # that stand
+    newest_end: int | None
+    watermark: int | None  # windows are out up to here; None before the first look, and where none moves them
+    current: bool  # False: they are of another declaration; the next round makes them anew
+    table: Path
+
+
+def spec_named(stream: Stream, window: str) -> WindowSpec:
+    for spec in stream.window_specs:
+        if spec.name == window:
+            return spec
+    declared = ", ".join(spec.name for spec in stream.window_specs) or "none"
+    raise NotFoundError(
+        f"stream {stream.name!r} has no window {window!r}",
+        hint=f"windows of the stream: {declared}; `tidemill explain {stream.name}` tells about them",
+    )
+
+
+def standings(warehouse: Path, stream: Stream, marks: Mapping[str, str]) -> list[Standing]:
+    """Of all windows of the stream, as declared; `marks` are those of the state."""
+    return [_standing(warehouse, stream, spec, marks.get(spec.name)) for spec in stream.window_specs]
+
+
+def _standing(warehouse: Path, stream: Stream, spec: WindowSpec, told: str | None) -> Standing:
+    root = _root(warehouse, spec)
+    mark = read_mark(told, fingerprint_of(spec, stream))
+    snapshot = _snapshot(root)
+    is_current = snapshot is None or _is_current(spec, stream, snapshot)
+    if snapshot is None or not is_current or not snapshot.parts:
+        return Standing(spec, 0, None, mark.watermark if mark else None, is_current, root)
+    names = ["window_id", "end", *group_columns(spec), "revision", "withdrawn"]
+    schema = pa.schema([results_schema(spec, stream).field(name) for name in names])
+    found = newest(_read(snapshot.paths(), schema).combine_chunks(), group_columns(spec))
+    ends = found.filter(pc.invert(found.column("withdrawn"))).column("end").cast(pa.int64())
+    watermark = mark.watermark if mark is not None else None
+    return Standing(spec, len(ends), pc.max(ends).as_py(), watermark, True, root)
+
+
+def read_results(
+    warehouse: Path,
+    stream: Stream,
+    window: str,
+    span: Interval,
+    tenant: str | None,
+    *,
+    revisions: bool,
+    limit: int | None = None,
+) -> pa.Table:
+    """Results of windows that overlap `span`, by start; with a `limit` only so many, those that start
+    last."""
+    spec = spec_named(stream, window)
+    snapshot = _snapshot(_root(warehouse, spec))
+    if snapshot is None:
+        return results_schema(spec, stream).empty_table()
+    if not _is_current(spec, stream, snapshot):
+        raise NotFoundError(
+            f"window {window!r} of stream {stream.name!r} was declared otherwise when its results were made",
+            hint="`tidemill run --once` makes them anew, as it is declared now",
+        )
+    asked = _Asked(spec, stream, span, tenant, revisions)
+    parts = snapshot.select(None, asked.ranges())
+    if limit is None:
+        return asked.read(snapshot.paths(parts), MIN_INSTANT)
+    # All rows of a window have its start, so those from some start on are settled by the parts that reach it.
+    parts.sort(key=lambda part: _last_start(part), reverse=True)
+    looked = FIRST_LOOK
+    while True:
+        since = _last_start(parts[looked]) + 1 if looked < len(parts) else MIN_INSTANT
+        found = asked.read(snapshot.paths(parts[:looked]), since)
+        if found.num_rows >= limit or looked >= len(parts):
+            return found.slice(max(0, found.num_rows - limit))
+        looked *= 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    spec: WindowSpec
+    stream: Stream
+    span: Interval
+    tenant: str | None
+    revisions: bool
+
+    def ranges(self) -> dict[str, tuple[int | str | None, int | str | None]]:
+        """What rules a part out. The end of a window can change from one revision to the next unless windows
+        lie on a grid, so elsewhere it says nothing about which revision is the newest."""
+        ranges: dict[str, tuple[int | str | None, int | str | None]] = {"start": (None, self.span.end - 1)}
+        if self.spec.kind.by_time:
+            ranges["end"] = (self.span.start + 1, None)
+        if self.tenant is not None:
+            ranges["tenant"] = (self.tenant, self.tenant)
+        return ranges
+
+    def read(self, paths: Sequence[str], since: int) -> pa.Table:
+        """What these parts say of windows that start at `since` or after it."""
+        found = _read(paths, results_schema(self.spec, self.stream))
+        start = found.column("start").cast(pa.int64())
+        wanted = pc.and_(pc.less(start, self.span.end), pc.greater_equal(start, since))
+        if self.tenant is not None:
+            wanted = pc.and_(wanted, pc.equal(found.column("tenant"), self.tenant))
+        found = found.filter(wanted).combine_chunks()
+        if self.revisions:
+            order = ("start", "tenant", "window_id", *group_columns(self.spec), "revision")
+            found = found.sort_by([(name, "ascending") for name in order])
+        else:
+            found = current(found)
+        return found.filter(pc.greater(found.column("end").cast(pa.int64()), self.span.start))
+
+
+def _root(warehouse: Path, spec: WindowSpec) -> Path:
+    return warehouse / "windows" / spec.stream / spec.name
+
+
+def _snapshot(root: Path) -> Snapshot | None:
+    table = Table.existing(root)
+    return None if table is None else table.snapshot()
+
+
+def _is_current(spec: WindowSpec, stream: Stream, snapshot: Snapshot) -> bool:
+    """Whether they are of this declaration; those of another one are all cleared at once, never mixed."""
+    told = (read_footer(path).get("fingerprint") for path in snapshot.paths()[:1])
+    return all(one == fingerprint_of(spec, stream) for one in told)
+
+
+def _read(paths: Sequence[str], schema: pa.Schema) -> pa.Table:
+    read = (pq.read_table(path, partitioning=None, columns=schema.names) for path in paths)
+    return pa.concat_tables(
+        [schema.empty_table(), *(table.select(schema.names).cast(schema) for table in read)]
+    )
+
+
+def _last_start(part: Part) -> int:
+    last = part.maxs.get("start")
+    return last if isinstance(last, int) else MAX_INSTANT

@@ -1,0 +1,589 @@
+"""Keeps the results of one declared window current: finds what raw or the watermark changed, has it computed,
+commits it.
+
+The one way results are made: late rows, retractions, restarts and lost marks only differ in how much is
+looked at again. What is computed and has not changed is not written.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.config.stream import Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.formats.arrow import read_ipc
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.streaming import Close, WindowKind, WindowSpec
+from tidemill.model.time import Interval, format_instant
+from tidemill.model.windows import OutboxEvent
+from tidemill.outputs.windows.announce import results_available, told_of
+from tidemill.outputs.windows.checkpoints import Mark, fingerprint_of, read_mark
+from tidemill.outputs.windows.compaction import MergeUnit, crowded_results, merge_results
+from tidemill.outputs.windows.complete import has_news, heard_of
+from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out
+from tidemill.outputs.windows.decoded import RowGroups
+from tidemill.outputs.windows.disturbed import disturbed_starts, first_instants, merged, restarts
+from tidemill.outputs.windows.fold import Folded, FoldUnit, fold
+from tidemill.outputs.windows.keys import Key
+from tidemill.outputs.windows.looks import Look, Work
+from tidemill.outputs.windows.offsets import Places
+from tidemill.outputs.windows.opened import SUFFIX, carries_sums
+from tidemill.outputs.windows.results import Scope, current, results_schema, results_table, standing
+from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, Wanted, extract, rows_of
+from tidemill.outputs.windows.tasks import (
+    ALL,
+    Task,
+    buckets_for,
+    clipped,
+    closing,
+    cuts_for,
+    first_trigger,
+    parts_for,
+    processing_watermark,
+)
+from tidemill.outputs.windows.verify import Difference, check
+from tidemill.storage.files import make_folder, storage_errors
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.log import Commit
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.schemas import stored_schema
+from tidemill.storage.tables.snapshot import Part, Snapshot
+from tidemill.storage.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+EXPIRED: Final = "expired"  # what a commit of raw says of itself that only lets go of what is old …
+PACKED: Final = "packed"  # … and one that puts the same rows into other parts
+OPEN: Final = "_open"  # folder of the rows of open windows; readers of the table skip it
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What one look at a window did."""
+
+    window: str
+    results: int = 0
+    withdrawn: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.results or self.withdrawn)
+
+
+class Refresher:
+    """Looks after one window of one stream. Only one process at a time may."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        stream: Stream,
+        spec: WindowSpec,
+        engine: Engine,
+        state: State,
+        places: Places,
+        shared: RowGroups,
+    ) -> None:
+        self.stream = stream
+        self.spec = spec
+        self.engine = engine
+        self.state = state
+        self.places = places
+        self.shared = shared
+        self.root = warehouse / "windows" / stream.name / spec.name
+        self._warehouse = warehouse
+        self._table: Table | None = None
+        self._cleaned = False  # of what a process that died may have left
+
+    # -- the table and the mark
+
+    @property
+    def table(self) -> Table:
+        if self._table is None:
+            self._table = results_table(self._warehouse, self.spec, self.stream)
+        return self._table
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.spec, self.stream)
+
+    def mark(self) -> Mark | None:
+        """How far the results have come, with what a crash left between the commit and the state taken up."""
+        mark = self._known()
+        if mark is not None and self._table is None and Table.existing(self.root) is None:
+            mark = None  # somebody removed the results, to have them made anew
+        if mark is None:
+            self._clear_other()
+            self._tell_last()
+            return None
+        self.table.expect(mark.version)
+        if self.table.version != mark.version:
+            for commit in self.table.commits(after=mark.version):
+                if "batch" in commit.info:
+                    self._take_up(commit, commit.info.get("mark"))
+                    log.warning("took up committed results", extra={"stream": self.stream.name})
+            self._seen_up_to(self.table.version)
+            mark = self._known()
+        return mark
+
+    def _seen_up_to(self, version: int) -> None:
+        """Commits up to this version of the results table change nothing in what was computed."""
+        mark = self._known()
+        if mark is not None and mark.version < version:
+            told = replace(mark, version=version).text()
+            self.state.set_mark(self.stream.name, self.spec.name, told)
+
+    def _known(self) -> Mark | None:
+        return read_mark(self.state.marks(self.stream.name).get(self.spec.name), self.fingerprint)
+
+    def _clear_other(self) -> None:
+        """Results of another declaration go: they are made again from raw, as this one has them."""
+        existing = Table.existing(self.root)
+        if existing is None:
+            return
+        others = [read_footer(path).get("fingerprint") for path in existing.snapshot().paths()[:1]]
+        fits = existing.schema == stored_schema(results_schema(self.spec, self.stream), ())
+        if any(one != self.fingerprint for one in others) or not fits:
+            story = {"stream": self.stream.name, "window": self.spec.name}
+            log.warning("the declaration of the window changed: its results are made anew", extra=story)
+            self._table = None
+            # Whoever declares the window again as it was must not take the next table for this one.
+            self.state.set_mark(self.stream.name, self.spec.name, None)
+            with storage_errors("clear the results", self.root):
+                shutil.rmtree(self.root)
+
+    def _tell_last(self) -> None:
+        """A process may have died between the first commit of a table and its mark."""
+        existing = Table.existing(self.root)
+        if existing is not None and existing.version > 0:
+            for commit in existing.commits(after=existing.version - 1):
+                self._take_up(commit, None)
+
+    def _take_up(self, commit: Commit, mark: str | None) -> None:
+        if "batch" in commit.info:
+            parts = [str(self.root / path) for path in commit.added]
+            told = self.events(parts, int(commit.info["batch"]), int(commit.info["now"]))
+            self.state.set_mark(self.stream.name, self.spec.name, mark, told)
+
+    def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
+        """What a commit has to tell, from the parts that it added."""
+        columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
+        tables = [pq.read_table(path, partitioning=None, columns=[*columns, "batch"]) for path in parts]
+        its = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
+        told = [one for table in its if table.num_rows for one in told_of(self.spec, table)]
+        return results_available(self.spec, told, batch, now)
+
+    # -- what is to be done
+
+    def needed(self, raw: int) -> tuple[int, str]:
+        """From which instant on results that are yet to come out need raw, which is at this version."""
+        mark = self._known()
+        if mark is None:
+            return ALL.start, "whose results are not made yet"
+        if self.spec.close is Close.COMPLETE:
+            news = has_news(self.state, self.stream.name, mark.heard)
+            return (ALL.start, "which has not heard of all datasets") if news else (ALL.end, "")
+        if mark.raw != raw or mark.watermark is None:
+            return ALL.start, "whose results are behind raw"
+        if self.spec.kind.by_time:
+            return mark.watermark - self.spec.size + 1, f"which is out up to {format_instant(mark.watermark)}"
+        at = mark.watermark + 1
+        carried = self._carried(mark)
+        if carried is None:
+            return ALL.start, "whose open windows have to be found again"
+        column = "start" if carries_sums(self.spec) else AT
+        for path in carried:
+            at = min([at, *pc.min_max(read_ipc(path).column(column)).as_py().values()])
+        return at, f"of which one is open since {format_instant(at)}"
+
+    def sealed(self, look: Look) -> int:
+        """How many results stand that are never computed again."""
+        sealed = look.sealed_for(self.spec)
+        if sealed is None or Table.existing(self.root) is None:
+            return 0
+        snapshot = self.table.snapshot()
+        paths = snapshot.paths(snapshot.select(None, {"start": (None, sealed - 1)}))
+        scope = Scope(starts=[Interval(ALL.start, sealed)])
+        return int(current(standing(self.spec, self.stream, paths, scope)).num_rows)
+
+    def damaged(self, *, read: bool) -> list[DamagedPart]:
+        """Parts of the results that somebody deleted or damaged."""
+        existing = self._table or Table.existing(self.root)
+        return damaged_parts(existing, read=read) if existing is not None else []
+
+    def repair(self, now: int, *, read: bool) -> int:
+        """Leave damaged parts out, and have the next refresh compute everything anew: what they held is
+        missing then, and comes out again. How many there were."""
+        damaged = self.damaged(read=read)
+        if damaged:
+            story = {"stream": self.stream.name, "window": self.spec.name, "parts": len(damaged)}
+            what = f"{damaged[0].part.path} {damaged[0].what}"
+            log.warning("results are damaged and made again: %s", what, extra=story)
+            leave_out(self.root, damaged, now)
+            self._table = None
+            self.state.set_mark(self.stream.name, self.spec.name, None)
+        return len(damaged)
+
+    def refresh(self, look: Look) -> Refreshed:
+        """Bring the results up to the watermark, or up to the datasets that were built."""
+        work = self.plan(look)
+        return self.finish(work, self.compute(work)) if isinstance(work, Work) else work
+
+    def plan(self, look: Look) -> Work | Refreshed:
+        """What there is to compute; when that is nothing, what was done instead."""
+        if look.watermark is not None and not self.stream.in_event_time:
+            look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
+        self.repair(look.now, read=False)
+        mark = self.mark()
+        new = Mark(self.fingerprint, -1, look.snapshot.version, look.watermark)
+        if self.spec.close is Close.COMPLETE:
+            task, new = self._by_datasets(mark, new, look)
+        else:
+            if mark is None and look.watermark is None and not (look.flush or self.table.snapshot().parts):
+                return Refreshed(self.spec.name)
+            task = self._by_watermark(mark, look)
+        if task is None:
+            return self._nothing(mark, new)
+        self.places.look(look.snapshot.version, anew=task.whole)
+        return Work(look, new, task, self.table.version + 1)
+
+    def _nothing(self, mark: Mark | None, new: Mark) -> Refreshed:
+        """Nothing to compute: remember what was looked at, so that it is not looked at again."""
+        if mark is not None:
+            new = replace(new, version=mark.version, carried=mark.carried, unsettled=mark.unsettled)
+            if (new.raw, new.heard) != (mark.raw, mark.heard):
+                self.state.set_mark(self.stream.name, self.spec.name, new.text())
+            if not self._cleaned:
+                self._clean_up(new)
+        return Refreshed(self.spec.name)
+
+    def _by_datasets(self, mark: Mark | None, new: Mark, look: Look) -> tuple[Task | None, Mark]:
+        before = mark.heard if mark is not None else 0
+        sealed = look.sealed_for(self.spec)
+        heard, task = heard_of(self.spec, self.stream, self.state, before, sealed)
+        return task, replace(new, heard=heard, watermark=None)
+
+    def _by_watermark(self, mark: Mark | None, look: Look) -> Task | None:
+        added = self._added(mark, look)
+        if mark is None or added is None:
+            return self._anew(look, gone=mark is not None)
+        watermark = look.watermark
+        before = mark.watermark
+        if watermark is None or (before is not None and watermark < before):
+            return self._anew(look, gone=True)
+        late = self._late_rows(added, before, look) if before is not None else None
+        if self.spec.kind.by_time:
+            starts = closing(self.spec, before, watermark)
+            if late is not None and before is not None:
+                starts += disturbed_starts(self.spec, late, before)
+            if look.flush:
+                starts.append(Interval(watermark - self.spec.size + 1, ALL.end))
+            starts = self._not_sealed(merged(starts), look)
+            return self._of_grid(starts, look) if starts else None
+        if before == watermark and late is None and not look.flush:
+            return None
+        return self._of_keys(mark, late, watermark, look)
+
+    def _anew(self, look: Look, *, gone: bool) -> Task:
+        trigger = first_trigger(self.spec, flush=look.flush)
+        (span,) = self._not_sealed([ALL], look)
+        starts = (span,) if self.spec.kind.by_time else ()
+        wanted = Wanted(span, starts=starts or None)
+        return Task(wanted, starts, whole=True, gone=gone, flush=look.flush, trigger=trigger)
+
+    def _not_sealed(self, starts: Sequence[Interval], look: Look) -> list[Interval]:
+        """Of starts of windows those that may be computed."""
+        sealed = look.sealed_for(self.spec)
+        return list(starts) if sealed is None else clipped(starts, sealed, ALL.end)
+
+    def _of_grid(self, starts: Sequence[Interval], look: Look) -> Task:
+        span = Interval(starts[0].start, starts[-1].end + self.spec.size)
+        trigger = first_trigger(self.spec, flush=look.flush)
+        return Task(Wanted(span, starts=starts), starts, flush=look.flush, trigger=trigger)
+
+    def _of_keys(self, mark: Mark, late: pa.Table | None, watermark: int, look: Look) -> Task | None:
+        carried = self._carried(mark)
+        if carried is None:
+            return self._anew(look, gone=False)
+        again: dict[Key, int] = {}
+        if late is not None:
+            held = self.table.snapshot().paths()
+            first = first_instants(self.spec, late)
+            again = restarts(self.spec, self.stream, first, carried, held, look.sealed)
+        low = ALL.start if mark.watermark is None else mark.watermark + 1
+        span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
+        if not (carried or again or look.flush or parts_for(self.spec, look.snapshot, [span])):
+            return None
+        floor = None
+        if self.spec.kind is WindowKind.PER_ROW and mark.watermark is not None:
+            floor = low - self.spec.reach
+        concerned = [
+            low if floor is None else floor,
+            *again.values(),
+            *([mark.unsettled] if mark.unsettled is not None else []),
+        ]
+        return Task(
+            held_from=min(concerned),
+            wanted=Wanted(span, again=again or None, since=low if again else None),
+            again=again,
+            carried=carried,
+            floor=floor,
+            flush=look.flush,
+            trigger=first_trigger(self.spec, flush=look.flush),
+        )
+
+    def _carried(self, mark: Mark) -> list[str] | None:
+        """Files about windows that are open; None when one is missing, or from before sessions had sums."""
+        paths = [self.root / OPEN / name for name in mark.carried]
+        sums = carries_sums(self.spec)
+        if not all(path.is_file() and (path.suffix == SUFFIX) == sums for path in paths):
+            return None
+        return [str(path) for path in paths]
+
+    def _added(self, mark: Mark | None, look: Look) -> list[Part] | None:
+        """Parts of raw since the mark; None when that is not known, or when some went."""
+        if mark is None:
+            return None
+        try:
+            commits = look.raw.commits(after=mark.raw)
+        except StorageError:  # trimmed
+            return None
+        added: dict[str, None] = {}
+        for commit in commits:
+            if EXPIRED in commit.info:  # what it took is sealed
+                continue
+            if PACKED not in commit.info:
+                if commit.removed:
+                    return None
+                added |= dict.fromkeys(commit.added)
+            elif not added.keys().isdisjoint(commit.removed):  # what is new is among others now
+                added = {path: None for path in added if path not in set(commit.removed)}
+                added |= dict.fromkeys(commit.added)
+        parts = look.snapshot.by_path
+        return [parts[path] for path in added if path in parts]
+
+    def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
+        """The used rows of new parts that count where windows may be out already; None: there are none."""
+        if not added:
+            return None
+        self.places.look(look.snapshot.version, anew=False)
+        low = look.sealed if look.sealed is not None else ALL.start
+        if low > before:
+            return None
+        span = Interval(low, before + 1)
+        snapshot = replace(look.snapshot, parts=added)
+        parts = parts_for(self.spec, snapshot, [span])
+        found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
+        files = [path for one in found for path in one.files.values()]
+        return rows_of(self.spec, self.stream, files) if files else None
+
+    # -- doing it
+
+    def _extract(
+        self,
+        wanted: Wanted,
+        snapshot: Snapshot,
+        parts: Sequence[Part],
+        cuts: Sequence[int],
+        buckets: int,
+        name: str,
+    ) -> list[Extracted]:
+        if not parts:
+            return []
+        folder = self.table.staging(name)
+        size = sum(part.size for part in parts)
+        ledger = self.places.touching(wanted.span)
+        paths = snapshot.paths(parts)
+        groups = spread([max(1, part.size) for part in parts], buckets_for(size, 2 * self.engine.parallelism))
+        units = [
+            ExtractUnit(
+                spec=self.spec,
+                stream=self.stream,
+                parts=[paths[i] for i in group],
+                ledger=ledger,
+                wanted=wanted,
+                cuts=cuts,
+                buckets=buckets,
+                folder=str(folder),
+                name=f"rows-{number}",
+                shared=self.shared,
+            )
+            for number, group in enumerate(groups)
+        ]
+        return self.engine.run(extract, units, f"rows of {self.spec.name}", size)
+
+    def _units(self, task: Task, look: Look, batch: int) -> list[FoldUnit]:
+        """The buckets of a task, with their rows extracted."""
+        by_time = self.spec.kind.by_time
+        reach = self.spec.size - 1 if by_time else 0
+        spans = [Interval(s.start, s.end + reach) for s in task.only or task.starts] or [task.wanted.span]
+        snapshot = look.snapshot
+        parts = parts_for(self.spec, snapshot, spans)
+        size = sum(part.size for part in parts)
+        buckets = buckets_for(size, self.engine.parallelism)
+        cuts = cuts_for(self.spec, parts, task.starts, buckets) if by_time else []
+        buckets = len(cuts) + 1 if by_time else buckets
+        found = self._extract(task.wanted, snapshot, parts, cuts, buckets, f"{batch}-rows")
+        units = [self._unit(task, look, found, cuts, bucket, buckets, batch) for bucket in range(buckets)]
+        return [unit for unit in units if unit.starts] if by_time else units
+
+    def _unit(
+        self,
+        task: Task,
+        look: Look,
+        found: Sequence[Extracted],
+        cuts: Sequence[int],
+        bucket: int,
+        buckets: int,
+        batch: int,
+    ) -> FoldUnit:
+        low = cuts[bucket - 1] if cuts and bucket else ALL.start
+        high = cuts[bucket] if bucket < len(cuts) else ALL.end
+        starts = clipped(task.starts, low, high)
+        return FoldUnit(
+            spec=self.spec,
+            stream=self.stream,
+            fingerprint=self.fingerprint,
+            files=[one.files[bucket] for one in found if bucket in one.files],
+            held=self._held(task, starts),
+            watermark=look.watermark,
+            flush=task.flush,
+            trigger=task.trigger,
+            batch=batch,
+            folder=str(self.table.staging(str(batch))),
+            name=f"{batch:08d}-{bucket:04d}.parquet",
+            starts=starts,
+            only=clipped(task.only, low, high) if task.only is not None else None,
+            bucket=bucket,
+            buckets=buckets,
+            carried=task.carried,
+            again=task.again,
+            floor=task.floor,
+            whole=task.whole,
+            gone=task.gone,
+            sealed=look.sealed_for(self.spec),
+        )
+
+    def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
+        """Parts of the results table that may hold what a bucket answers for."""
+        snapshot = self.table.snapshot()
+        if self.spec.kind.by_time:
+            found: dict[str, Part] = {}
+            for one in starts:
+                found |= {p.path: p for p in snapshot.select(None, {"start": (one.start, one.end - 1)})}
+            return snapshot.paths([found[path] for path in sorted(found)])
+        if task.held_from is None:
+            return snapshot.paths()
+        return snapshot.paths(snapshot.select(None, {"start": (task.held_from, None)}))
+
+    def verify(self, look: Look) -> list[Difference | int]:
+        """Compute everything anew and compare; the numbers are of results compared. What raw or the watermark
+        has brought since the last refresh is left to the next one."""
+        unreadable = [one for one in self.damaged(read=True) if not one.readable]
+        if unreadable:
+            return [Difference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
+        mark = self.mark()
+        if mark is None or mark.raw != look.snapshot.version:
+            return []
+        look = replace(look, watermark=mark.watermark)
+        task: Task | None = self._anew(look, gone=False)
+        if self.spec.close is Close.COMPLETE:
+            heard, task = heard_of(self.spec, self.stream, self.state, 0, look.sealed_for(self.spec))
+            if heard != mark.heard:
+                return []
+        if task is None:
+            return []
+        self.places.look(look.snapshot.version, anew=True)
+        units = self._units(task, look, self.table.version + 1)
+        size = sum(part.size for part in look.snapshot.parts)
+        found = self.engine.run(check, units, f"verify {self.spec.name}", size)
+        self.table.clean_staging()
+        return found
+
+    def compute(self, work: Work) -> list[Folded]:
+        """Changes nothing but what is staged: several windows may be computed at once."""
+        units = self._units(work.task, work.look, work.batch)
+        if not self.spec.kind.by_time:
+            units = self._carrying(units)
+        size = sum(Path(path).stat().st_size for unit in units for path in unit.files)
+        return self.engine.run(fold, units, f"fold {self.spec.name}", size)
+
+    def finish(self, work: Work, folded: Sequence[Folded]) -> Refreshed:
+        """Commit what was computed, and remember how far that is."""
+        table, look, batch = self.table, work.look, work.batch
+        failpoint("results.after_fold")
+        carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
+        unsettled = min((one.unsettled for one in folded if one.unsettled is not None), default=None)
+        new = replace(work.mark, version=table.version, carried=carried, unsettled=unsettled)
+        parts = [one.part for one in folded if one.part is not None]
+        events: list[OutboxEvent] = []
+        if parts:
+            new = replace(new, version=batch)
+            published = table.publish(parts)
+            failpoint("results.before_commit")
+            info = {"batch": str(batch), "mark": new.text(), "now": str(look.now)}
+            version = table.commit(published, info=info)
+            assert version == batch, (version, batch)
+            failpoint("results.after_commit")
+            told = [told for one in folded for told in one.told]
+            events = results_available(self.spec, told, batch, look.now)
+        self.state.set_mark(self.stream.name, self.spec.name, new.text(), events)
+        failpoint("results.after_state")
+        self._clean_up(new)
+        if parts:
+            self.compact(look.now)
+        results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
+        return Refreshed(self.spec.name, results, withdrawn)
+
+    def compact(self, now: int) -> int:
+        """Merge small parts of the results of about one size; how many went."""
+        crowded = crowded_results(self.table.snapshot().parts)
+        if not crowded:
+            return 0
+        number = self.table.version + 1
+        unit = MergeUnit(
+            self.spec,
+            self.stream,
+            self.fingerprint,
+            [str(self.root / part.path) for part in crowded],
+            str(self.table.staging(f"{number}-merged")),
+            f"{number:08d}-merged.parquet",
+        )
+        size = sum(part.size for part in crowded)
+        merged_parts = self.engine.run(merge_results, [unit], f"merge results of {self.spec.name}", size)
+        published = self.table.publish(merged_parts)
+        info = {"compacted": str(number)}
+        self.table.commit(published, crowded, info=info, now=now, data_change=False)
+        self._seen_up_to(self.table.version)
+        self.table.clean_staging()
+        return len(crowded)
+
+    def _carrying(self, units: Sequence[FoldUnit]) -> list[FoldUnit]:
+        """With a file for the rows of open windows each, under a name that never was: others read what was
+        carried so far meanwhile, and a process that dies before the mark is set goes on from that."""
+        folder = self.root / OPEN
+        make_folder(folder, top=self.root)
+        number = 1 + max((int(path.name.partition("-")[0]) for path in folder.iterdir()), default=0)
+        suffix = SUFFIX if carries_sums(self.spec) else ".arrow"
+        return [
+            replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}{suffix}")) for unit in units
+        ]
+
+    def _clean_up(self, mark: Mark) -> None:
+        """Rows of windows that were open before are not needed any more, nor is what a crash left."""
+        self.table.clean_staging()
+        folder = self.root / OPEN
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name not in mark.carried:
+                path.unlink(missing_ok=True)
+        self._cleaned = True

@@ -1,0 +1,255 @@
+"""The table of a window's results: its schema, what stands in it, and what a fresh computation changes there.
+
+Append-only: a result that changed is a row with the next revision, one that is gone is a row that says so.
+What stands is, for each (window_id, group), the row with the highest revision, unless it is withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.config.stream import Stream
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.model.names import column_name
+from tidemill.model.streaming import Trigger, WindowSpec
+from tidemill.model.time import Interval
+from tidemill.outputs.windows.aggregate import value_type
+from tidemill.outputs.windows.codes import ranked
+from tidemill.outputs.windows.identity import id_words, newest
+from tidemill.outputs.windows.keys import Key, key_codes
+from tidemill.outputs.windows.revising import NOTHING, Revising
+from tidemill.outputs.windows.wanted import field_type
+from tidemill.storage.tables.parts import StagedPart, open_part, write_part
+from tidemill.storage.tables.table import Table
+
+STATS: Final = ("start", "end", "tenant", "batch")
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_DICTIONARY: Final = ("tenant", "trigger", "hash")
+_ROW_GROUP: Final = 32_768  # what stands is found by the statistics of row groups
+_MAKE_AGAIN: Final = "remove the folder of the window's results: they are made again from raw"
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+def group_columns(spec: WindowSpec) -> list[str]:
+    """Of the results: what tells those of one instant apart, beside the tenant (which may be one of it)."""
+    names = [column_name(column) for column in spec.grouped_by]
+    return [name for name in names if name != "tenant"]
+
+
+def results_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
+    """window_id, start, end (timestamps), tenant, the group's columns (by `model.names.column_name`),
+    revision, rows, late_rows, first_time, last_time, bytes, trigger, watermark (of the stream when it came
+    out), hash, slices, supersedes (list of window ids), superseded_by, withdrawn, batch (number of the
+    commit), then the aggregates by name."""
+    groups = {column_name(column): field_type(stream, column) for column in spec.grouped_by}
+    return pa.schema(
+        [
+            pa.field("window_id", pa.string()),
+            pa.field("start", _INSTANT),
+            pa.field("end", _INSTANT),
+            pa.field("tenant", pa.string()),
+            *(pa.field(name, groups[name]) for name in group_columns(spec)),
+            pa.field("revision", pa.int64()),
+            pa.field("rows", pa.int64()),
+            pa.field("late_rows", pa.int64()),
+            pa.field("first_time", _INSTANT),
+            pa.field("last_time", _INSTANT),
+            pa.field("bytes", pa.int64()),
+            pa.field("trigger", pa.string()),
+            pa.field("watermark", _INSTANT),
+            pa.field("hash", pa.string()),
+            pa.field("slices", pa.int64()),
+            pa.field("supersedes", pa.list_(pa.string())),
+            pa.field("superseded_by", pa.string()),
+            pa.field("withdrawn", pa.bool_()),
+            pa.field("batch", pa.int64()),
+            *(pa.field(aggregate.name, value_type(aggregate)) for aggregate in spec.aggregates),
+        ]
+    )
+
+
+def results_table(warehouse: Path, spec: WindowSpec, stream: Stream) -> Table:
+    """`windows/<stream>/<window>`, made when it is not there."""
+    return Table.open(
+        warehouse / "windows" / spec.stream / spec.name,
+        schema=results_schema(spec, stream),
+        name=f"{spec.stream}_{spec.name}",
+        description=f"results of the {spec.kind} window {spec.name} of {spec.stream}, every revision",
+    )
+
+
+# -- what stands
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which standing results a fresh computation answers for."""
+
+    starts: Sequence[Interval] | None = None  # by_time: windows that start in one of these
+    since: Mapping[Key, int] | None = (
+        None  # others: windows of these keys that start at that instant or after it
+    )
+    whole: bool = False  # all of them
+
+    def may_hold(self, first: int, last: int) -> bool:
+        """Whether a window can be in it that starts between these, both included."""
+        if self.whole:
+            return True
+        by_start = any(wanted.start <= last and wanted.end > first for wanted in self.starts or ())
+        return by_start or last >= min((self.since or {}).values(), default=_MOST)
+
+
+def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: Scope) -> pa.Table:
+    """What stands in these parts of the results table and lies in the scope (withdrawn ones too, so that
+    their revision goes on), in the schema of the table."""
+    schema = results_schema(spec, stream)
+    found = [schema.empty_table()]
+    for path in parts:
+        with open_part(path, hint=_MAKE_AGAIN) as file:
+            for group in range(file.num_row_groups):
+                if scope.may_hold(*_starts(file, group)):
+                    table = shaped(file.read_row_group(group, use_threads=False), schema)
+                    inside = _inside(spec, table, scope)
+                    found.append(table if inside.all() else table.filter(pa.array(inside)))
+    return newest(pa.concat_tables(found).combine_chunks(), group_columns(spec))
+
+
+def _inside(spec: WindowSpec, table: pa.Table, scope: Scope) -> Mask:
+    if scope.whole:
+        return np.ones(table.num_rows, np.bool_)
+    start = _ints(table.column("start"))
+    inside = np.zeros(table.num_rows, np.bool_)
+    if scope.starts:
+        lows = np.array([wanted.start for wanted in scope.starts], np.int64)
+        ends = np.array([wanted.end for wanted in scope.starts], np.int64)
+        at = np.searchsorted(lows, start, "right") - 1
+        inside |= (at >= 0) & (start < ends[at])
+    if scope.since and table.num_rows:
+        columns = [table.column(name) for name in ("tenant", *map(column_name, spec.key))]
+        codes, keys = key_codes(columns)
+        floors = [scope.since.get((str(key[0]), key[1:]), _MOST) for key in keys]
+        inside |= start >= np.array(floors, np.int64)[codes]
+    return inside
+
+
+def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of a part in the types of the table."""
+    return pa.Table.from_arrays([table.column(kept.name).cast(kept.type) for kept in schema], schema=schema)
+
+
+def _starts(file: pq.ParquetFile, group: int) -> tuple[int, int]:
+    place = file.schema_arrow.get_field_index("start")
+    stats = file.metadata.row_group(group).column(place).statistics
+    if stats is None or not stats.has_min_max:
+        return _LEAST, _MOST
+    return stats.min_raw, stats.max_raw
+
+
+def current(table: pa.Table) -> pa.Table:
+    """Of rows of the results table, those that stand, by (start, tenant, window_id, group)."""
+    names = table.column_names
+    group = names[names.index("tenant") + 1 : names.index("revision")]
+    found = newest(table, group)
+    return in_order(found.filter(pc.invert(found.column("withdrawn"))), group)
+
+
+def known(table: pa.Table) -> pa.Table:
+    """Of rows of the results table, the newest of each window and group that is there, whether or not it
+    meets the condition on results."""
+    names = table.column_names
+    found = newest(table, names[names.index("tenant") + 1 : names.index("revision")])
+    return found.filter(pc.not_equal(found.column("hash"), NOTHING))
+
+
+def in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
+    """By (start, tenant, window_id, group), nulls first."""
+    keys: list[Ints | Mask] = []
+    for name in ("start", "tenant", "window_id", *group):
+        if name == "window_id":
+            keys += id_words(table.column(name))
+        else:
+            values = ranked(table.column(name))
+            keys += [values.values] if values.valid is None else [values.valid, values.values]
+    return table.take(pa.array(np.lexsort(keys[::-1])))
+
+
+# -- what changes
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    table: pa.Table  # rows to append, by (start, tenant, window_id, group)
+    results: int  # of them, results
+    withdrawn: int  # and results taken back; the rest did not meet the condition on results, and never did
+
+
+def changes(
+    spec: WindowSpec,
+    stream: Stream,
+    fresh: pa.Table,
+    held: pa.Table,
+    *,
+    watermark: int | None,
+    batch: int,
+    trigger: Trigger,
+    anew: bool = False,
+) -> Changes:
+    """Rows to append so that what stands in the scope is what `fresh` (`fresh_schema`) has as closed.
+
+    A fresh result whose hash is the standing one's, and that is not withdrawn, changes nothing. `trigger` is
+    why a first revision comes out; a later one has `late` or `retraction` (when a slice left, told by fewer
+    rows or slices), or `trigger` again when what stood had come out by `stop`. What stands and is not fresh
+    is withdrawn, unless its window is among the fresh ones that are still open, and what stands of it came
+    out by a stop; when all is computed `anew`, since slices may have gone, only what the open window still
+    holds stays. A withdrawn result is superseded by the fresh window of the same tenant and key that overlaps
+    it, if there is one, which names it in `supersedes`; windows of the grid replace nothing.
+    """
+    schema = results_schema(spec, stream)
+    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, watermark, anew=anew)
+    results, withdrawn = revising.results(), revising.withdrawn()
+    table = pa.concat_tables([results, withdrawn])
+    said = {
+        "watermark": pa.array([watermark], pa.int64()).cast(_INSTANT),
+        "batch": pa.array([batch], pa.int64()),
+    }
+    same: Ints = np.zeros(table.num_rows, np.int64)
+    for name, value in said.items():
+        table = table.set_column(schema.get_field_index(name), schema.field(name), value.take(pa.array(same)))
+    table = in_order(table.combine_chunks(), group_columns(spec))
+    gone = _mask(table.column("withdrawn"))
+    hidden = _mask(pc.equal(table.column("trigger"), Trigger.HAVING.value))
+    return Changes(table, int(np.count_nonzero(~gone)), int(np.count_nonzero(gone & ~hidden)))
+
+
+def write_results(
+    folder: Path, name: str, spec: WindowSpec, found: Changes, footer: Mapping[str, object]
+) -> StagedPart:
+    """What changes as a staged part of the results table."""
+    return write_part(
+        folder,
+        name,
+        found.table,
+        partition={},
+        footer=footer,
+        stats_columns=STATS,
+        row_group_rows=_ROW_GROUP,
+        dictionary=(*_DICTIONARY, *group_columns(spec)),
+    )
+
+
+def _mask(column: pa.ChunkedArray) -> Mask:
+    values: Mask = np.asarray(column.to_numpy(), np.bool_)
+    return values
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    values: Ints = column.cast(pa.int64()).to_numpy()
+    return values

@@ -1,0 +1,172 @@
+"""Rows of raw as streaming windows see them: used ones only, typed, at the instant they count at.
+
+The extracting kernel reads each part of raw once and sets narrow rows down in one file per bucket, so that
+whoever folds a bucket has all it needs and nothing else. It decides nothing but what `WindowSpec.fate` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ipc
+
+from tidemill.config.stream import Stream
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one
+from tidemill.model.streaming import WindowSpec
+from tidemill.outputs.windows.reading import Reader
+from tidemill.outputs.windows.wanted import (
+    AT,
+    BYTES,
+    FIELD,
+    LATE,
+    LINE,
+    NAME,
+    SEQ,
+    TENANT,
+    TIME,
+    Extracted,
+    ExtractUnit,
+    Place,
+    Wanted,
+    field_type,
+    row_schema,
+)
+from tidemill.storage.files import storage_errors
+
+__all__ = [
+    "AT",
+    "BYTES",
+    "FIELD",
+    "LATE",
+    "LINE",
+    "NAME",
+    "SEQ",
+    "TENANT",
+    "TIME",
+    "ExtractUnit",
+    "Extracted",
+    "Place",
+    "Wanted",
+    "extract",
+    "field_type",
+    "row_schema",
+    "rows_of",
+]
+
+_HELD_BYTES: Final = 32 << 20  # of rows on their way to their files
+
+
+def extract(unit: ExtractUnit) -> Iterator[Extracted]:
+    """The wanted rows of the unit's parts, set down in its folder."""
+    with _Files(unit) as files:
+        for table, row, bucket in Reader(unit).read():
+            files.add(table, row, bucket)
+        files.finish()
+        yield Extracted(dict(sorted(files.paths.items())), files.rows)
+
+
+class _Files:
+    """One file per bucket. Streams of record batches: what is held is bounded, and each batch brings its own
+    dictionaries."""
+
+    def __init__(self, unit: ExtractUnit) -> None:
+        self._schema = row_schema(unit.spec, unit.stream)
+        self._folder, self._name = Path(unit.folder), unit.name
+        self._held: list[tuple[pa.Table, Ints]] = []
+        self._held_bytes = 0
+        self._open: dict[int, tuple[pa.OSFile, ipc.RecordBatchStreamWriter]] = {}
+        self.paths: dict[int, str] = {}
+        self.rows = 0
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def add(self, table: pa.Table, row: Ints | None, bucket: Ints) -> None:
+        """Rows and the bucket of each; `row` when they are not all of the table, each once."""
+        if row is not None:
+            table = table.take(pa.array(row))
+        self._held.append((table, bucket))
+        self._held_bytes += table.nbytes
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        table = _whole([held for held, _ in self._held], self._schema)
+        buckets = np.concatenate([found for _, found in self._held])
+        self._held, self._held_bytes = [], 0
+        self.rows += table.num_rows
+        if buckets.size and (buckets != buckets[0]).any():
+            order = np.argsort(buckets, kind="stable")
+            table, buckets = table.take(pa.array(order)), buckets[order]
+        starts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], buckets.size], strict=True):
+            if start < end:
+                self._write(int(buckets[start]), table.slice(start, end - start))
+
+    def _write(self, bucket: int, table: pa.Table) -> None:
+        path = self._folder / f"{self._name}-{bucket:05d}.rows"
+        with storage_errors("write the rows", path):
+            if bucket not in self._open:
+                sink = pa.OSFile(str(path), "wb")
+                self._open[bucket] = sink, ipc.new_stream(sink, self._schema)
+                self.paths[bucket] = str(path)
+            self._open[bucket][1].write_table(table)
+
+    def finish(self) -> None:
+        self._flush()
+        self._close()
+
+    def _close(self) -> None:
+        with storage_errors("write the rows", self._folder):
+            for sink, writer in self._open.values():
+                writer.close()
+                sink.close()
+        self._open = {}
+
+
+def rows_of(spec: WindowSpec, stream: Stream, files: Sequence[str]) -> pa.Table:
+    """All rows of a bucket in order of (at, seq, line), one chunk per column, dictionaries unified."""
+    table = _whole([_read(path) for path in files], row_schema(spec, stream))
+    order = _order(*(table.column(name).to_numpy() for name in (AT, SEQ, LINE)))
+    return table if order is None else table.take(pa.array(order)).combine_chunks()
+
+
+def _read(path: str) -> pa.Table:
+    with storage_errors("read the rows", path):
+        return ipc.open_stream(pa.memory_map(path)).read_all()
+
+
+def _whole(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """One table, one chunk per column."""
+    filled = [table for table in tables if table.num_rows] or [schema.empty_table()]
+    table = pa.concat_tables(filled).unify_dictionaries()
+    return pa.Table.from_arrays([one(column) for column in table.columns], schema=schema)
+
+
+def _order(at: Ints, seq: Ints, line: Ints) -> Ints | None:
+    """Row numbers in order; None when they are so already. By instant first, and the rest only where
+    that is equal: to sort all of them by three keys takes several times as long."""
+    rises = np.diff(at)
+    if (rises > 0).all():
+        return None
+    # stable: rows come in a few runs that are sorted already, which such a sort merges
+    order = np.arange(at.size) if (rises >= 0).all() else np.argsort(at, kind="stable")
+    tie = np.diff(at[order]) == 0
+    if not tie.any():
+        return order
+    tied = np.zeros(at.size, np.bool_)
+    tied[:-1] |= tie
+    tied[1:] |= tie
+    among = order[tied]
+    order[tied] = among[np.lexsort((line[among], seq[among], at[among]))]
+    return order

@@ -1,0 +1,108 @@
+"""Rows of streaming windows on their way: how they look, which are wanted, and where they are set down.
+
+Types alone: what reads and writes them are `reading` and `rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.config.stream import Stream
+from tidemill.model.streaming import WindowSpec
+from tidemill.model.time import Interval
+from tidemill.outputs.windows.decoded import RowGroups
+from tidemill.outputs.windows.keys import Key
+
+AT: Final = "at"  # int64: the instant it counts at (`WindowSpec.counts_at`)
+TIME: Final = "time"  # int64: its event time
+SEQ: Final = "seq"  # int64: place of its slice in the ledger
+LINE: Final = "line"  # int64
+NAME: Final = "name"  # dictionary<int32, string>: `SliceEntry.name` of its slice
+LATE: Final = "late"  # bool
+BYTES: Final = "bytes"  # int64: of its payload
+TENANT: Final = "tenant"  # dictionary<int32, string>
+PAST: Final = "past"  # int64, of `WindowSpec.some_windows`: windows that end by then do not count the row
+FIELD: Final = "f."  # prefix of the columns of `WindowSpec.columns`, typed as `windows.columns` has them
+
+_CODED: Final = pa.dictionary(pa.int32(), pa.string())
+_TYPES: Final = {
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "float": pa.float64(),
+    "boolean": pa.bool_(),
+    "object": pa.string(),
+    "array": pa.string(),
+    "any": pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the ledger says of a slice."""
+
+    seq: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which used rows a fold needs. `span` and `starts` are half-open, sorted and disjoint."""
+
+    span: Interval  # the instants they count at
+    starts: Sequence[Interval] | None = None  # by_time: rows of windows that start in one of these
+    again: Mapping[Key, int] | None = None  # others: rows of these keys alone, each from that instant on …
+    since: int | None = None  # … and with `again` rows of all keys that count at this instant or after it
+    # `close: complete`: of rows whose event time lies in an aggregation window, only those whose slice (id)
+    # it was built of; disjoint, sorted; others not at all
+    slices: Mapping[Interval, frozenset[str]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractUnit:
+    spec: WindowSpec
+    stream: Stream
+    parts: Sequence[str]  # absolute paths of raw parts
+    ledger: Mapping[str, Place]  # by slice id; rows of a slice that is not in it are left out
+    wanted: Wanted
+    cuts: Sequence[int] = ()  # by_time: bucket i holds windows that start in [cuts[i-1], cuts[i])
+    buckets: int = 1  # others: by a hash of the key
+    folder: str = ""
+    name: str = ""  # prefix of the files, different for every unit
+    shared: RowGroups = field(default_factory=lambda: RowGroups(limit=0))  # what windows of the stream share
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """Files of one unit: Arrow IPC, rows in no particular order; a bucket without rows has none."""
+
+    files: Mapping[int, str] = field(default_factory=dict)  # bucket -> path
+    rows: int = 0
+
+
+def field_type(stream: Stream, column: str) -> pa.DataType:
+    """How a field is held once it is read from payloads."""
+    declared = stream.fields[column]
+    if declared.type == "decimal":
+        return pa.decimal128(18, declared.scale or 0)
+    return _TYPES[declared.type]
+
+
+def row_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(AT, pa.int64()),
+            pa.field(TIME, pa.int64()),
+            pa.field(SEQ, pa.int64()),
+            pa.field(LINE, pa.int64()),
+            pa.field(NAME, _CODED),
+            pa.field(LATE, pa.bool_()),
+            pa.field(BYTES, pa.int64()),
+            pa.field(TENANT, _CODED),
+            *([pa.field(PAST, pa.int64())] if spec.some_windows else []),
+            *(pa.field(FIELD + column, field_type(stream, column)) for column in spec.columns),
+        ]
+    )

@@ -1,0 +1,371 @@
+"""Results as plain data with stable snake_case keys, and their exact JSON.
+
+Instants become RFC 3339, durations `1h30m`, decimals exact JSON numbers; no float is ever made here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from tidemill.model.errors import QueryError, TidemillError
+from tidemill.model.levels import NAMES
+from tidemill.model.slices import Counts, SliceEntry, SliceStatus
+from tidemill.model.time import Interval, format_duration, format_instant, from_datetime
+from tidemill.model.windows import Phase
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.ingest.landing import Landed, LandedMany
+    from tidemill.model.completeness import Completeness, Pending
+    from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.reports import SourceStanding, StreamStatus
+    from tidemill.pipeline.verify import Audit
+    from tidemill.query import Answer, Explanation
+    from tidemill.query.cover import Piece
+    from tidemill.storage.state.faults import StreamFault
+
+Plain = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """JSON that goes out as it is."""
+
+    text: str
+
+
+def dumps(value: object) -> str:
+    """Compact JSON. The standard encoder would turn decimals into floats or refuse them."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Verbatim):
+        return value.text
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime):
+        return f'"{format_instant(from_datetime(value))}"'
+    if isinstance(value, bytes):
+        return json.dumps(value.decode("utf-8", "backslashreplace"))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(map(dumps, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(unending(value))
+    return json.dumps(value)
+
+
+def unending(value: float) -> str:
+    """JSON has no numbers for what infinities lead to."""
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def instant(us: int | None) -> str | None:
+    return None if us is None else format_instant(us)
+
+
+def interval(span: Interval | None) -> Plain | None:
+    return None if span is None else {"start": format_instant(span.start), "end": format_instant(span.end)}
+
+
+def took(seconds: float) -> str:
+    """A measured time, to the millisecond."""
+    return format_duration(round(seconds * 1_000) * 1_000)
+
+
+def error(problem: TidemillError) -> Plain:
+    position = {"position": problem.position} if isinstance(problem, QueryError) else {}
+    return {**problem.as_dict(), **position}
+
+
+def counts(of: Counts) -> Plain:
+    return {field.name: getattr(of, field.name) for field in fields(of)}
+
+
+def entry(of: SliceEntry) -> Plain:
+    new = of.slice
+    return {
+        "id": new.id,
+        "seq": of.seq,
+        "stream": new.stream,
+        "status": of.status.value,
+        "name": new.name,
+        "source": new.source,
+        "format": new.format.value,
+        "codec": new.codec.value,
+        "path": new.path,
+        "bytes": new.size,
+        "arrival": format_instant(new.arrival),
+        "landings": of.landings,
+        "declared": interval(new.declared),
+        "observed": interval(of.observed),
+        "watermark": instant(of.watermark),
+        "batch": of.batch,
+        "error": of.error,
+        "attempt": of.attempt,
+        "failures": of.failures,
+        "retried": of.retried,
+        "retry_at": instant(of.tried_next),
+        "retracted_at": instant(of.retracted_at),
+        "retract_reason": of.retract_reason,
+        "metadata": None if new.metadata is None else _json(new.metadata),
+        "counts": counts(of.counts),
+    }
+
+
+def _json(text: str) -> object:
+    """What a sender said; should it not be JSON, the text itself."""
+    try:
+        said: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return said
+
+
+def landed(one: Landed) -> Plain:
+    return {"new": one.new, **entry(one.entry)}
+
+
+def landed_many(stream: str | None, done: LandedMany) -> Plain:
+    named = {} if stream is None else {"stream": stream}
+    return {
+        **named,
+        "landed": [landed(one) for one in done.landed],
+        "refused": [{"name": one.name, "error": error(one.error)} for one in done.refused],
+    }
+
+
+def total(parts: Sequence[Counts]) -> Counts:
+    rejects: dict[str, int] = {}
+    for part in parts:
+        for reason, count in part.rejects.items():
+            rejects[reason] = rejects.get(reason, 0) + count
+    return Counts(
+        records=sum(part.records for part in parts),
+        accepted=sum(part.accepted for part in parts),
+        duplicate=sum(part.duplicate for part in parts),
+        conflict=sum(part.conflict for part in parts),
+        rejected=sum(part.rejected for part in parts),
+        late=sum(part.late for part in parts),
+        rejects=dict(sorted(rejects.items())),
+    )
+
+
+def status(now: int, streams: Sequence[StreamStatus]) -> Plain:
+    return {"now": format_instant(now), "streams": [_status(now, stream) for stream in streams]}
+
+
+def fault(of: StreamFault) -> Plain:
+    """Why a stream cannot be worked on."""
+    return {
+        "stream": of.stream,
+        "code": of.code,
+        "message": of.message,
+        "hint": of.hint,
+        "since": format_instant(of.since),
+        "attempts": of.attempts,
+        "next_try": format_instant(of.next_try),
+    }
+
+
+def source(of: SourceStanding, now: int) -> Plain:
+    """How far one source has come in event time."""
+    return {
+        "source": of.source,
+        "watermark": format_instant(of.watermark),
+        "lag": format_duration(now - of.watermark),
+        "max_seen": format_instant(of.max_seen),
+        "arrival": format_instant(of.arrival),
+        "idle": of.idle,
+    }
+
+
+def _status(now: int, of: StreamStatus) -> Plain:
+    return {
+        "stream": of.stream,
+        "fault": None if of.fault is None else fault(of.fault),
+        "slices": {name.value: of.totals[f"{name.value}_slices"] for name in SliceStatus},
+        "landings": of.totals["landings"],
+        "bytes": of.totals["bytes"],
+        "counts": counts(counts_of(of.totals)),
+        "watermark": instant(of.watermark),
+        "lag": None if of.watermark is None else format_duration(now - of.watermark),
+        "time": "event" if of.event_time else "processing",
+        "max_seen": instant(of.max_seen),
+        "buffer": {"rows": of.progress.buffered_rows, "bytes": of.progress.buffered_bytes},
+        "late_dropped": of.late_dropped,
+        "watermarks_emitted": of.progress.emitted,
+        "skew_rejected": of.totals.get("reject_skew", 0) + of.totals.get("reject_too_old", 0),
+        "released_early": of.progress.released_early,
+        "sources": [source(one, now) for one in of.sources],
+        "retry_at": instant(of.retry_at),
+        "manifests": dict(of.manifests),
+        "raw": {
+            "rows": of.raw_rows,
+            "parts": of.raw_parts,
+            "packed_parts": of.packed_parts,
+            "fresh_parts": of.fresh_parts,
+            "unpacked_slices": of.unpacked_slices,
+        },
+        "quarantine": {"rows": of.quarantine_rows},
+        "index": None
+        if of.index_parts is None
+        else {"parts": of.index_parts, "unindexed_parts": of.unindexed_parts},
+        "chains": None if of.chains is None else asdict(of.chains),
+        "sealed_before": instant(of.sealed),
+        "tiles": {level: of.tiles[level] for level in NAMES if level in of.tiles},
+        "stale_tiles": of.stale_tiles,
+        "pending": [pending(one) for one in of.pending],
+        "windows": {phase.value: of.windows.get(phase.value, 0) for phase in Phase},
+        "queue": of.windows.get(Phase.QUEUED.value, 0),
+        "outdated_windows": of.outdated_windows,
+    }
+
+
+def counts_of(totals: Mapping[str, int]) -> Counts:
+    """A stream's totals as counts."""
+    start = "reject_"
+    return Counts(
+        records=totals["records"],
+        accepted=totals["accepted"],
+        duplicate=totals["duplicate"],
+        conflict=totals["conflict"],
+        rejected=totals["rejected"],
+        late=totals["late"],
+        rejects={
+            name.removeprefix(start): count
+            for name, count in sorted(totals.items())
+            if name.startswith(start) and count
+        },
+    )
+
+
+def quarantined(rows: pa.Table) -> list[Plain]:
+    """Payloads as text; those that are not UTF-8 as base64 beside it."""
+    return [{**row, **_payload(row["payload"])} for row in rows.to_pylist()]
+
+
+def _payload(content: bytes) -> Plain:
+    try:
+        return {"payload": content.decode(), "payload_base64": None}
+    except UnicodeDecodeError:
+        return {"payload": None, "payload_base64": base64.b64encode(content).decode()}
+
+
+def answer(of: Answer) -> Plain:
+    return {
+        "columns": of.table.column_names,
+        "rows": of.table.to_pylist(),
+        "stream": of.stream,
+        "metric": of.metric,
+        "level": of.level,
+        "interval": of.step or (None if of.interval is None else format_duration(of.interval)),
+        "span": interval(of.span),
+        "rows_read": of.rows_read,
+        "files_read": of.files_read,
+        "version": of.version,
+        "completeness": completeness(of.completeness),
+        "engine": of.engine,
+    }
+
+
+def completeness(of: Completeness) -> Plain:
+    return {
+        "complete": of.complete,
+        "complete_through": instant(of.complete_through),
+        "as_of": instant(of.as_of),
+        "watermark": instant(of.watermark),
+        "data": interval(of.data),
+        "missing": [
+            {"span": interval(one.span), "why": one.why, "detail": one.detail, "remedy": one.remedy}
+            for one in of.missing
+        ],
+        "pending": [pending(one) for one in of.pending],
+    }
+
+
+def pending(of: Pending) -> Plain:
+    return {
+        "what": of.what,
+        "count": of.count,
+        "records": of.records,
+        "bytes": of.bytes,
+        "detail": of.detail,
+        "remedy": of.remedy,
+    }
+
+
+def _piece(of: Piece) -> Plain:
+    return {"source": of.source, "span": interval(of.span)}
+
+
+def explanation(of: Explanation) -> Plain:
+    return {
+        "stream": of.stream,
+        "metric": of.metric,
+        "tenant": of.tenant,
+        "level": of.level,
+        "interval": of.step or (None if of.interval is None else format_duration(of.interval)),
+        "span": interval(of.span),
+        "reads": [_piece(piece) for piece in of.pieces],
+        "opening": [_piece(piece) for piece in of.opening],
+        "cells": of.cells,
+        "edges": of.edges,
+        "fill": of.fill,
+        "format": of.format,
+        "files": of.files,
+        "rows": of.rows,
+        "version": of.version,
+        "completeness": completeness(of.completeness),
+        "engine": of.engine,
+        "sql": of.sql,
+        "parameters": of.parameters,
+    }
+
+
+def audit(of: Audit) -> Plain:
+    return {
+        "ok": of.ok,
+        "streams": [
+            {
+                "stream": one.stream,
+                "slices": one.slices,
+                "pending": one.pending,
+                "raw_rows": one.raw_rows,
+                "tiles": one.tiles,
+                "datasets": one.datasets,
+                "results": one.results,
+                "chains": one.chains,
+                "sealed_tiles": one.sealed,
+                "sealed_windows": one.sealed_windows,
+            }
+            for one in of.streams
+        ],
+        "findings": [
+            {
+                "stream": one.stream,
+                "what": one.what,
+                "where": one.where,
+                "difference": one.difference,
+                "remedy": one.remedy or None,
+            }
+            for one in of.findings
+        ],
+    }
+
+
+def recovered(of: Recovered) -> Plain:
+    return {
+        "state": str(of.state),
+        "slices": of.slices,
+        "batches": of.batches,
+        "tiles": of.tiles,
+        "datasets": of.datasets,
+        "results": of.results,
+    }

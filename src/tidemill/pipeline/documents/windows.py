@@ -1,0 +1,188 @@
+"""Windows, datasets and builds as plain data with stable snake_case keys.
+
+Only spells: what a window is and why it waits was decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.model.time import format_duration, format_instant
+from tidemill.model.windows import Dataset, Member, Window, WindowKey
+from tidemill.outputs.datasets.damage import repair_command
+from tidemill.pipeline.documents.shapes import Plain, instant, interval, took
+
+if TYPE_CHECKING:
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
+
+
+def key(of: WindowKey) -> Plain:
+    return {"stream": of.stream, "start": format_instant(of.start), "end": format_instant(of.end)}
+
+
+def view(of: WindowView) -> Plain:
+    window = of.window
+    return {
+        **key(window.key),
+        "window_id": window.key.id,
+        "state": of.standing.value,
+        "reason": of.reason,
+        "detail": of.detail,
+        "remedy": of.remedy,
+        "slices": {"desired": of.desired, "observed": of.observed, "ignored": of.ignored},
+        "rejected": of.rejected,
+        "current": of.current,
+        "revision": window.revision,
+        "rows": window.rows,
+        "bytes": window.bytes,
+        "built_at": instant(window.built_at),
+        "age": format_duration(of.age),
+    }
+
+
+def story(of: WindowStory) -> Plain:
+    window, rules = of.view.window, of.rules
+    lease = {"owner": window.owner, "until": instant(window.lease_until)} if window.owner else None
+    return {
+        **view(of.view),
+        "rules": {
+            "aggregation_span": format_duration(rules.span),
+            "subject_to_change_window": format_duration(rules.stc),
+            "allow_incomplete_windows": rules.allow_incomplete,
+            "gap_tolerance": format_duration(rules.gap_tolerance),
+            "max_lateness": format_duration(rules.max_lateness),
+        },
+        "cutoff": format_instant(cutoff(of)),
+        "last_arrival": format_instant(of.cutoff),
+        "desired_hash": window.desired,
+        "observed_hash": window.observed,
+        "sealed": window.sealed,
+        "trigger": window.trigger,
+        "attempts": window.attempts,
+        "error": window.error,
+        "lease": lease,
+        "file": window.file,
+        "members": [member(one) for one in of.members],
+        "revisions": [dataset(one, window) for one in of.revisions],
+    }
+
+
+def cutoff(of: WindowStory) -> int:
+    """From here on the window may be built; late slices can count for longer."""
+    return of.view.window.key.end + of.rules.stc
+
+
+def member(of: Member) -> Plain:
+    return {
+        "slice": of.slice,
+        "name": of.name,
+        "seq": of.seq,
+        "arrival": format_instant(of.arrival),
+        "covers": interval(of.bounds),
+        "used": of.desired,
+        "observed": of.observed,
+        "ignored": of.ignored,
+        "rejected": of.rejected,
+    }
+
+
+def dataset(of: Dataset, window: Window) -> Plain:
+    """A revision as it stands in the warehouse."""
+    return {
+        "revision": of.revision,
+        "current": is_current(window) and of.revision == window.revision,
+        "hash": of.hash,
+        "rows": of.rows,
+        "bytes": of.bytes,
+        "slices": list(of.slices),
+        "file": of.file,
+    }
+
+
+def is_current(window: Window) -> bool:
+    """Whether its newest dataset is what it should be."""
+    return window.observed is not None and window.observed == window.desired
+
+
+def newest(of: Window, damage: str | None) -> Plain:
+    """The newest dataset of a window, and what is wrong with its file."""
+    return {
+        **key(of.key),
+        "window_id": of.key.id,
+        "revision": of.revision,
+        "current": is_current(of),
+        "state": of.phase.value,
+        "hash": of.observed,
+        "rows": of.rows,
+        "bytes": of.bytes,
+        "built_at": instant(of.built_at),
+        "file": of.file,
+        "damage": damage,
+        "remedy": None if damage is None else repair_command(of.key),
+    }
+
+
+def step(of: RebuildStep) -> dict[str, object]:
+    return {
+        **key(of.key),
+        "action": of.action,
+        "revision": of.revision,
+        "next_revision": of.next_revision,
+        "slices": of.slices,
+        "late": of.late,
+        "hash": of.hash,
+        "reason": of.reason,
+    }
+
+
+def rebuilt(steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> list[Plain]:
+    """The plan, each step with what became of it; null where nothing was done or another builder has it."""
+    by_key = last_of(outcomes)
+    return [
+        {**step(one), "outcome": outcome(by_key[one.key]) if one.key in by_key else None} for one in steps
+    ]
+
+
+def last_of(outcomes: Sequence[Outcome]) -> Mapping[WindowKey, Outcome]:
+    return {one.key: one for one in outcomes}
+
+
+def outcome(of: Outcome) -> Plain:
+    built = of.dataset
+    return {
+        **key(of.key),
+        "outcome": outcome_word(of),
+        "trigger": of.trigger,
+        "attempt": of.attempt,
+        "revision": built.revision if built else None,
+        "rows": built.rows if built else None,
+        "bytes": built.bytes if built else None,
+        "slices": len(built.slices) if built else None,
+        "hash": built.hash if built else None,
+        "file": built.file if built else None,
+        "error": of.error,
+        "took": took(of.seconds),
+    }
+
+
+def outcome_word(of: Outcome) -> str:
+    if of.error is not None:
+        return "failed"
+    return "lost" if of.lost else "built"
+
+
+def touched(pairs: Sequence[tuple[Window, Member]]) -> list[Plain]:
+    """The windows of one slice, and whether it counts there."""
+    return [
+        {
+            "start": format_instant(window.key.start),
+            "end": format_instant(window.key.end),
+            "state": window.phase.value,
+            "used": one.desired,
+            "observed": one.observed,
+            "ignored": one.ignored,
+        }
+        for window, one in pairs
+    ]

@@ -1,0 +1,154 @@
+"""`recover`: rebuilds the state from the warehouse: the logs of landings and retractions, the parts of raw
+and of the rollups.
+
+The new state is made beside the old one and takes its place at the end, so that a crash leaves either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tidemill.config import Project
+from tidemill.ingest.adopt import adopt
+from tidemill.ingest.log import scan_slices
+from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
+from tidemill.mill import Mill, wall_clock
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.raw.accept.catch_up import rebuild_runs
+from tidemill.raw.recall import PartFacts, part_facts, progress_told, records_of
+from tidemill.raw.undo import clocks_left, progress_left, remove_batches
+from tidemill.raw.watermark import TimeRules
+from tidemill.storage.locks import exclusive
+from tidemill.storage.state.opening import open_fresh, replace_with_fresh, state_file
+from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    slices: int
+    batches: int
+    tiles: int
+    datasets: int
+    results: int  # commits of streaming windows whose events were told again
+    state: str  # its file
+
+
+def recover_state(
+    project: Project,
+    *,
+    spark: SparkSession | None = None,
+    clock: Callable[[], int] = wall_clock,
+    progress: Callable[[str, str, float], None] | None = None,
+) -> Recovered:
+    warehouse = project.warehouse
+    with exclusive(warehouse / ".tick.lock", "recover"):
+        fresh = open_fresh(warehouse)
+        with Mill(project, fresh, spark=spark, clock=clock, progress=progress) as mill:
+            result = _fill(mill, str(state_file(warehouse)))
+        replace_with_fresh(warehouse)
+    return result
+
+
+def _fill(mill: Mill, target: str) -> Recovered:
+    warehouse = mill.project.warehouse
+    lines = list(RetractionLog(warehouse).lines())
+    for line in {line.act.stream: line for line in lines}.values():
+        _finish(mill, line)
+    entries = with_retractions(scan_slices(warehouse), lines)
+    seqs = {entry.id: entry.seq for entry in entries}
+    records: list[BatchRecord] = []
+    for stream in mill.project.streams:
+        records += _records(mill, stream, entries)
+    records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
+    mill.state.restore(entries, [replace(record, runs=()) for record in records])
+    adopt(warehouse, mill.state, thorough=True)
+    tiles = 0
+    for stream in mill.project.streams:
+        if not (warehouse / "raw" / stream).is_dir():
+            continue
+        acceptor, roller = mill.acceptor(stream), mill.roller(stream)
+        mill.state.replace_runs(stream, [], rebuild_runs(acceptor))
+        # Where all batches were undone none of them says it, and the log must not be read from its start.
+        seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
+        mill.state.saw(stream, seen)
+        tiles += roller.recall()
+    datasets = mill.yard.recall(mill.clock())
+    results = mill.flow.recall(mill.clock())
+    return Recovered(len(entries), len(records), tiles, datasets, results, target)
+
+
+def _finish(mill: Mill, line: RetractionLine) -> None:
+    """A crash may have left what the last retraction of a stream undoes: then nothing was judged since."""
+    for name in ("raw", "quarantine"):
+        table = Table.existing(mill.project.warehouse / name / line.act.stream)
+        if table is not None and line.undone:
+            remove_batches(table, line.undone, {"retracted": line.act.slice}, line.act.at, mill.engine)
+
+
+def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
+    """Without slices that could not be read and were retracted, or tried again since: their batches stand in
+    raw, they do not."""
+    gone = {entry.id for entry in entries if entry.status is SliceStatus.RETRACTED}
+    tried = {entry.id: entry.retried for entry in entries if entry.retried}
+
+    def stands(result: SliceResult) -> bool:
+        return result.slice not in gone and result.retried == tried.get(result.slice, 0)
+
+    left = [replace(record, results=[*filter(stands, record.results)]) for record in records]
+    return [record for record in left if record.results]
+
+
+def _records(mill: Mill, stream: str, entries: Sequence[SliceEntry]) -> list[BatchRecord]:
+    raw = Table.existing(mill.project.warehouse / "raw" / stream)
+    quarantine = Table.existing(mill.project.warehouse / "quarantine" / stream)
+    if raw is None:
+        return []
+    mill.progress(stream, "recover", 0.0)
+    size = sum(part.size for part in raw.snapshot().parts)
+    facts = mill.engine.run(part_facts, raw.snapshot().paths(), "recover raw", size)
+    mill.progress(stream, "recover", 1.0)
+    if quarantine is not None:
+        # It is committed before raw: what a crash left of a batch that raw does not have goes again.
+        told = {str(read_footer(path)["batch"]) for path in quarantine.snapshot().paths()}
+        lost = told - {str(fact.footer["batch"]) for fact in facts}
+        remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, mill.clock())
+    version = quarantine.version if quarantine is not None else 0
+    records = _standing(list(records_of(stream, facts, raw.version, version).values()), entries)
+    progress = _progress(TimeRules.of(mill.project.stream(stream)), raw, facts, _ledger(entries, records))
+    return [replace(record, progress=progress) for record in records]
+
+
+def _progress(
+    rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
+) -> Progress:
+    """As the batch that was committed last said it, unless another one was undone since."""
+    told = [said for fact in facts if (said := progress_told(fact.footer)) is not None]
+    if not told:  # by a version that had clocks only
+        return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
+    version, progress = max(told, key=lambda said: said[0])
+    return progress if version == raw.version else progress_left(raw, rules, ledger)
+
+
+def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> list[SliceEntry]:
+    """The entries with what the records say of them, of the streams that they are of."""
+    results = {result.slice: result for record in records for result in record.results}
+    streams = {record.stream for record in records}
+    told = [(entry, results.get(entry.id)) for entry in entries if entry.slice.stream in streams]
+    return [
+        entry
+        if result is None
+        else replace(
+            entry,
+            status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
+            observed=result.observed,
+            watermark=result.watermark,
+        )
+        for entry, result in told
+    ]

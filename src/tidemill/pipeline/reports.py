@@ -1,0 +1,136 @@
+"""What the mill says it did, and where a stream stands. Plain values and how they are read from the
+state; nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidemill.storage.state.protocol import ClockState, Progress
+
+if TYPE_CHECKING:
+    from tidemill.model.completeness import Pending
+    from tidemill.model.errors import TidemillError
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.coordinator import Coordinated
+    from tidemill.outputs.index.indexer import Indexed
+    from tidemill.outputs.rollups.roller import Rebuilt
+    from tidemill.outputs.vectors.chainer import ChainRound, ChainStanding
+    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.pipeline.events.delivery import Delivered
+    from tidemill.pipeline.retention import ExpiryStep
+    from tidemill.raw.accept.batch import Batch
+    from tidemill.raw.compaction.packer import PackLook
+    from tidemill.storage.state.faults import StreamFault
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTick:
+    """What one round did for one stream."""
+
+    stream: str
+    batch: Batch | None = None
+    tiles: Sequence[Rebuilt] = ()
+    merged_runs: int = 0
+    compacted: int = 0  # parts of rollups that were merged, in a round without other work
+    windows: Coordinated | None = None  # None: it has no windows
+    indexed: Indexed | None = None  # None: nothing is indexed
+    packed: PackLook | None = None  # None: nothing is packed
+    chains: ChainRound | None = None  # None: it has no vectors
+    damaged: int = 0  # datasets that somebody deleted or damaged
+
+    @property
+    def idle(self) -> bool:
+        parts = (self.windows, self.indexed, self.packed, self.chains)
+        worked = self.batch is not None or self.tiles or self.compacted
+        return not worked and all(part is None or part.idle for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """What one round did."""
+
+    now: int
+    streams: Sequence[StreamTick]
+    seconds: float
+    builds: Sequence[Outcome] = ()
+    delivered: Sequence[Delivered] = ()
+    results: Mapping[str, Sequence[Refreshed]] = field(
+        default_factory=dict
+    )  # of streaming windows, by stream
+    expired: Sequence[ExpiryStep] = ()  # what went by its retention
+    faults: Sequence[StreamFault] = ()  # of streams that could not be worked on; the others were
+    errors: Sequence[TidemillError] = ()  # what was wrong with them
+
+    @property
+    def idle(self) -> bool:
+        told = any(sink.delivered for sink in self.delivered)
+        came_out = any(not one.idle for done in self.results.values() for one in done)
+        went_on = self.builds or told or came_out or self.expired
+        return all(stream.idle for stream in self.streams) and not went_on
+
+    @property
+    def rest(self) -> int | None:
+        """How long those who wait for more slices to pack can wait for the next round; None: for ever."""
+        return min((one.packed.again for one in self.streams if one.packed is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStanding:
+    """How far one source of a stream has come."""
+
+    source: str
+    watermark: int
+    max_seen: int
+    arrival: int  # of its last slice with an accepted record
+    idle: bool  # silent for `idle_timeout`: the stream's watermark does not wait for it
+
+
+def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[SourceStanding]:
+    return [
+        SourceStanding(one.source, one.watermark, one.max_seen, one.arrival, one.source in idle)
+        for one in clocks
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """Where a stream stands; from maintained totals, so that it costs the same however long its history. Only
+    for what waits to be packed are the footers of packed parts read, and those are few."""
+
+    stream: str
+    totals: dict[str, int]
+    clocks: Sequence[ClockState]
+    watermark: int | None
+    stale_tiles: int
+    raw_parts: int
+    raw_rows: int
+    quarantine_rows: int
+    tiles: dict[str, int] = field(default_factory=dict)  # level -> tiles
+    windows: dict[str, int] = field(default_factory=dict)  # phase -> windows; empty: it has none
+    outdated_windows: int = 0  # evaluated by other rules or columns than are declared now
+    progress: Progress = field(default_factory=Progress)
+    idle: frozenset[str] = frozenset()  # sources
+    event_time: bool = True  # False: arrivals are its time
+    sealed: int | None = None  # raw before this instant is gone
+    index_parts: int | None = None  # None: nothing is indexed
+    unindexed_parts: int = 0  # of raw, that have no index: not yet, or no more
+    retry_at: int | None = None  # when the first of the failed slices is tried again
+    manifests: Mapping[str, int] = field(default_factory=dict)  # slices that they list, by status
+    packed_parts: int = 0  # of raw
+    fresh_parts: int = 0  # of raw, with rows that are not packed
+    unpacked_slices: int = 0  # that wait for a full group
+    chains: ChainStanding | None = None  # None: it has no vectors
+    late_dropped: int = 0  # late rows that a window left out, or ordered output where there is none
+    fault: StreamFault | None = None  # why it cannot be worked on
+    pending: tuple[Pending, ...] = ()  # what its answers do not include yet
+
+    @property
+    def sources(self) -> list[SourceStanding]:
+        return standings(self.clocks, self.idle)
+
+    @property
+    def max_seen(self) -> int | None:
+        """The newest event time of all sources."""
+        return max((clock.max_seen for clock in self.clocks), default=None)

@@ -1,0 +1,293 @@
+"""`expire`: lets go of what is older than the retention of its stream, and says what holds the rest back.
+
+The plan is a list of steps, and the run does exactly those. Nothing goes that something still has to be made
+of; what was made of it and can not be made again is sealed, which the log of expiries says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tidemill.config import Stream
+from tidemill.ingest.adopt import adopt_for
+from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
+from tidemill.model.failpoints import failpoint
+from tidemill.model.names import ROLLUPS
+from tidemill.model.streaming import LatePolicy
+from tidemill.model.time import DAY, HOUR, MIN_INSTANT, Interval, align, format_duration, format_instant
+from tidemill.model.windows import Phase, Window
+from tidemill.outputs.datasets.catalog import drop_datasets
+from tidemill.outputs.datasets.dataset import revisions
+from tidemill.raw.accept.catch_up import catch_up
+from tidemill.raw.compaction.packing import split_parts
+from tidemill.raw.expiry import Expirable, expirable, expire_quarantine, expire_raw, rows_before
+from tidemill.raw.retract import finish_retractions
+from tidemill.storage.locks import exclusive
+from tidemill.storage.state.faults import one_by_one
+from tidemill.storage.tables.snapshot import Part, Snapshot
+from tidemill.storage.tables.table import Table
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = HOUR  # a tick that comes sooner after the last look does not look again
+_UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryStep:
+    """What goes of one kind of thing of one stream, or why nothing does."""
+
+    stream: str
+    what: str  # quarantine, datasets, rollups:<level>, raw
+    keep: int  # how long it is kept, as declared
+    before: int  # what is before this instant goes
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    windows: int = 0  # that go with their datasets, those too that none was built of
+    held_by: str | None = None  # why less goes than the retention says
+
+    @property
+    def due(self) -> bool:
+        return self.files > 0 or self.windows > 0
+
+    def __str__(self) -> str:
+        what = f"{self.stream} {self.what} is kept {format_duration(self.keep)}"
+        gone = f"{self.files:,} files with {self.rows:,} rows before {format_instant(self.before)} go"
+        held = f"; held back by {self.held_by}" if self.held_by else ""
+        return f"{what}: {gone if self.due else 'nothing to go'}{held}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """What goes, in order."""
+
+    now: int
+    steps: Sequence[ExpiryStep]
+
+    @property
+    def due(self) -> list[ExpiryStep]:
+        return [step for step in self.steps if step.due]
+
+
+class Keeper:
+    """What a mill keeps and lets go."""
+
+    def __init__(self, mill: Mill) -> None:
+        self._mill = mill
+        self._looked_at: int | None = None
+
+    def plan(self, stream: str | None = None) -> ExpiryPlan:
+        """What is older than its retention, and what holds it back. Nothing is changed."""
+        names = [self._mill.project.stream(stream).name] if stream is not None else None
+        return plan_expiry(self._mill, self._mill.clock(), names)
+
+    def expire(self, plan: ExpiryPlan) -> list[ExpiryStep]:
+        """Let go of what the plan says; what went."""
+        with exclusive(self._mill.project.warehouse / ".tick.lock", "expire"):
+            streams, done = sorted({step.stream for step in plan.steps}), list[ExpiryStep]()
+            adopt_for(self._mill.project.warehouse, self._mill.state, streams)
+
+            def work(stream: str) -> None:
+                finish_retractions(self._mill, stream)
+                done.extend(_expire_stream(self._mill, stream, plan.now))
+
+            one_by_one(streams, work)
+            return done
+
+    def expire_due(self, now: int, streams: Sequence[str]) -> list[ExpiryStep]:
+        """At the end of a tick, which holds the lock: what is due of these streams goes, if it is time
+        to look again."""
+        if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOK_EVERY:
+            return []
+        self._looked_at = now
+        plan = plan_expiry(self._mill, now, streams)
+        return expire(self._mill, plan) if plan.due else []
+
+
+def plan_expiry(mill: Mill, now: int, streams: Sequence[str] | None = None) -> ExpiryPlan:
+    """What the retention of these streams (all, when None) lets go at `now`. Nothing is changed."""
+    declared = mill.project.streams
+    chosen = [declared[name] for name in (streams if streams is not None else declared)]
+    return ExpiryPlan(now, [step for stream in chosen for step in _steps(mill, stream, now)])
+
+
+def _steps(mill: Mill, stream: Stream, now: int) -> Iterator[ExpiryStep]:
+    kept = stream.retention
+    if kept.quarantine is not None:
+        parts = _quarantined(mill, stream.name, now - kept.quarantine)
+        yield _step(stream, QUARANTINE, kept.quarantine, now - kept.quarantine, parts)
+    if kept.datasets is not None and stream.aggregation_span is not None:
+        yield _dataset_step(mill, stream, kept.datasets, now - kept.datasets)
+    if mill.existing("rollups", stream.name) is not None:
+        for level, keep in kept.rollups.items():
+            found = mill.roller(stream.name).expiring(level, now - keep)
+            files, rows, size = len(found.parts), found.rows, found.bytes
+            yield ExpiryStep(stream.name, f"{ROLLUPS}{level}", keep, found.before, files, rows, size)
+    if kept.raw is not None:
+        yield _raw_step(mill, stream, kept.raw, align(now - kept.raw, DAY))
+
+
+def _step(
+    stream: Stream, what: str, keep: int, before: int, parts: Sequence[Part], held_by: str | None = None
+) -> ExpiryStep:
+    rows, size = sum(part.rows for part in parts), sum(part.size for part in parts)
+    return ExpiryStep(stream.name, what, keep, before, len(parts), rows, size, held_by=held_by)
+
+
+def _quarantined(mill: Mill, stream: str, before: int) -> list[Part]:
+    """Parts whose newest record arrived before."""
+    table = mill.existing("quarantine", stream)
+    found = table.snapshot().parts if table is not None else ()
+    newest = [(part, part.maxs.get("arrival")) for part in found]
+    return [part for part, arrival in newest if isinstance(arrival, int) and arrival < before]
+
+
+# -- datasets
+
+
+def _dataset_step(mill: Mill, stream: Stream, keep: int, before: int) -> ExpiryStep:
+    windows = _windows(mill, stream, before)
+    warehouse = mill.project.warehouse
+    files = sum(len(revisions(warehouse, window.key)) for window in windows)
+    rows, size = sum(window.rows or 0 for window in windows), sum(window.bytes or 0 for window in windows)
+    return ExpiryStep(stream.name, DATASETS, keep, before, files, rows, size, len(windows))
+
+
+def _windows(mill: Mill, stream: Stream, before: int) -> list[Window]:
+    """Windows that end at an instant or earlier."""
+    assert stream.aggregation_span is not None, stream.name
+    return mill.state.windows(
+        stream.name, None, Interval(MIN_INSTANT - DAY, before - stream.aggregation_span + 1)
+    )
+
+
+# -- raw
+
+
+def _raw_step(mill: Mill, stream: Stream, keep: int, before: int) -> ExpiryStep:
+    table = mill.existing("raw", stream.name)
+    if table is None:
+        return ExpiryStep(stream.name, RAW, keep, before)
+    wanted = _expirable(stream, table.snapshot(), before)
+    if not wanted.whole and not wanted.straddling:
+        return ExpiryStep(stream.name, RAW, keep, before)
+    limit = min(_limits(mill, stream, before, table.version), key=lambda one: one[0], default=None)
+    if limit is None or limit[0] >= before:
+        return _gone(stream, keep, before, wanted, table)
+    before = align(limit[0], DAY)
+    return _gone(stream, keep, before, _expirable(stream, table.snapshot(), before), table, limit[1])
+
+
+def _expirable(stream: Stream, raw: Snapshot, before: int) -> Expirable:
+    late = any(spec.late is LatePolicy.NEXT_WINDOW for spec in stream.window_specs)
+    return expirable(raw, before, counted_late=late)
+
+
+def _gone(
+    stream: Stream, keep: int, before: int, found: Expirable, table: Table, held_by: str | None = None
+) -> ExpiryStep:
+    """The step that lets these parts go, and of those that straddle the instant what lies before it."""
+    step = _step(stream, RAW, keep, before, found.whole, held_by)
+    for part in found.straddling:
+        rows = rows_before(table.snapshot(), part, before)
+        size = part.size * rows // part.rows
+        step = replace(step, files=step.files + 1, rows=step.rows + rows, bytes=step.bytes + size)
+    return step
+
+
+def _limits(mill: Mill, stream: Stream, before: int, raw: int) -> Iterator[tuple[int, str]]:
+    """Instants from which on raw is still needed, each with what needs it."""
+    state, name = mill.state, stream.name
+    if pending := state.pending(name, 1):
+        yield MIN_INSTANT, f"slice {pending[0].id[:12]}, which is not judged yet"
+    if stream.metrics and (stale := [tile.state.key.start for tile in state.stale_tiles(name)]):
+        yield min(stale), f"{len(stale)} stale tiles, the first of {format_instant(min(stale))}"
+    if stream.in_event_time:
+        watermark = state.progress(name).watermark
+        if watermark is None or watermark < before:
+            said = format_instant(watermark) if watermark is not None else "nowhere yet"
+            yield watermark if watermark is not None else MIN_INSTANT, f"the watermark, which is at {said}"
+    if stream.aggregation_span is not None:
+        yield from _unbuilt(mill, stream, before)
+    if stream.kind == "delta":  # a late delta, or a retraction, and all of a chain is made again
+        yield MIN_INSTANT, "its chains, which are made again from all that raw has"
+    for refresher, at, why in mill.flow.needed(name, raw) if stream.windows else ():
+        yield at, f"window {refresher}, {why}"
+
+
+def _unbuilt(mill: Mill, stream: Stream, before: int) -> Iterator[tuple[int, str]]:
+    """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer than that."""
+    state, name = mill.state, stream.name
+    if unlaid := state.unlaid(name, 1):
+        yield MIN_INSTANT, f"slice {unlaid[0].id[:12]}, which is not entered in its windows yet"
+    span = Interval(MIN_INSTANT - DAY, before)
+    for phase in _UNFINISHED:
+        for window in state.windows(name, phase, span, limit=1):
+            yield window.key.start, f"the window {window.key.interval}, which is {phase.value}"
+
+
+# -- doing it
+
+
+def expire(mill: Mill, plan: ExpiryPlan) -> list[ExpiryStep]:
+    """Do what the plan says, made anew on what there is now; the steps that were done. Who calls holds the
+    lock of a tick. What a crash left is finished by doing it again."""
+    done: list[ExpiryStep] = []
+    for name in dict.fromkeys(step.stream for step in plan.steps):
+        done += _expire_stream(mill, name, plan.now)
+    return done
+
+
+def _expire_stream(mill: Mill, name: str, now: int) -> list[ExpiryStep]:
+    stream = mill.project.stream(name)
+    if (mill.project.warehouse / "raw" / name).is_dir():
+        catch_up(mill.acceptor(name))
+        mill.roller(name).catch_up()
+    steps = [step for step in _steps(mill, stream, now) if step.due]
+    if steps:
+        mill.expiries.append([Expiry(name, step.what, step.before, now) for step in steps])
+    for step in steps:
+        _carry_out(mill, stream, step, now)
+        log.info("expired: %s", step, extra={"stream": name})
+    return steps
+
+
+def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
+    keep = mill.project.engine.keep_replaced
+    if step.what == DATASETS:
+        _drop_datasets(mill, stream, step.before)
+        return
+    if step.what.startswith(ROLLUPS):
+        roller = mill.roller(stream.name)
+        roller.expire(step.what.removeprefix(ROLLUPS), step.before, now)
+        roller.table.vacuum(keep, now)
+        return
+    acceptor = mill.acceptor(stream.name)
+    if step.what == QUARANTINE:
+        acceptor.quarantine.refresh()
+        parts = _quarantined(mill, stream.name, step.before)
+        expire_quarantine(acceptor, parts, step.before, now)
+        acceptor.quarantine.vacuum(keep, now)
+        return
+    acceptor.raw.refresh()
+    found = _expirable(stream, acceptor.raw.snapshot(), step.before)
+    if found.straddling:
+        split_parts(acceptor, found.straddling, step.before, now)
+        found = _expirable(stream, acceptor.raw.snapshot(), step.before)
+    expire_raw(acceptor, found.whole, step.before, now)
+    acceptor.raw.vacuum(keep, now)
+
+
+def _drop_datasets(mill: Mill, stream: Stream, before: int) -> None:
+    """Files first: the state knows which there are until they are gone."""
+    keys = [window.key for window in _windows(mill, stream, before)]
+    drop_datasets(mill.project.warehouse, stream.name, keys)
+    failpoint("expire.after_files")
+    mill.state.forget_windows(stream.name, before)

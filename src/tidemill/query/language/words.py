@@ -1,0 +1,215 @@
+"""Single words of a query or a search: strings, numbers, names, instants, as values and as they are written.
+Every word has a bound, and none is ever rounded.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+from tidemill.model.errors import InputError
+from tidemill.model.time import (
+    INSTANT_HINT,
+    MAX_INSTANT,
+    MICROSECOND,
+    MILLISECOND,
+    MIN_INSTANT,
+    SECOND,
+    format_instant,
+    has_offset,
+    parse_duration,
+    parse_instant,
+)
+from tidemill.query.language.ast import Every, Moment, Now, Path, Scalar, Since, Unit, Wall
+
+MAX_WORD: Final = 64  # characters of one instant, duration or number
+MAX_DIGITS: Final = 40
+MAX_EXPONENT: Final = 999
+MAX_DURATION: Final = MAX_INSTANT - MIN_INSTANT
+INT64: Final = range(-(2**63), 2**63)
+RESERVED: Final = frozenset({"not", "true", "false"})  # what no place for a name can tell from a name
+OPEN_ESCAPE: Final = (
+    "the pattern ends with an open escape",
+    "write \\\\\\\\ for one backslash, \\% and \\_ for the characters themselves",
+)
+
+_ESCAPED: Final = {"\\": "\\", "'": "'", '"': '"', "n": "\n", "t": "\t"}
+_NUMBER: Final = re.compile(r"-?([0-9]+(?:\.[0-9]+)?)(?:e([+-]?[0-9]+))?", re.IGNORECASE)
+_FIRST: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FURTHER: Final = re.compile(r"[A-Za-z0-9_]+")
+_SEGMENT: Final = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
+_RELATIVE: Final = re.compile(r"now(?:\s*([+-])\s*(\S+))?", re.IGNORECASE)
+_CALENDAR: Final = re.compile(r"([0-9]{1,6})(w|mo|q|y)|P([0-9]{1,6})([WMY])", re.IGNORECASE)
+_UNITS: Final[dict[str, Unit]] = {"w": "week", "mo": "month", "m": "month", "q": "quarter", "y": "year"}
+MAX_COUNT: Final = 9_999  # of calendar units in one interval
+_EPOCHS: Final = (  # by size: seconds, milliseconds, microseconds and nanoseconds of the same years
+    (10**8, Decimal(SECOND)),
+    (10**11, Decimal(MILLISECOND)),
+    (10**14, Decimal(MICROSECOND)),
+    (10**17, Decimal(MICROSECOND) / 1000),
+)
+_EPOCH_END: Final = 10**20
+_NAME_HINT: Final = "write names with dots between them, such as user.plan; `a.b` in backticks is one name"
+
+
+def unquote(token: str) -> str:
+    """The value of a string as written: doubled or backslashed quotes, and \\\\, \\n, \\t.
+    A backslash before anything else stays, so that LIKE 'a\\%' can be written as it is meant."""
+    quote, body = token[0], token[1:-1]
+    pieces = re.split(r"(\\.)", body, flags=re.DOTALL)
+    return "".join(
+        _ESCAPED.get(piece[1], piece) if piece[:1] == "\\" else piece.replace(quote * 2, quote)
+        for piece in pieces
+    )
+
+
+def quoted(text: str) -> str:
+    """What `unquote` reads as `text`."""
+    for plain, written in (("\\", "\\\\"), ("'", "''"), ("\n", "\\n"), ("\t", "\\t")):
+        text = text.replace(plain, written)
+    return f"'{text}'"
+
+
+def number_of(text: str) -> int | Decimal:
+    """An integer when it is written as one, otherwise a decimal; exact either way."""
+    match = _NUMBER.fullmatch(text) if len(text) <= MAX_WORD else None
+    digits, exponent = match.groups() if match else ("", None)
+    if not digits or len(digits) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_EXPONENT):
+        raise InputError(
+            f"{text[:MAX_DIGITS]} is not a number that can be used here",
+            hint=f"use {MAX_DIGITS} digits and an exponent of {MAX_EXPONENT} at most",
+        )
+    return int(text) if "." not in digits and exponent is None else Decimal(text)
+
+
+def moment_of(text: str) -> Moment:
+    """`2024-01-15T14:00:00Z`, the same without an offset, `now`, `now-1h`, or an epoch number."""
+    stripped = text.strip()
+    if found := _RELATIVE.fullmatch(stripped):
+        sign, duration = found.groups()
+        offset = duration_of(duration) if duration else 0
+        return Now(-offset if sign == "-" else offset)
+    if _NUMBER.fullmatch(stripped):
+        return epoch_of(stripped)
+    micros = parse_instant(text)
+    if not MIN_INSTANT <= micros < MAX_INSTANT:
+        raise InputError(f"{text!r} lies outside the years 1 to 9999", hint="use a year from 1 to 9999")
+    return micros if has_offset(text) else Wall(micros)
+
+
+def epoch_of(text: str) -> int:
+    """Seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by their size: as seconds,
+    all of them lie between 10^8 and 10^11, which is the years 1973 to 5138."""
+    number = Decimal(number_of(text))
+    unit = next((unit for least, unit in reversed(_EPOCHS) if number >= least), None)
+    if unit is None or number >= _EPOCH_END:
+        raise InputError(
+            f"{text[:MAX_WORD]} is not an instant",
+            hint="epoch numbers are seconds, milliseconds, microseconds or nanoseconds of a time between "
+            f"1973 and 5138; {INSTANT_HINT}",
+        )
+    micros = number * unit
+    if micros != int(micros):
+        raise InputError(f"{text[:MAX_WORD]} is finer than a microsecond", hint="leave digits out")
+    return int(micros)
+
+
+def since_of(text: str) -> Moment | Since:
+    """What SINCE takes: how long ago it starts, or when."""
+    try:
+        parse_duration(text)
+    except InputError:
+        pass
+    else:
+        return Since(duration_of(text))
+    try:
+        return moment_of(text)
+    except InputError:
+        raise InputError(
+            f"{text[:MAX_WORD]!r} is neither a duration nor an instant",
+            hint="use a duration such as 90m or 7d, an instant such as 2024-01-15T14:00:00Z, or now-1h",
+        ) from None
+
+
+def every_of(text: str) -> Every:
+    """The length of an INTERVAL: `30s`, `1d`, or calendar units: `1w`, `1mo`, `1q`, `1y`, `P1M` …"""
+    found = _CALENDAR.fullmatch(text.strip())
+    if found is None:
+        try:
+            return Every(duration_of(text))
+        except InputError as error:
+            hint = f"{error.hint}; calendar units are 1w, 1mo, 1q and 1y"
+            raise InputError(error.message, hint=hint) from None
+    count, unit = int(found[1] or found[3]), _UNITS[(found[2] or found[4]).lower()]
+    if not 1 <= count <= MAX_COUNT:
+        raise InputError(f"an interval of {count} {unit}s", hint=f"use 1 to {MAX_COUNT}")
+    return Every(count, unit)
+
+
+def checked_span(start: Moment, end: Moment) -> None:
+    """Refuses a span that surely ends before it starts; of others it is known only when they are resolved."""
+    match start, end:
+        case (int(), int()):
+            reversed_, shown = end < start, (format_instant(end), format_instant(start))
+        case (Wall(one), Wall(other)):
+            reversed_, shown = other < one, (format_instant(other)[:-1], format_instant(one)[:-1])
+        case (Now(one), Now(other)):
+            reversed_, shown = other < one, ("end", "start")
+        case _:
+            return
+    if reversed_:
+        raise InputError(
+            f"the span ends ({shown[0]}) before it starts ({shown[1]})",
+            hint="BETWEEN start AND end is [start, end) with start <= end",
+        )
+
+
+def duration_of(text: str) -> int:
+    micros = parse_duration(text)
+    if micros > MAX_DURATION:
+        raise InputError(
+            f"{text[:MAX_WORD]!r} is longer than all of time", hint="use a shorter duration, such as 30d"
+        )
+    return micros
+
+
+def is_open(pattern: str) -> bool:
+    """Whether a LIKE pattern ends with a backslash that escapes nothing."""
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1
+
+
+def kind_of(value: Scalar) -> str:
+    """What a literal is, for people."""
+    return "a string" if isinstance(value, str) else "a boolean" if isinstance(value, bool) else "a number"
+
+
+def written_scalar(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return quoted(value) if isinstance(value, str) else str(value)
+
+
+def written_path(path: Path) -> str:
+    """Bare where that can be read back, otherwise every segment in backticks."""
+    first, *rest = path.segments
+    bare = _FIRST.fullmatch(first) and all(_FURTHER.fullmatch(each) for each in rest)
+    if bare and (rest or first.lower() not in RESERVED):
+        return ".".join(path.segments)
+    return ".".join("`" + each.replace("`", "``") + "`" for each in path.segments)
+
+
+def path_of(text: str) -> Path:
+    """The path that a name in a document says: as in the text, but any character other than a dot or a
+    backtick can stand bare, since the document has quotes of its own."""
+    segments, at = list[str](), 0
+    while match := _SEGMENT.match(text, at):
+        inside, bare = match.groups()
+        segments.append(bare or inside.replace("``", "`"))
+        at = match.end()
+        if at == len(text):
+            return Path(".".join(segments), 0, tuple(segments))
+        if text[at] != ".":
+            break
+        at += 1
+    raise InputError(f"{text[:MAX_WORD]!r} is not a name", hint=_NAME_HINT)

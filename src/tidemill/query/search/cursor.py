@@ -1,0 +1,80 @@
+"""Where a page of a search ended, as a text to be handed back: the key of its last row, and what is seen.
+
+It holds no secret and is no promise that rows stay; a text that was changed, or comes from another search, is
+refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.model.errors import QueryError
+from tidemill.model.time import Interval
+from tidemill.query.language.ast import Search
+
+Key = tuple[int, int, int]
+"""Order value (an instant), place of the slice in the ledger, line."""
+
+_VERSION: Final = 1
+_CHECK: Final = 8  # bytes
+_HINT: Final = "leave the cursor out to begin again, or repeat the search that gave it"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    span: Interval | None  # as the first page saw it: SINCE does not move on
+    bound: int  # slices after this place of the ledger came later, and are not seen
+    after: Key
+
+    def text(self, identity: str) -> str:
+        span = None if self.span is None else [self.span.start, self.span.end]
+        said = [_VERSION, identity, span, self.bound, list(self.after)]
+        body = json.dumps(said, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(_check(body) + body).decode().rstrip("=")
+
+
+def identity_of(search: Search, stream: str, tenant: str | None) -> str:
+    """Equal for two searches that say the same; how many rows a page has is not part of it."""
+    said = repr(
+        (stream, tenant, _plain(search.where), _plain(search.filter), _plain(search.time), search.order)
+    )
+    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def read_cursor(text: str, identity: str) -> Cursor:
+    try:
+        whole = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        check, body = whole[:_CHECK], whole[_CHECK:]
+        if check != _check(body) or base64.urlsafe_b64encode(whole).decode().rstrip("=") != text:
+            raise ValueError("changed")
+        version, of, span, bound, after = json.loads(body)
+        found = Cursor(Interval(*span) if span is not None else None, int(bound), _key(after))
+    except (ValueError, TypeError, UnicodeError, binascii.Error):
+        raise QueryError("this is no cursor of a search", hint=_HINT) from None
+    if version != _VERSION or of != identity:
+        raise QueryError("the cursor belongs to another search", hint=_HINT)
+    return found
+
+
+def _key(said: list[int]) -> Key:
+    value, seq, line = said
+    return int(value), int(seq), int(line)
+
+
+def _check(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECK, person=b"tidemill cursor").digest()
+
+
+def _plain(said: object) -> object:
+    """What is said, without where it stands in the text."""
+    if isinstance(said, tuple):
+        return tuple(map(_plain, said))
+    fields = getattr(said, "__dataclass_fields__", None)
+    if fields is None:
+        return said
+    return (type(said).__name__, *(_plain(getattr(said, name)) for name in fields if name != "position"))

@@ -1,0 +1,378 @@
+"""The kernel of a search: the rows of one raw part that it is about, in order, as places and not as payloads.
+
+The index is asked first, narrow columns next; a payload is read only for a row that passed both, and only as
+long as rows are needed. Can run in any process. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.model.time import Interval
+from tidemill.outputs.index.entries import Group, Tally, index_source, metadata_of, payload_source, text_group
+from tidemill.outputs.index.numbers import number_of
+from tidemill.query.language.ast import Condition
+from tidemill.query.language.truth import truth, values_at
+from tidemill.query.search.cursor import Key
+from tidemill.query.search.matching import Matcher, name_of, paths_in
+from tidemill.storage.tables.parts import open_part
+
+Order = Literal["ts", "arrival"]
+COLUMN: Final[Mapping[Order, str]] = {"ts": "event_time", "arrival": "arrival"}
+TENANT: Final = "tenant"
+_FIRST_ROWS: Final = 256  # whose payloads are looked into at first
+_KEPT_BYTES: Final = 64 << 20  # of payloads, of which the next rows may need some again
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is searched for, the same in every part."""
+
+    where: Condition | None
+    filter: Condition | None
+    indexed: tuple[str, ...]
+    span: Interval | None
+    tenant: str | None
+    order: Order
+    descending: bool
+    bound: int
+    after: Key | None
+    limit: int  # rows that are needed at most
+    total: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FindUnit:
+    wanted: Wanted
+    number: int  # of the part, among those that are considered
+    raw: str
+    rows: int
+    index: str | None  # None: it has none
+    seqs: Callable[[str], int | None]  # place of a slice in the ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Rows in the order of the search, no more than are needed; and what it took."""
+
+    number: int
+    value: Ints
+    seq: Ints
+    line: Ints
+    row: Ints
+    total: int | None
+    entries: int  # of the index that were read
+    groups: int  # row groups of the index that were read
+    fetched: int  # rows of raw whose narrow columns passed or not, but were looked at
+    filtered: int  # rows whose payload was looked into
+
+
+def find(unit: FindUnit) -> Iterator[Hits]:
+    yield _Finder(unit).hits()
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesUnit:
+    raw: str
+
+
+def slices_of(unit: SlicesUnit) -> Iterator[tuple[str, ...]]:
+    """The slices that rows of a part are from."""
+    with open_part(unit.raw, ("slice",), metadata=metadata_of(unit.raw)) as file:
+        column = file.read(["slice"], use_threads=False).column("slice")
+        yield tuple(sorted({text for chunk in column.chunks for text in chunk.dictionary.to_pylist()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Places of slices in the ledger, for a process that can not ask it."""
+
+    seqs: Mapping[str, int]
+
+    def __call__(self, slice: str) -> int | None:
+        return self.seqs.get(slice)
+
+
+class _Finder:
+    def __init__(self, unit: FindUnit) -> None:
+        self._unit = unit
+        self._wanted = unit.wanted
+        self._metadata = metadata_of(unit.raw)
+        sizes = [self._metadata.row_group(g).num_rows for g in range(self._metadata.num_row_groups)]
+        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+        # Conditions on payloads, each with whether `tenant` in it is the column of raw.
+        self._asked = [(self._wanted.filter, False)] if self._wanted.filter is not None else []
+        self._tally = Tally()
+        self._fetched = 0
+        self._filtered = 0
+
+    def hits(self) -> Hits:
+        unit, wanted = self._unit, self._wanted
+        with open_part(unit.raw, ("tenant", "slice"), metadata=self._metadata) as file:
+            self._file = file
+            self._payloads = _Payloads(file)
+            mask = self._by_index()
+            value, seq, line, row = self._narrow(mask)
+            order = np.lexsort((line, seq, value))
+            if wanted.descending:
+                order = order[::-1]
+            value, seq, line, row = value[order], seq[order], line[order], row[order]
+            total: int | None = None
+            if not wanted.total:
+                passed = self._first(row, np.flatnonzero(self._beyond(value, seq, line)))
+            else:
+                passed = np.flatnonzero(self._passing(row))
+                total = passed.size
+                beyond = self._beyond(value[passed], seq[passed], line[passed])
+                passed = passed[beyond][: wanted.limit]
+        return Hits(
+            unit.number, value[passed], seq[passed], line[passed], row[passed],
+            total, self._tally.entries, self._tally.groups, self._fetched, self._filtered,
+        )  # fmt: skip
+
+    # -- the index
+
+    def _by_index(self) -> Mask:
+        """Rows that may be wanted; what the index can not say is asked of their payloads."""
+        wanted, unit = self._wanted, self._unit
+        everything = np.ones(unit.rows, np.bool_)
+        if wanted.where is None:
+            return everything
+        if unit.index is None:
+            self._asked.insert(0, (wanted.where, self._names_tenant()))
+            return everything
+        with index_source(unit.index, unit.rows, self._extra()) as source:
+            self._tally = source.tally
+            return Matcher(source).rows(wanted.where)
+
+    def _names_tenant(self) -> bool:
+        """Whether `tenant` in WHERE is the column of raw, which a search for all of them can name."""
+        if self._wanted.tenant is not None or TENANT in self._wanted.indexed:
+            return False
+        return any(path.segments == (TENANT,) for path in paths_in(self._wanted.where))
+
+    def _extra(self) -> dict[str, list[Group]]:
+        if not self._names_tenant():
+            return {}
+        column = self._file.read([TENANT], use_threads=False).column(TENANT)
+        return {TENANT: [text_group(one(column.cast(pa.string())))]}
+
+    # -- narrow columns
+
+    def _narrow(self, mask: Mask) -> tuple[Ints, Ints, Ints, Ints]:
+        pieces: list[tuple[Ints, Ints, Ints, Ints]] = []
+        column = COLUMN[self._wanted.order]
+        names = list(dict.fromkeys(["event_time", "tenant", "slice", "line", column]))
+        enough = _Enough(self._wanted) if not self._asked else None
+        for edge, group in self._groups():
+            if enough is not None and enough.without(edge):
+                break
+            start, end = self._starts[group], self._starts[group + 1]
+            rows = np.flatnonzero(mask[start:end])
+            if not rows.size or not self._may_hold(group):
+                continue
+            table = self._file.read_row_group(group, names, use_threads=False)
+            self._fetched += rows.size
+            keep, seq = self._kept(table, rows)
+            rows = rows[keep]
+            if rows.size:
+                value, seq = _ints(table.column(column))[rows], seq[keep]
+                line = one(table.column("line")).to_numpy()[rows]
+                pieces.append((value, seq, line, rows + start))
+                if enough is not None:
+                    enough.add(value[self._beyond(value, seq, line)])
+        if not pieces:
+            empty = np.empty(0, np.int64)
+            return empty, empty, empty, empty
+        value, seq, line, row = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+        return value, seq, line, row
+
+    def _groups(self) -> list[tuple[int, int]]:
+        """Row groups with an instant that no row of theirs comes before, first ones first."""
+        groups = range(self._metadata.num_row_groups)
+        if self._wanted.order != "ts":
+            return [(0, group) for group in groups]
+        side = 1 if self._wanted.descending else 0
+        edges = [self._time(group)[side] for group in groups]
+        return sorted(zip(edges, groups, strict=True), reverse=self._wanted.descending)
+
+    def _kept(self, table: pa.Table, rows: Ints) -> tuple[Mask, Ints]:
+        """Which of these rows of a group are of the tenant, the span and the slices that are seen."""
+        wanted = self._wanted
+        slices = one(table.column("slice"))
+        places = [self._unit.seqs(slice) for slice in slices.dictionary.to_pylist()]
+        code = slices.indices.to_numpy(zero_copy_only=False)[rows]
+        seq = np.array([place if place is not None else _MOST for place in places], np.int64)[code]
+        keep: Mask = seq <= wanted.bound
+        if wanted.span is not None:
+            time = _ints(table.column("event_time"))[rows]
+            keep &= (time >= wanted.span.start) & (time < wanted.span.end)
+        if wanted.tenant is not None:
+            tenants = one(table.column("tenant"))
+            is_theirs = np.array([name == wanted.tenant for name in tenants.dictionary.to_pylist()], np.bool_)
+            keep &= is_theirs[tenants.indices.to_numpy(zero_copy_only=False)[rows]]
+        return keep, seq
+
+    def _may_hold(self, group: int) -> bool:
+        wanted = self._wanted
+        low, high = self._time(group)
+        if wanted.span is not None and (high < wanted.span.start or low >= wanted.span.end):
+            return False
+        if is_before(low, high, wanted):
+            return False
+        if wanted.tenant is not None:
+            low_name, high_name = self._bounds(group, "tenant", raw=False)
+            if isinstance(low_name, str) and isinstance(high_name, str):
+                return low_name <= wanted.tenant <= high_name
+        return True
+
+    def _time(self, group: int) -> tuple[int, int]:
+        """Its first and last instant, as far as is known."""
+        first, last = self._bounds(group, "event_time")
+        return first if isinstance(first, int) else _LEAST, last if isinstance(last, int) else _MOST
+
+    def _bounds(self, group: int, column: str, *, raw: bool = True) -> tuple[object, object]:
+        place = self._file.schema_arrow.get_field_index(column)
+        said = self._metadata.row_group(group).column(place).statistics
+        if said is None or not said.has_min_max:
+            return None, None
+        return (said.min_raw, said.max_raw) if raw else (said.min, said.max)
+
+    def _beyond(self, value: Ints, seq: Ints, line: Ints) -> Mask:
+        """Rows that come after where the last page ended."""
+        after = self._wanted.after
+        if after is None:
+            return np.ones(value.size, np.bool_)
+        sign = -1 if self._wanted.descending else 1
+        found: Mask = np.zeros(value.size, np.bool_)
+        same: Mask = np.ones(value.size, np.bool_)
+        for mine, its in zip((value, seq, line), after, strict=True):
+            found |= same & ((mine > its) if sign > 0 else (mine < its))
+            same &= mine == its
+        return found
+
+    # -- payloads
+
+    def _first(self, row: Ints, candidates: Ints) -> Ints:
+        """The first of the candidates that pass, as many as are needed; more and more of them at a time."""
+        found: list[Ints] = []
+        count, done, step = 0, 0, max(_FIRST_ROWS, 2 * self._wanted.limit)
+        while done < candidates.size and count < self._wanted.limit:
+            these = candidates[done : done + step]
+            passed = these[self._passing(row[these])]
+            found.append(passed)
+            count += passed.size
+            done += step
+            step *= 4
+        return np.concatenate([np.empty(0, np.int64), *found])[: self._wanted.limit]
+
+    def _passing(self, row: Ints) -> Mask:
+        """Whose payload all that is asked is true for; row groups are read one after the other."""
+        if not self._asked:
+            return np.ones(row.size, np.bool_)
+        self._filtered += row.size
+        passed = np.zeros(row.size, np.bool_)
+        groups = np.searchsorted(self._starts, row, "right") - 1
+        for group in np.unique(groups).tolist():
+            mine = np.flatnonzero(groups == group)
+            passed[mine] = self._judged(group, pa.array(row[mine] - self._starts[group]))
+        return passed
+
+    def _judged(self, group: int, inside: pa.Array) -> Mask:
+        payload = self._payloads.of(group).take(inside)
+        passed = np.ones(len(payload), np.bool_)
+        for condition, with_tenant in self._asked:
+            extra: dict[str, list[Group]] = {}
+            if with_tenant:
+                column = self._file.read_row_group(group, [TENANT], use_threads=False).column(TENANT)
+                texts = one(column.cast(pa.string())).take(inside)
+                extra[TENANT] = [text_group(texts)]
+            passed &= holds(condition, payload, extra)
+        return passed
+
+
+def is_before(low: int, high: int, wanted: Wanted) -> bool:
+    """Whether all rows between these instants were on the pages before, and nobody counts them."""
+    if wanted.total or wanted.after is None or wanted.order != "ts":
+        return False
+    return low > wanted.after[0] if wanted.descending else high < wanted.after[0]
+
+
+class _Enough:
+    """Whether the rows at hand fill the page, so that no later group can add to it."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._values: list[Ints] = []
+        self._count = 0
+
+    def add(self, values: Ints) -> None:
+        self._values.append(values)
+        self._count += values.size
+
+    def without(self, edge: int) -> bool:
+        wanted = self._wanted
+        if wanted.total or wanted.order != "ts" or self._count < wanted.limit:
+            return False
+        values = np.sort(np.concatenate(self._values))
+        if wanted.descending:
+            return bool(edge < values[-wanted.limit])
+        return bool(edge > values[wanted.limit - 1])
+
+
+def holds(condition: Condition, payload: pa.StringArray, extra: Mapping[str, Sequence[Group]]) -> Mask:
+    """For which payloads it is true."""
+    paths = list(paths_in(condition))
+    if any(
+        "." in step for path in paths for step in path.segments
+    ):  # a key with a dot is in no declared path
+        return np.array([_is_true(condition, text) for text in payload.to_pylist()], np.bool_)
+    names = sorted({name_of(path) for path in paths} - set(extra))
+    return Matcher(payload_source(payload, names, extra)).rows(condition)
+
+
+@lru_cache(maxsize=4096)
+def _number(text: str) -> Decimal:
+    return number_of(text)
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number)
+
+
+def _is_true(condition: Condition, payload: str) -> bool:
+    value = _DECODER.decode(payload)
+    return truth(condition, lambda path: values_at(value, path)) is True
+
+
+class _Payloads:
+    """Payloads of a part by row group; the last few are kept."""
+
+    def __init__(self, file: pq.ParquetFile) -> None:
+        self._file = file
+        self._kept: dict[int, pa.StringArray] = {}
+
+    def of(self, group: int) -> pa.StringArray:
+        found = self._kept.pop(group, None)
+        if found is None:
+            found = one(self._file.read_row_group(group, ["payload"], use_threads=False).column("payload"))
+        self._kept[group] = found
+        while len(self._kept) > 1 and sum(each.nbytes for each in self._kept.values()) > _KEPT_BYTES:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    values: Ints = one(column).view(pa.int64()).to_numpy()
+    return values

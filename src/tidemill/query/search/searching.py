@@ -1,0 +1,438 @@
+"""A search over a snapshot of raw, with the index of the parts that have one: pages of events, in order.
+
+The same search over the same snapshot gives the same page, whether parts are indexed or not; what no index
+covers is scanned, and said. Reads, never writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.engine import Engine
+from tidemill.engine.session import default_cores
+from tidemill.model.choices import closest
+from tidemill.model.completeness import Arrivals, Completeness, Missing, completeness
+from tidemill.model.errors import QueryError
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
+from tidemill.outputs.index.entries import index_source, metadata_of
+from tidemill.outputs.index.layout import index_path
+from tidemill.query.language.ast import Search, Since
+from tidemill.query.language.moments import span_of
+from tidemill.query.language.types import check_types
+from tidemill.query.search.cursor import Cursor, identity_of, read_cursor
+from tidemill.query.search.finding import (
+    TENANT,
+    FindUnit,
+    Hits,
+    Known,
+    Order,
+    SlicesUnit,
+    Wanted,
+    find,
+    is_before,
+    slices_of,
+)
+from tidemill.query.search.matching import Matcher, name_of, paths_in
+from tidemill.storage.tables.parts import open_part
+from tidemill.storage.tables.snapshot import Part, Snapshot
+
+DEFAULT_LIMIT: Final = 50
+MOST_LIMIT: Final = 100_000
+COLUMNS: Final = ("event_time", "tenant", "event_id", "event_type", "arrival", "slice", "line", "payload")
+NO_ARRIVALS: Final = Arrivals()
+_STAMP: Final = pa.timestamp("us", tz="UTC")
+ROWS: Final = pa.schema(
+    [
+        pa.field("event_time", _STAMP),
+        pa.field("tenant", pa.string()),
+        pa.field("event_id", pa.string()),
+        pa.field("event_type", pa.string()),
+        pa.field("arrival", _STAMP),
+        pa.field("slice", pa.string()),
+        pa.field("line", pa.int64()),
+        pa.field("payload", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a search took. Parts are those of raw."""
+
+    parts: int
+    pruned: int  # parts that can hold nothing of the tenant and the span
+    unread: int  # parts that were not needed once the page was full
+    scanned: int  # parts without an index, whose payloads were looked into for WHERE
+    scanned_rows: int  # in those
+    index_entries: int
+    index_groups: int
+    rows_fetched: int  # rows whose time, tenant and slice were looked at
+    rows_filtered: int  # rows whose payload was looked into
+    raw_version: int
+    index_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page."""
+
+    rows: pa.Table  # ROWS
+    total: int | None  # rows on all pages, when it was asked for
+    cursor: str | None  # of the next page; None: this is the last one
+    tenant: str | None  # None: of all tenants
+    span: Interval | None
+    facts: Facts
+    completeness: Completeness
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What a search would read, at most."""
+
+    tenant: str | None  # None: of all tenants
+    span: Interval | None
+    order: str
+    parts: int
+    pruned: int
+    scanned: int  # parts without an index
+    scanned_rows: int
+    index_groups: int
+    index_entries: int
+    payloads: bool  # whether payloads are looked into before a page is cut
+    indexed: tuple[str, ...]
+    raw_version: int
+    index_version: int | None
+    completeness: Completeness
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What is searched: snapshots of raw and of the index (None: there is none), and where the ledger stands.
+
+    `bound` is the place of the last slice that was accepted when the snapshot was taken or before: ask for it
+    first. `seqs` says the place of a slice. Raw before `raw_from` has expired.
+    """
+
+    stream: str
+    raw: Snapshot
+    index: Snapshot | None
+    indexed: tuple[str, ...]
+    bound: int
+    seqs: Callable[[str], int | None]
+    raw_from: int | None = None
+    types: Mapping[str, str] = field(default_factory=dict)  # of declared paths
+    timezone: str | None = None  # of instants that are written without an offset
+
+
+def search(
+    over: Searched,
+    said: Search,
+    *,
+    tenant: str | None,
+    now: int,
+    cursor: str | None = None,
+    limit: int | None = None,
+    total: bool = False,
+    engine: Engine | None = None,
+    arrivals: Arrivals = NO_ARRIVALS,
+) -> Found:
+    """One page; `tenant` None is for all of them. `limit` goes before that of the text. With an engine the
+    parts are searched on Spark, otherwise here."""
+    check(said, over, tenant)
+    size = _limit(said.limit if limit is None else limit)
+    identity = identity_of(said, over.stream, tenant)
+    at = read_cursor(cursor, identity) if cursor is not None else None
+    span = at.span if at is not None else _span(said, now, over.timezone)
+    bound = min(at.bound, over.bound) if at is not None else over.bound
+    order, descending = _order(said)
+    wanted = Wanted(
+        where=said.where, filter=said.filter, indexed=over.indexed, span=span, tenant=tenant,
+        order=order, descending=descending, bound=bound,
+        after=at.after if at is not None else None,
+        limit=size + 1,  # one more says whether there is another page
+        total=total,
+    )  # fmt: skip
+    parts = _ordered(_parts(over, span, tenant), wanted)
+    places = lru_cache(maxsize=None)(over.seqs)  # every row group has the same few slices
+    units = [_unit(over, wanted, number, part, places) for number, part in enumerate(parts)]
+    hits = _on_engine(engine, units) if engine is not None else _here(units, parts)
+    page, more = _page(hits, wanted, size)
+    rows = _rows([unit.raw for unit in units], page)
+    return Found(
+        rows=rows,
+        total=sum(hit.total or 0 for hit in hits) if total else None,
+        cursor=Cursor(span, bound, _last(page)).text(identity) if more else None,
+        tenant=tenant,
+        span=span,
+        facts=_facts(over, said, units, hits),
+        completeness=_completeness(over, span, arrivals),
+    )
+
+
+def explain(
+    over: Searched, said: Search, *, tenant: str | None, now: int, arrivals: Arrivals = NO_ARRIVALS
+) -> SearchPlan:
+    """What `search` would read for the first page with a total; nothing but the index' statistics is read."""
+    check(said, over, tenant)
+    span = _span(said, now, over.timezone)
+    order, descending = _order(said)
+    parts = _parts(over, span, tenant)
+    groups = entries = scanned = scanned_rows = 0
+    for part in parts:
+        path = _index_of(over, part)
+        if said.where is None:
+            continue
+        if path is None:
+            scanned += 1
+            scanned_rows += part.rows
+            continue
+        with index_source(path, part.rows, {}) as source:
+            found = Matcher(source).would_read(said.where)
+        groups, entries = groups + found[0], entries + found[1]
+    return SearchPlan(
+        span=span, order=f"{order} {'desc' if descending else 'asc'}", parts=len(over.raw.parts),
+        pruned=len(over.raw.parts) - len(parts), scanned=scanned, scanned_rows=scanned_rows,
+        index_groups=groups, index_entries=entries, payloads=said.filter is not None or scanned > 0,
+        indexed=over.indexed, raw_version=over.raw.version,
+        index_version=over.index.version if over.index is not None else None,
+        tenant=tenant, completeness=_completeness(over, span, arrivals),
+    )  # fmt: skip
+
+
+def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> Completeness:
+    """Of a search: what expired from raw can not be found any more."""
+    asked = span or Interval(MIN_INSTANT, MAX_INSTANT)
+    gone = over.raw_from
+    missing = []
+    if gone is not None and asked.start < gone:
+        missing.append(
+            Missing(
+                Interval(asked.start, min(gone, asked.end)),
+                "expired",
+                f"the events before {format_instant(gone)} have expired",
+                "Rollups may still have their numbers; a longer retention.raw keeps events longer",
+            )
+        )
+    return completeness(arrivals, span, None, missing)
+
+
+# -- what is asked
+
+
+def check(said: Search, over: Searched, tenant: str | None) -> None:
+    """WHERE names only what is indexed (and `tenant`, in a search for all of them), and what is declared is
+    compared with values of its type."""
+    known = {*over.indexed, *((TENANT,) if tenant is None else ())}
+    for path in paths_in(said.where):
+        dotted = any("." in step for step in path.segments)
+        if dotted or name_of(path) not in known:
+            listed = (
+                f"indexed: {', '.join(sorted(known))}" if known else "the stream declares no indexed paths"
+            )
+            near = closest(name_of(path), sorted(known))
+            guess = f"did you mean {near}? " if near else ""
+            raise QueryError(
+                f"{path.text} is not indexed",
+                hint=f"{guess}{listed}; conditions on other paths go after FILTER",
+                position=path.position,
+            )
+    for condition in (said.where, said.filter):
+        check_types(condition, over.types)
+
+
+def _limit(size: int | None) -> int:
+    if size is None:
+        return DEFAULT_LIMIT
+    if not 1 <= size <= MOST_LIMIT:
+        raise QueryError(f"a page of {size} rows can not be had", hint=f"LIMIT is 1 to {MOST_LIMIT}")
+    return size
+
+
+def _order(said: Search) -> tuple[Order, bool]:
+    if not said.order:
+        return "ts", True
+    if len(said.order) > 1:
+        raise QueryError("a search has one order", hint="ORDER BY ts or ORDER BY arrival, with ASC or DESC")
+    name, descending = said.order[0]
+    if name == "ts":
+        return "ts", descending
+    if name == "arrival":
+        return "arrival", descending
+    raise QueryError(f"events can not be ordered by {name}", hint="ORDER BY ts or ORDER BY arrival")
+
+
+def _span(said: Search, now: int, zone: str | None) -> Interval | None:
+    if isinstance(said.time, Since):  # however long: what there is starts in the year 1
+        return Interval(max(MIN_INSTANT, now - said.time.duration), now)
+    return span_of(said.time, now, zone)
+
+
+# -- parts
+
+
+def _parts(over: Searched, span: Interval | None, tenant: str | None) -> list[Part]:
+    ranges: dict[str, tuple[int | str, int | str]] = {}
+    if span is not None:
+        ranges["event_time"] = (span.start, span.end - 1)
+    if tenant is not None:
+        ranges[TENANT] = (tenant, tenant)
+    return [part for part in over.raw.select(ranges=ranges) if part.rows]
+
+
+def _ordered(parts: Sequence[Part], wanted: Wanted) -> list[Part]:
+    """Those that can hold the first rows come first; those of earlier pages are left out."""
+    if wanted.order != "ts":
+        return list(parts)
+    parts = [part for part in parts if not _is_before(part, wanted)]
+    return sorted(parts, key=lambda part: _edge(part, wanted), reverse=wanted.descending)
+
+
+def _is_before(part: Part, wanted: Wanted) -> bool:
+    low, high = part.mins.get("event_time"), part.maxs.get("event_time")
+    return isinstance(low, int) and isinstance(high, int) and is_before(low, high, wanted)
+
+
+def _edge(part: Part, wanted: Wanted) -> int:
+    """No row of the part comes before this instant in the order of the search."""
+    edges = part.maxs if wanted.descending else part.mins
+    found = edges.get("event_time")
+    return found if isinstance(found, int) else 2**63 - 1 if wanted.descending else -(2**63)
+
+
+def _index_of(over: Searched, part: Part) -> str | None:
+    if over.index is None or not over.indexed:
+        return None
+    path = index_path(part, over.indexed)
+    return f"{over.index.root}/{path}" if path in over.index.by_path else None
+
+
+def _unit(
+    over: Searched, wanted: Wanted, number: int, part: Part, places: Callable[[str], int | None]
+) -> FindUnit:
+    raw = f"{over.raw.root}/{part.path}"
+    return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), places)
+
+
+def _here(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
+    """A few parts at a time, until no other can have a row of the page."""
+    hits: list[Hits] = []
+    at_once = default_cores()
+    with ThreadPoolExecutor(at_once) as pool:
+        for start in range(0, len(units), at_once):
+            if hits and _is_full(hits, units[0].wanted, parts[start]):
+                break
+            hits.extend(hit for found in pool.map(_found, units[start : start + at_once]) for hit in found)
+    return hits
+
+
+def _found(unit: FindUnit) -> list[Hits]:
+    return list(find(unit))
+
+
+def _is_full(hits: Sequence[Hits], wanted: Wanted, following: Part) -> bool:
+    if wanted.total or wanted.order != "ts":
+        return False
+    values = np.sort(np.concatenate([hit.value for hit in hits]))
+    if values.size < wanted.limit:
+        return False
+    edge = _edge(following, wanted)
+    if wanted.descending:
+        return bool(edge < values[-wanted.limit])
+    return bool(edge > values[wanted.limit - 1])
+
+
+def _on_engine(engine: Engine, units: Sequence[FindUnit]) -> list[Hits]:
+    """Another process can not ask the ledger: it is told the places of the slices of its part."""
+    listed = engine.run(slices_of, [SlicesUnit(unit.raw) for unit in units], "slices to search")
+    told = []
+    for unit, slices in zip(units, listed, strict=True):
+        places = {name: unit.seqs(name) for name in slices}
+        known = Known({name: place for name, place in places.items() if place is not None})
+        told.append(replace(unit, seqs=known))
+    return engine.run(find, told, "search")
+
+
+# -- the page
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    part: np.ndarray
+    row: np.ndarray
+    key: np.ndarray  # value, seq and line of each row
+
+
+def _page(hits: Sequence[Hits], wanted: Wanted, size: int) -> tuple[_Page, bool]:
+    empty = np.empty(0, np.int64)
+    part = np.concatenate([empty, *(np.full(hit.row.size, hit.number) for hit in hits)])
+    columns = [
+        np.concatenate([empty, *(getattr(hit, name) for hit in hits)])
+        for name in ("value", "seq", "line", "row")
+    ]
+    value, seq, line, row = columns
+    order = np.lexsort((line, seq, value))
+    if wanted.descending:
+        order = order[::-1]
+    order, more = order[:size], order.size > size
+    return _Page(part[order], row[order], np.stack([value[order], seq[order], line[order]], 1)), more
+
+
+def _last(page: _Page) -> tuple[int, int, int]:
+    value, seq, line = page.key[-1].tolist()
+    return value, seq, line
+
+
+def _rows(raw: Sequence[str], page: _Page) -> pa.Table:
+    """The events themselves, in the order of the page."""
+    if not page.row.size:
+        return ROWS.empty_table()
+    pieces: list[pa.Table] = []
+    places: list[np.ndarray] = []
+    for part in np.unique(page.part).tolist():
+        mine = np.flatnonzero(page.part == part)
+        mine = mine[np.argsort(page.row[mine], kind="stable")]
+        pieces.extend(_fetched(raw[part], page.row[mine]))
+        places.append(mine)
+    back = np.empty(page.row.size, np.int64)
+    back[np.concatenate(places)] = np.arange(page.row.size)
+    return pa.concat_tables(pieces).take(pa.array(back)).combine_chunks()
+
+
+def _fetched(path: str, rows: np.ndarray) -> Iterator[pa.Table]:
+    """Rows of a part, in ascending order."""
+    metadata = metadata_of(path)
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    groups = np.searchsorted(starts, rows, "right") - 1
+    with open_part(path, metadata=metadata) as file:
+        for group in np.unique(groups).tolist():
+            inside = pa.array(rows[groups == group] - starts[group])
+            table = file.read_row_group(group, list(COLUMNS), use_threads=False)
+            yield table.select(list(COLUMNS)).take(inside).cast(ROWS)
+
+
+def _facts(over: Searched, said: Search, units: Sequence[FindUnit], hits: Sequence[Hits]) -> Facts:
+    read = {hit.number for hit in hits}
+    scanned = [
+        unit for unit in units if unit.number in read and unit.index is None and said.where is not None
+    ]
+    return Facts(
+        parts=len(over.raw.parts),
+        pruned=len(over.raw.parts) - len(units),
+        unread=len(units) - len(hits),
+        scanned=len(scanned),
+        scanned_rows=sum(unit.rows for unit in scanned),
+        index_entries=sum(hit.entries for hit in hits),
+        index_groups=sum(hit.groups for hit in hits),
+        rows_fetched=sum(hit.fetched for hit in hits),
+        rows_filtered=sum(hit.filtered for hit in hits),
+        raw_version=over.raw.version,
+        index_version=over.index.version if over.index is not None else None,
+    )

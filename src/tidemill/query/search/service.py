@@ -1,0 +1,91 @@
+"""Searches of a mill: part of it. They look at raw and its index, and start no JVM unless asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal
+
+from tidemill.model.errors import QueryError
+from tidemill.model.slices import SliceStatus
+from tidemill.query.language.document import search_from
+from tidemill.query.language.parse import parse_search, pointed
+from tidemill.query.language.written import text_of
+from tidemill.query.search.searching import Found, Searched, SearchPlan, explain, search
+from tidemill.query.service import Whose, arrivals, tenant_of
+from tidemill.storage.tables.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+    from tidemill.query.language.ast import Search
+
+EngineName = Literal["local", "spark"]
+NOTHING: Final = -1  # the version of a table that was never written
+
+
+def find(
+    mill: Mill,
+    stream: str,
+    asked: str | Mapping[str, object],
+    whose: Whose,
+    cursor: str | None,
+    limit: int | None,
+    *,
+    total: bool,
+    strict: bool,
+    engine: EngineName,
+) -> Found | SearchPlan:
+    said, text = _read(asked)
+    tenant = tenant_of(mill, stream, whose)
+    known = arrivals(mill, stream, None, tiles=False)  # before the snapshot
+    over = _searched(mill, stream)
+    try:
+        if said.explain:
+            return explain(over, said, tenant=tenant, now=mill.clock(), arrivals=known)
+        found = search(
+            over,
+            said,
+            tenant=tenant,
+            now=mill.clock(),
+            cursor=cursor,
+            limit=limit,
+            total=total,
+            engine=mill.engine if engine == "spark" else None,
+            arrivals=known,
+        )
+        if strict:
+            found.completeness.check()
+        return found
+    except QueryError as error:
+        raise pointed(error, text, "search") from None
+
+
+def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
+    """The search, and its text: of a document the one that says the same."""
+    if isinstance(asked, str) and not asked.lstrip().startswith("{"):
+        return parse_search(asked), asked
+    said = search_from(asked)
+    return said, text_of(said)
+
+
+def _searched(mill: Mill, stream: str) -> Searched:
+    declared = mill.project.stream(stream)
+    accepted = mill.state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=1)  # before the snapshot
+    raw, index = mill.snapshot("raw", stream), mill.snapshot("index", stream)
+    if raw is None:  # nothing was accepted yet
+        raw = Snapshot(mill.project.warehouse / "raw" / stream, NOTHING, ())
+
+    def place(slice_id: str) -> int | None:
+        entry = mill.state.slice(slice_id)
+        return entry.seq if entry is not None else None
+
+    return Searched(
+        stream=stream,
+        raw=raw,
+        index=index,
+        indexed=declared.indexed,
+        bound=accepted[0].seq if accepted else 0,
+        seqs=place,
+        raw_from=mill.expiries.seal(stream),
+        types={path: field.type for path, field in declared.fields.items()},
+        timezone=declared.query.timezone,
+    )

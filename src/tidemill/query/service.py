@@ -1,0 +1,140 @@
+"""Questions to an open mill: which tables a query reads, whose events it is about, how complete they are.
+Looks only: nothing here writes to the warehouse or the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tidemill.ingest.declarations import Declaration
+from tidemill.ingest.expiries import RAW
+from tidemill.ingest.retractions import RetractionLog
+from tidemill.model.completeness import Arrivals, Available, Outdated
+from tidemill.model.errors import InputError
+from tidemill.model.metrics import DeclaredMetric
+from tidemill.model.names import ROLLUPS
+from tidemill.model.time import MAX_INSTANT, Interval
+from tidemill.query.pending import arrivals_of
+from tidemill.storage.state.faults import fault_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.mill import Mill
+    from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query.source import Source
+    from tidemill.storage.tables.snapshot import Snapshot
+
+Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)
+
+
+def querier_of(mill: Mill) -> Querier:
+    """A querier over the rollups as they are whenever it is asked; Spark starts only when it is needed."""
+    from tidemill.query import NoRollups, Querier, SnapshotSource
+    from tidemill.query.raw import RawEvents
+
+    def source_for(stream: str) -> Source:
+        found = mill.snapshot("rollups", stream)
+        project = mill.project
+        raw = RawEvents(
+            project.warehouse, project.stream(stream), project.limits, mill.snapshot("raw", stream)
+        )
+        since = available(mill, stream)
+        if found is None:
+            return NoRollups(raw=raw, available=since)
+        return SnapshotSource(found, raw, since)
+
+    return Querier(mill.project.streams, source_for, spark=lambda: mill.engine.session)
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose events a question is about, as its caller said it."""
+
+    tenant: str | None = None
+    all_tenants: bool = False
+    check: bool = True  # False: a tenant that is named need not have any events
+
+
+def ask(
+    mill: Mill, querier: Querier, query: Asked, whose: Whose, *, strict: bool, engine: str
+) -> Answer | Explanation:
+    return querier.ask(
+        query,
+        tenant=lambda stream: tenant_of(mill, stream, whose),
+        now=mill.clock(),
+        arrivals=lambda stream, span: arrivals(mill, stream, span, tiles=True),
+        engine=engine,
+        strict=strict,
+    )
+
+
+def rows_of(answer: Answer | Explanation) -> pa.Table:
+    from tidemill.query import Explanation
+
+    if isinstance(answer, Explanation):
+        raise InputError("EXPLAIN has no rows", hint="use `ask` for an explanation")
+    return answer.table
+
+
+def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> Arrivals:
+    """What an answer about `span` (None: all time) has to say of the stream."""
+    under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state, stream)
+    act = under_way.act if under_way is not None else None
+    found = arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
+    fault = fault_of(mill.state, stream) if found.pending else None
+    if fault is None:
+        return found
+    remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {fault.message}"
+    pending = (replace(one, remedy=f"{remedy} ({fault.hint})") for one in found.pending)
+    return replace(found, pending=tuple(pending))
+
+
+def available(mill: Mill, stream: str) -> Available:
+    """From when on there is what answers about the stream are made of, and which metrics are not built."""
+    from tidemill.outputs.rollups.spec import declared_metrics
+
+    gone = mill.expiries.horizons(stream)
+    levels = {name.removeprefix(ROLLUPS): at for name, at in gone.items() if name.startswith(ROLLUPS)}
+    declared = declared_metrics(mill.project.stream(stream))
+    return Available(levels, gone.get(RAW), outdated(mill.declarations.of(stream), declared))
+
+
+def outdated(
+    known: Sequence[Declaration], declared: Mapping[str, DeclaredMetric]
+) -> dict[str, list[Outdated]]:
+    """By metric: rows that were made for an earlier declaration of it, and what they lack."""
+    if not known:
+        return {}
+    found: dict[str, list[Outdated]] = {}
+    for name, metric in declared.items():
+        eras = [(MAX_INSTANT, known[-1].metrics.get(name), False)]  # what the next round will make again
+        earlier = (None, *(line.metrics.get(name) for line in known))
+        eras += [
+            (line.sealed, before, True)
+            for line, before in zip(known, earlier, strict=False)
+            if line.sealed is not None
+        ]
+        for until, before, sealed in eras:
+            lacks = metric.lacking(before)
+            if lacks is None or lacks:
+                found.setdefault(name, []).append(Outdated(until, lacks, sealed))
+    return found
+
+
+def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:
+    """The tenant that is meant; None: all of them."""
+    from tidemill.query.tenants import tenant_for
+
+    if whose.tenant is not None and not whose.check and not whose.all_tenants:
+        return whose.tenant
+    declared, tables = mill.project.stream(stream).tenant.value, tables_with_tenants(mill, stream)
+    return tenant_for(stream, whose.tenant, declared, tables, all_tenants=whose.all_tenants)
+
+
+def tables_with_tenants(mill: Mill, stream: str) -> Iterator[Snapshot]:
+    """The tables that say whose events a stream has, opened as they are taken."""
+    found = (mill.snapshot(table, stream) for table in ("rollups", "raw"))
+    return (snapshot for snapshot in found if snapshot is not None)

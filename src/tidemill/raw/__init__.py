@@ -1,0 +1,1 @@
+"""Slices to accepted rows: accept, quarantine, retract, replay, retry, compaction, tail."""

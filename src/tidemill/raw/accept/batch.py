@@ -1,0 +1,595 @@
+"""One accept batch: pending slices in ledger order through stage, gate and write to one raw commit.
+
+The raw commit is the commit point. Whatever a crash leaves before it is thrown away and done again; whatever
+it leaves after it is taken up by `catch_up` from what the commit itself says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tidemill.config import Engine as EngineSettings
+from tidemill.config import Limits, Stream
+from tidemill.engine import Engine
+from tidemill.engine.jobs import spread
+from tidemill.formats.arrays import Mask
+from tidemill.formats.arrow import one, read_ipc
+from tidemill.formats.key_runs import key_ranges
+from tidemill.formats.plan import ReadPlan, plan_for
+from tidemill.model.failpoints import failpoint
+from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
+from tidemill.model.time import Interval
+from tidemill.raw.accept.clocks import Clocks, Passing, all_again, recorded, settled
+from tidemill.raw.accept.failed import declaration, next_try, trouble_with
+from tidemill.raw.accept.gate import Gated, GateUnit, KeyedChunk, gate
+from tidemill.raw.accept.id_runs import SUFFIX, run_folder
+from tidemill.raw.accept.repeats import find_repeats
+from tidemill.raw.accept.stage import Piece, StagedChunk, StageUnit, stage
+from tidemill.raw.accept.write import Tap, WriteChunk, WriteUnit, Written, write
+from tidemill.raw.buffer import Buffer, Rows, buffered
+from tidemill.raw.buffer import Piece as Timings
+from tidemill.raw.quarantine import REPLAY
+from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
+from tidemill.raw.watermark import TimeRules
+from tidemill.storage.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
+from tidemill.storage.tables.parts import StagedPart
+from tidemill.storage.tables.table import Table
+
+log = logging.getLogger(__name__)
+
+WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
+LARGE_BYTES: Final = 16 << 20  # of a raw part: a scan gains nothing from larger ones
+MANY_SLICES: Final = 64  # in a raw part; to pack them in groups would make more parts of it, not fewer
+NEVER_LARGE: Final = 1 << 62  # slices of one part may have to be packed apart
+GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
+TASKS_PER_CORE: Final = 2
+CHUNKS_PER_PIECE: Final = 2  # of a large slice that several tasks read
+
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch did."""
+
+    id: str
+    stream: str
+    record: BatchRecord
+    raw_parts: int
+    raw_bytes: int
+    taps: Path | None  # folder of what the tap left, valid until `finish`
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A slice of the batch on its way through."""
+
+    entry: SliceEntry
+    chunks: list[int] = field(default_factory=list)  # numbers of its staged chunks
+    error: str | None = None
+    retry_at: int | None = None  # with an error by its storage
+    failed_as: str | None = None  # with an error by its content
+    watermark: int | None = None
+    duplicate: int = 0
+    conflict: int = 0
+    repeats: Sequence[Repeat] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """How far the batch brings the stream."""
+
+    clocks: Sequence[ClockState]  # of the sources that it heard of
+    progress: Progress
+    buffer: Buffer
+
+
+class Acceptor:
+    """Accepts the slices of one stream."""
+
+    def __init__(
+        self,
+        warehouse: Path,
+        stream: Stream,
+        limits: Limits,
+        settings: EngineSettings,
+        engine: Engine,
+        state: State,
+        tap: Tap | None = None,
+        progress: Report = lambda _step, _done: None,
+    ) -> None:
+        self.warehouse = warehouse
+        self.stream = stream
+        self.settings = settings
+        self.engine = engine
+        self.state = state
+        self.tap = tap
+        self.progress = progress
+        self.plan: ReadPlan = plan_for(stream, limits)
+        self.time = TimeRules.of(stream)
+        self.raw: Table = raw_table(warehouse, stream.name)
+        self.quarantine: Table = quarantine_table(warehouse, stream.name)
+        self.runs = run_folder(warehouse, stream.name)
+        self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
+        self._buffer: tuple[int, Buffer] | None = None  # as a version of raw has it
+
+    def accept(self, now: int = 0) -> Batch | None:
+        """Take the oldest pending slices that fit one batch; None when there are none. Those that can not be
+        had from storage are tried again some time after `now`."""
+        entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
+        if not entries:
+            return None
+        batch = batch_id(entries)
+        log.info("accepting %d slices", len(entries), extra={"stream": self.stream.name, "batch": batch})
+        work = self.raw.staging(batch)
+        self.runs.mkdir(parents=True, exist_ok=True)
+
+        self.progress("stage", 0.0)
+        slices = [_Slice(entry) for entry in entries]
+        chunks = self._stage(slices, work, now)
+        failpoint("accept.after_stage")
+
+        self.progress("gate", 0.35)
+        first_lines = _first_lines(slices, chunks)
+        gated = self._gate(batch, slices, chunks, first_lines, work)
+        self._count(slices, gated)
+        self._find_repeats(slices, chunks, gated)
+        moved = self._clocks(slices, chunks, gated)
+        failpoint("accept.after_gate")
+
+        self.progress("write", 0.45)
+        written = self._write(batch, slices, chunks, first_lines, gated, moved, work, now)
+        failpoint("accept.after_write")
+
+        self.progress("commit", 0.95)
+        record = self._commit(batch, slices, chunks, gated, moved, written)
+        self._buffer = (record.raw_version, moved.buffer)
+        self.progress("commit", 1.0)
+        parts = [part for w in written for part in w.raw]
+        return Batch(
+            id=batch,
+            stream=self.stream.name,
+            record=record,
+            raw_parts=len(parts),
+            raw_bytes=sum(part.size for part in parts),
+            taps=work if self.tap is not None else None,
+        )
+
+    def moved_on(self, before: int, version: int) -> None:
+        """Raw has another version and the same rows: what is known of one holds for the other."""
+        if self._buffer is not None and self._buffer[0] == before:
+            self._buffer = (version, self._buffer[1])
+
+    def finish(self) -> None:
+        """Nothing more is read from staging: empty it."""
+        self.raw.clean_staging()
+        self.quarantine.clean_staging()
+
+    # -- stage
+
+    def _stage(self, slices: Sequence[_Slice], work: Path, now: int) -> list[StagedChunk]:
+        pieces = [piece for s in slices for piece in self._pieces(s.entry)]
+        pieces = [replace(piece, order=number) for number, piece in enumerate(pieces)]
+        groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
+        plan = replace(self.plan, sealed_before=self.refused_before())
+        units = [
+            StageUnit(plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
+            for group in groups
+        ]
+        found = self.engine.run(stage, units, "stage", sum(p.size for p in pieces))
+        staged = sorted(found, key=lambda chunk: chunk.order)
+        by_id = {s.entry.id: s for s in slices}
+        for chunk in staged:
+            if chunk.error is not None:
+                self._fail(by_id[chunk.slice], chunk, chunk.error, now)
+        # Half a slice is no slice: when a piece of it fails, none of its records count.
+        chunks = [chunk for chunk in staged if by_id[chunk.slice].error is None]
+        for number, chunk in enumerate(chunks):
+            by_id[chunk.slice].chunks.append(number)
+        return chunks
+
+    def _fail(self, s: _Slice, chunk: StagedChunk, error: str, now: int) -> None:
+        trouble = trouble_with(self.warehouse / s.entry.slice.path, s.entry.slice)
+        s.error = error if trouble in (None, error) else f"{error}; {trouble}"
+        if chunk.by_storage or trouble is not None:
+            s.retry_at, s.failed_as = next_try(self.stream.pack, s.entry.failures, now), None
+        elif s.retry_at is None:
+            s.failed_as = declaration(self.stream)
+        story = {"stream": self.stream.name, "slice": chunk.slice}
+        log.error("slice can not be read: %s", s.error, extra=story)
+
+    def _pieces(self, entry: SliceEntry) -> list[Piece]:
+        new = entry.slice
+        whole = Piece(
+            order=0,
+            slice=new.id,
+            path=str(self.warehouse / new.path),
+            format=new.format,
+            codec=new.codec,
+            arrival=new.arrival,
+            size=new.size,
+            landed=new.size,
+            csv=self.stream.csv,
+            json=self.stream.json_rows,
+        )
+        size = self.settings.chunk_bytes * CHUNKS_PER_PIECE
+        if new.format is not Format.NDJSON or new.codec is not Codec.NONE or new.size <= size * 3 // 2:
+            return [whole]
+        return [
+            replace(whole, size=min(size, new.size - start), byte_range=(start, min(start + size, new.size)))
+            for start in range(0, new.size, size)
+        ]
+
+    def _tasks(self, size: int) -> int:
+        """Small work is not worth being spread."""
+        return max(1, min(TASKS_PER_CORE * self.engine.parallelism, size >> 21))
+
+    # -- gate
+
+    def _gate(
+        self,
+        batch: str,
+        slices: Sequence[_Slice],
+        chunks: Sequence[StagedChunk],
+        first_lines: Sequence[int],
+        work: Path,
+    ) -> list[Gated]:
+        keys = sum(chunk.valid for chunk in chunks)
+        if not self.plan.gated or keys == 0:
+            return []
+        seqs = {s.entry.id: s.entry.seq for s in slices}
+        keyed = [
+            KeyedChunk(seqs[chunk.slice], first_lines[number], chunk.columns, chunk.keys)
+            for number, chunk in enumerate(chunks)
+        ]
+        runs = [str(self.runs / name) for name in self.state.runs(self.stream.name)]
+        count = 1 if keys < GATE_KEYS else self.engine.parallelism
+        units = [
+            GateUnit(
+                low=low,
+                high=high,
+                chunks=keyed,
+                runs=runs,
+                run=str(self.runs / f"{batch}-{i}{SUFFIX}"),
+                drops=str(work / f"drops-{i}.arrow"),
+            )
+            for i, (low, high) in enumerate(key_ranges(count))
+        ]
+        return self.engine.run(gate, units, "gate", sum(chunk.bytes for chunk in chunks))
+
+    def _count(self, slices: Sequence[_Slice], gated: Sequence[Gated]) -> None:
+        for s in slices:
+            for number in s.chunks:
+                s.duplicate += sum(g.duplicates.get(number, 0) for g in gated)
+                s.conflict += sum(g.conflicts.get(number, 0) for g in gated)
+
+    def _find_repeats(
+        self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
+    ) -> None:
+        drops = [g.drops for g in gated if g.drops is not None and g.duplicates]
+        staged = [(s.entry, {number: chunks[number].columns for number in s.chunks}) for s in slices]
+        found = find_repeats(self.state, self.stream, staged, drops) if drops else {}
+        for s in slices:
+            s.repeats = found.get(s.entry.id, ())
+
+    def _clocks(
+        self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
+    ) -> _Moved:
+        """Watermarks as the slices come by, in ledger order: what each one meets, and what it leaves."""
+        now = {s.entry.id: self._passing(s, chunks, gated) for s in slices}
+        if _sent_back(slices):  # accepted slices may follow: all come by again, each at its place
+            entries = [e for e in self.state.slices(self.stream.name) if e.id not in now]
+            places = {e.id: e.seq for e in (*entries, *(s.entry for s in slices))}
+            passings = sorted([*recorded(settled(entries)), *now.values()], key=lambda p: places[p.slice])
+            clocks, met = all_again(self.time, passings, self.raw)
+            found = dict(zip((p.slice for p in passings), met, strict=True))
+        else:
+            progress = self.state.progress(self.stream.name)
+            states = self.state.clocks(self.stream.name)
+            clocks = Clocks(self.time, states, progress, self._buffered(progress))
+            found = {p.slice: clocks.pass_by(p) for p in now.values()}
+        for s in slices:
+            s.watermark = found[s.entry.id]
+        heard = {p.source for p in now.values() if p.newest is not None}
+        return _Moved(clocks.states(heard), clocks.progress, clocks.buffer)
+
+    def _passing(self, s: _Slice, chunks: Sequence[StagedChunk], gated: Sequence[Gated]) -> Passing:
+        newest = [_newest_accepted(number, chunks[number], gated) for number in s.chunks]
+        return Passing(
+            slice=s.entry.id,
+            source=s.entry.slice.source,
+            arrival=s.entry.slice.arrival,
+            newest=max((time for time in newest if time is not None), default=None),
+            rows=_rows(s.chunks, chunks, gated),
+        )
+
+    def _buffered(self, progress: Progress) -> Buffer:
+        """What the batches before have left; the one that this process committed is still at hand."""
+        known, self._buffer = self._buffer, None
+        if known is not None and known[0] == self.raw.version:
+            return known[1]
+        return buffered(self.raw, progress.watermark) if progress.buffered_rows else Buffer()
+
+    # -- write
+
+    def _write(
+        self, batch: str, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], first_lines: Sequence[int],
+        gated: Sequence[Gated], moved: _Moved, work: Path, now: int,
+    ) -> list[Written]:  # fmt: skip
+        by_id = {s.entry.id: s for s in slices}
+        total = sum(chunk.bytes for chunk in chunks)
+        count = -(-total // WRITE_BYTES)
+        if count > 1:  # all cores are busy to the end
+            count = -(-count // self.engine.parallelism) * self.engine.parallelism
+        elif total >= GATE_KEYS * 100:
+            count = self.engine.parallelism
+        groups = spread([max(1, chunk.bytes) for chunk in chunks], max(1, count)) or [[]]
+        quarantine = self.quarantine.staging(batch)
+        drops = [g.drops for g in gated if g.drops is not None]
+        rivals = self._rivals(gated)
+        replayed = self._replayed(slices)
+        told: set[str] = set()
+        units = []
+        apart = bool(self.stream.manifests.partition_by)  # slices of one part may have to be packed apart
+        for number, group in enumerate(groups):
+            mine = [by_id[chunks[i].slice] for i in group]
+            if number == len(groups) - 1:
+                mine.extend(s for s in slices if not s.chunks)  # failed, or without a record
+            # A slice that spans units is told of once, where it begins.
+            summaries = [self._summary(s, chunks) for s in _unique(mine) if s.entry.id not in told]
+            told.update(s.entry.id for s in mine)
+            units.append(
+                WriteUnit(
+                    name=f"{batch}-{number:04d}",
+                    chunks=[
+                        WriteChunk(
+                            index=i,
+                            staged=chunks[i],
+                            first_line=first_lines[i],
+                            watermark=by_id[chunks[i].slice].watermark,
+                            replayed=replayed.get(chunks[i].slice, ()),
+                        )
+                        for i in group
+                    ],
+                    drops=drops,
+                    slices=rivals,
+                    raw_folder=str(work),
+                    quarantine_folder=str(quarantine),
+                    footer={
+                        "kind": "raw",
+                        "stream": self.stream.name,
+                        "batch": batch,
+                        "slices": summaries,
+                        # Of the batch as a whole; said once.
+                        "runs": [Path(g.run).stem for g in gated if g.run] if number == 0 else [],
+                        "clocks": [asdict(clock) for clock in moved.clocks] if number == 0 else [],
+                        "progress": self._told(moved.progress) if number == 0 else None,
+                    },
+                    dimensions=len(self.plan.dimensions),
+                    measures=len(self.plan.measures),
+                    has_type=self.plan.type_column is not None,
+                    arrival=slices[0].entry.slice.arrival,
+                    by_day=is_by_day(self.raw),
+                    large=NEVER_LARGE if apart else LARGE_BYTES,
+                    many=NEVER_LARGE if apart else max(MANY_SLICES, self.stream.pack.slices),
+                    now=now,
+                    tap=self.tap,
+                )
+            )
+        return self.engine.run(write, units, "write", total)
+
+    def _told(self, progress: Progress) -> dict[str, object]:
+        """With the version of raw that says it: of several the one that was committed last holds."""
+        return {**asdict(progress), "version": self.raw.version + 1}
+
+    def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
+        """The slices that hold what a conflict of this batch contradicts, by their place in the ledger."""
+        if not any(g.conflicts for g in gated):
+            return {}
+        seqs: set[int] = set()
+        for g in gated:
+            if g.drops is not None:
+                seqs.update(np.unique(one(read_ipc(g.drops).column("seq")).to_numpy()).tolist())
+        held = {seq: self.state.slice_at(seq) for seq in sorted(seqs)}
+        return {seq: entry.id for seq, entry in held.items() if entry is not None}
+
+    def _replayed(self, slices: Sequence[_Slice]) -> dict[str, tuple[str, ...]]:
+        """For slices that were judged before: files of later slices that took records out of quarantine."""
+        if not _sent_back(slices):
+            return {}
+        replays = [
+            entry
+            for entry in self.state.slices(self.stream.name)
+            if entry.slice.source == REPLAY and entry.status is not SliceStatus.RETRACTED
+        ]
+        return {
+            s.entry.id: tuple(str(self.warehouse / r.slice.path) for r in replays if r.seq > s.entry.seq)
+            for s in slices
+            if s.entry.attempt
+        }
+
+    def _summary(self, s: _Slice, chunks: Sequence[StagedChunk]) -> dict[str, object]:
+        """What a raw part says of a slice: enough to enter its outcome in a ledger that lost it."""
+        counts = self._counts(s, chunks)
+        failed = {"by_storage": s.retry_at is not None, "failed_as": s.failed_as} if s.error else {}
+        return {
+            "id": s.entry.id,
+            "records": counts.records,
+            "duplicate": counts.duplicate,
+            "conflict": counts.conflict,
+            "rejects": dict(counts.rejects),
+            "watermark": s.watermark,
+            "error": s.error,
+            "judgement": self._judgement(s, counts.accepted),
+            **failed,
+            **({"repeats": [repeat.as_fields() for repeat in s.repeats]} if s.repeats else {}),
+            **({"retried": s.entry.retried} if s.entry.retried else {}),
+        }
+
+    def _counts(self, s: _Slice, chunks: Sequence[StagedChunk]) -> Counts:
+        rejects: dict[str, int] = {}
+        for number in s.chunks:
+            for reason, count in chunks[number].rejects.items():
+                rejects[reason] = rejects.get(reason, 0) + count
+        valid = sum(chunks[number].valid for number in s.chunks)
+        return Counts(
+            records=sum(chunks[number].records for number in s.chunks),
+            accepted=valid - s.duplicate - s.conflict,
+            duplicate=s.duplicate,
+            conflict=s.conflict,
+            rejected=sum(rejects.values()),
+            rejects=dict(sorted(rejects.items())),
+        )
+
+    # -- commit
+
+    def _commit(
+        self,
+        batch: str,
+        slices: Sequence[_Slice],
+        chunks: Sequence[StagedChunk],
+        gated: Sequence[Gated],
+        moved: _Moved,
+        written: Sequence[Written],
+    ) -> BatchRecord:
+        quarantined = [w.quarantine for w in written if w.quarantine is not None]
+        quarantine_version = self._commit_quarantine(batch, quarantined)
+        parts = self.raw.publish([part for w in written for part in w.raw])
+        failpoint("raw.before_commit")
+        raw_version = self.raw.commit(parts, info={"batch": batch})
+        failpoint("raw.after_commit")
+        record = BatchRecord(
+            stream=self.stream.name,
+            batch=batch,
+            raw_version=raw_version,
+            quarantine_version=quarantine_version,
+            results=[self._result(s, chunks, written) for s in slices],
+            clocks=moved.clocks,
+            tiles=_merged_tiles(written),
+            runs=[Path(g.run).name for g in gated if g.run is not None],
+            progress=moved.progress,
+        )
+        self.state.apply_batch(record)
+        failpoint("accept.after_state")
+        return record
+
+    def _commit_quarantine(self, batch: str, staged: Sequence[StagedPart]) -> int:
+        if not staged:
+            return self.quarantine.version
+        parts = self.quarantine.publish(staged)
+        failpoint("quarantine.before_commit")
+        version = self.quarantine.commit(parts, info={"batch": batch})
+        failpoint("quarantine.after_commit")
+        return version
+
+    def _result(self, s: _Slice, chunks: Sequence[StagedChunk], written: Sequence[Written]) -> SliceResult:
+        bounds = [w.bounds[s.entry.id] for w in written if s.entry.id in w.bounds]
+        counts = self._counts(s, chunks)
+        late = sum(w.late.get(s.entry.id, 0) for w in written)
+        return SliceResult(
+            slice=s.entry.id,
+            counts=replace(counts, late=late),
+            observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
+            watermark=s.watermark,
+            error=s.error,
+            judgement=self._judgement(s, counts.accepted),
+            retry_at=s.retry_at,
+            failed_as=s.failed_as,
+            retried=s.entry.retried,
+            repeats=s.repeats,
+        )
+
+    def _judgement(self, s: _Slice, accepted: int) -> int:
+        """One more when the slice was sent back and what it adds may be another now: other records of it are
+        accepted (a retraction takes a rival away from them and never adds one, so what was accepted stays so,
+        and their number says it all), it repeats rows of others, or metrics look at what came before it."""
+        entry = s.entry
+        changed = entry.accepted_before is not None and (
+            accepted != entry.accepted_before or bool(s.repeats) or self.stream.in_order
+        )
+        return entry.judgement + 1 if changed else entry.judgement
+
+
+def batch_id(entries: Sequence[SliceEntry]) -> str:
+    """The same for the same slices; another one when some of them were sent back to the gate, since what the
+    batch made of them before is still on disk under its old name."""
+    return set_hash(map(_try, entries))[:24]
+
+
+def _try(entry: SliceEntry) -> str:
+    name = f"{entry.id}@{entry.attempt}" if entry.attempt else entry.id
+    return f"{name}+{entry.retried}" if entry.retried else name
+
+
+def _sent_back(slices: Sequence[_Slice]) -> bool:
+    return any(s.entry.attempt for s in slices)
+
+
+def _unique(slices: Sequence[_Slice]) -> list[_Slice]:
+    return list({s.entry.id: s for s in slices}.values())
+
+
+def _first_lines(slices: Sequence[_Slice], chunks: Sequence[StagedChunk]) -> list[int]:
+    """The line of each chunk's first record; lines count the records of a slice from 1."""
+    lines = [0] * len(chunks)
+    for s in slices:
+        line = 1
+        for number in s.chunks:
+            lines[number] = line
+            line += chunks[number].records
+    return lines
+
+
+def _newest_accepted(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> int | None:
+    keep = _kept(number, chunk, gated)
+    if chunk.max_time is None or keep is None:
+        return chunk.max_time
+    times = one(read_ipc(chunk.columns).column("event_time")).to_numpy()
+    return int(times[keep].max()) if keep.any() else None
+
+
+def _kept(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> Mask | None:
+    """Which of the valid records of a chunk are accepted; None: all of them."""
+    if not any(number in g.duplicates or number in g.conflicts for g in gated):
+        return None
+    keep = np.ones(chunk.valid, np.bool_)
+    for g in gated:
+        if g.drops is not None:
+            drops = read_ipc(g.drops)
+            mine = one(drops.column("chunk")).to_numpy() == number
+            keep[one(drops.column("at")).to_numpy()[mine]] = False
+    return keep
+
+
+def _rows(numbers: Sequence[int], chunks: Sequence[StagedChunk], gated: Sequence[Gated]) -> Rows:
+    """Accepted rows of a slice; a chunk that ends before the instant asked for is not opened."""
+
+    def after(instant: int) -> Iterator[Timings]:
+        for number in numbers:
+            newest = chunks[number].max_time
+            if newest is None or newest <= instant:
+                continue
+            columns = read_ipc(chunks[number].columns)
+            times = one(columns.column("event_time")).to_numpy()
+            wanted = times > instant
+            keep = _kept(number, chunks[number], gated)
+            if keep is not None:
+                wanted &= keep
+            start, end = (one(columns.column(name)).to_numpy()[wanted] for name in ("start", "end"))
+            yield times[wanted], end - start
+
+    return after
+
+
+def _merged_tiles(written: Sequence[Written]) -> Mapping[int, frozenset[str]]:
+    tiles: dict[int, frozenset[str]] = {}
+    for w in written:
+        for start, names in w.tiles.items():
+            tiles[start] = tiles.get(start, frozenset()) | names
+    return tiles

@@ -1,0 +1,215 @@
+"""After a crash: what was committed is entered in the state, what was not is cleared away.
+
+Runs before every batch, and costs a few look-ups when nothing happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from tidemill.engine.jobs import spread
+from tidemill.formats.key_runs import key_ranges
+from tidemill.model.failpoints import failpoint
+from tidemill.raw.accept.batch import Acceptor
+from tidemill.raw.accept.id_runs import (
+    SUFFIX,
+    MergeUnit,
+    RunUnit,
+    covering,
+    is_whole,
+    make_run,
+    merge,
+    merged_names,
+    pieces_of,
+    plan_merge,
+)
+from tidemill.raw.expiry import sealed_files
+from tidemill.raw.recall import EXPIRED, PACKED, footers, part_facts, records_of
+from tidemill.raw.standins import batches_in, is_shared
+from tidemill.storage.tables.parts import read_footer
+
+log = logging.getLogger(__name__)
+
+PARALLEL_BYTES: Final = 64 << 20  # runs above this are merged by all cores
+
+
+def catch_up(acceptor: Acceptor) -> list[str]:
+    """The batches that were committed but not recorded, now recorded."""
+    stream, state = acceptor.stream.name, acceptor.state
+    seen = state.table_versions(stream)
+    acceptor.raw.expect(seen.get("raw", 0))
+    acceptor.quarantine.expect(seen.get("quarantine", 0))
+    caught: list[str] = []
+    for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
+        batch = commit.info.get("batch")
+        if EXPIRED in commit.info or PACKED in commit.info:
+            state.saw(stream, {"raw": commit.version})
+        if batch is None or state.has_batch(stream, batch):
+            continue
+        facts = [fact for path in commit.added for fact in part_facts(str(acceptor.raw.root / path))]
+        record = records_of(stream, facts, commit.version, acceptor.quarantine.refresh())[batch]
+        state.apply_batch(replace(record, runs=[f"{run}{SUFFIX}" for run in record.runs]))
+        caught.append(batch)
+        log.warning("took up a committed batch", extra={"stream": stream, "batch": batch})
+    _drop_uncommitted_quarantine(acceptor, seen.get("quarantine", -1))
+    ensure_runs(acceptor)
+    return caught
+
+
+def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
+    """Quarantine is committed before raw: what belongs to a batch that raw does not have goes again."""
+    stream, state = acceptor.stream.name, acceptor.state
+    for commit in acceptor.quarantine.commits(after=after):
+        batch = commit.info.get("batch")
+        if EXPIRED in commit.info:
+            state.saw(stream, {"quarantine": commit.version})
+        if batch is None or state.has_batch(stream, batch):
+            continue
+        current = acceptor.quarantine.snapshot().by_path
+        parts = [current[path] for path in commit.added if path in current]
+        if parts:
+            acceptor.quarantine.commit([], parts, info={"dropped": batch})
+            story = {"stream": stream, "batch": batch}
+            log.warning("dropped quarantine of an uncommitted batch", extra=story)
+
+
+def ensure_runs(acceptor: Acceptor) -> None:
+    """The gate must remember every accepted id: runs that are gone or damaged are made again from raw."""
+    known = acceptor.state.runs(acceptor.stream.name)
+    missing = [name for name in known if not is_whole(acceptor.runs / name)]
+    if missing:
+        log.warning("making %d id runs again", len(missing), extra={"stream": acceptor.stream.name})
+        acceptor.state.replace_runs(acceptor.stream.name, known, rebuild_runs(acceptor))
+        known = acceptor.state.runs(acceptor.stream.name)
+    if acceptor.runs.is_dir():
+        for path in acceptor.runs.iterdir():
+            if path.name not in known:
+                path.unlink()
+
+
+def rebuild_runs(acceptor: Acceptor) -> list[str]:
+    """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw and
+    from what expiry kept of it."""
+    acceptor.runs.mkdir(parents=True, exist_ok=True)
+    for run in acceptor.runs.glob(f"*{SUFFIX}"):
+        if not is_whole(run):
+            run.unlink()
+    snapshot = acceptor.raw.snapshot()
+    seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
+    told = _Told(seqs)
+    for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
+        if is_shared(part):
+            told.shared[path] = list(batches_in(read_footer(path)))
+        else:
+            told.add(path, footers(path), has_rows=part.rows > 0)
+    places = {piece: (told.age(batch), piece) for batch, found in told.pieces.items() for piece in found}
+    at_hand = covering(acceptor.runs, frozenset(places))
+    if at_hand is not None:
+        oldest = {name: min(places[piece] for piece in pieces_of(acceptor.runs / name)) for name in at_hand}
+        return sorted(at_hand, key=lambda name: (oldest[name], name))
+    sealed = sealed_files(acceptor.warehouse, acceptor.raw)
+    units = [unit for batches in told.together() for unit in _run_units(acceptor, told, batches, sealed)]
+    size = sum(Path(path).stat().st_size for unit in units for path in unit.raw)
+    return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs", size)]
+
+
+class _Told:
+    """What the parts of raw say of batches: which parts hold their rows, their runs and their slices."""
+
+    def __init__(self, seqs: Mapping[str, int]) -> None:
+        self.seqs = seqs
+        self.paths: dict[str, list[str]] = {}
+        self.pieces: dict[str, set[str]] = {}
+        self.members: dict[str, set[str]] = {}  # slices of a batch
+        self.shared: dict[str, list[str]] = {}  # parts with rows of several batches -> those
+
+    def add(self, path: str, said: Sequence[Mapping[str, object]], *, has_rows: bool) -> None:
+        for footer in said:
+            batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
+            assert isinstance(runs, list)
+            assert isinstance(slices, list)
+            held = self.paths.setdefault(batch, [])
+            if has_rows:
+                held.append(path)
+            self.pieces.setdefault(batch, set()).update(str(run) for run in runs)
+            self.members.setdefault(batch, set()).update(str(told["id"]) for told in slices)
+
+    def age(self, batch: str) -> int:
+        """The place in the ledger of its oldest slice."""
+        return min((self.seqs[name] for name in self.members[batch]), default=len(self.seqs) + 1)
+
+    def together(self) -> list[list[str]]:
+        """Batches in groups: those that have rows in one part are read together. Oldest first; those without
+        a run were accepted without a gate, and are left out."""
+        leader = {batch: batch for batch, runs in self.pieces.items() if runs}
+
+        def led_by(batch: str) -> str:
+            while leader[batch] != batch:
+                leader[batch] = leader[leader[batch]]
+                batch = leader[batch]
+            return batch
+
+        for batches in self.shared.values():
+            gated = [batch for batch in batches if batch in leader]
+            for one, other in pairwise(gated):
+                leader[led_by(one)] = led_by(other)
+        found: dict[str, list[str]] = {}
+        for batch in sorted(leader, key=self.age):
+            found.setdefault(led_by(batch), []).append(batch)
+        return list(found.values())
+
+
+def _run_units(
+    acceptor: Acceptor, told: _Told, batches: Sequence[str], sealed: Sequence[str]
+) -> list[RunUnit]:
+    """The run of these batches: of several files when their parts are many."""
+    mine = frozenset(batches)
+    pieces = sorted({piece for batch in batches for piece in told.pieces[batch]})
+    members = frozenset(name for batch in batches for name in told.members[batch])
+    own = [path for batch in batches for path in told.paths[batch]]
+    shared = [path for path, held in told.shared.items() if not mine.isdisjoint(held)]
+    raw = sorted({*own, *shared})
+    sizes = [max(1, Path(path).stat().st_size) for path in raw]
+    files = spread(sizes, max(1, sum(sizes) // PARALLEL_BYTES)) if shared else [list(range(len(raw)))]
+    names = merged_names(pieces, max(1, len(files)))
+    return [
+        RunUnit(
+            raw=[raw[i] for i in files[number]] if files else [],
+            seqs=told.seqs,
+            target=str(acceptor.runs / name),
+            pieces=pieces,
+            sealed=sealed if number == 0 else (),
+            places=sorted(told.seqs[name] for name in members) if sealed and number == 0 else (),
+            only=members if shared else None,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def merge_runs(acceptor: Acceptor) -> Sequence[str]:
+    """Merge runs of about one size, so that the gate has few to look at; the names that went."""
+    stream, state = acceptor.stream.name, acceptor.state
+    names = state.runs(stream)
+    sizes = {name: (acceptor.runs / name).stat().st_size for name in names}
+    old = plan_merge(sizes)
+    if not old:
+        return ()
+    pieces = sorted({piece for name in old for piece in pieces_of(acceptor.runs / name)})
+    size = sum(sizes[name] for name in old)
+    count = acceptor.engine.parallelism if size > PARALLEL_BYTES else 1
+    new = merged_names(pieces, count)
+    units = [
+        MergeUnit([str(acceptor.runs / run) for run in old], low, high, str(acceptor.runs / name), pieces)
+        for name, (low, high) in zip(new, key_ranges(count), strict=True)
+    ]
+    acceptor.engine.run(merge, units, "merge id runs", size)
+    failpoint("gate.after_merge")
+    if state.replace_runs(stream, old, new):
+        for name in old:
+            (acceptor.runs / name).unlink(missing_ok=True)
+    return old

@@ -1,0 +1,194 @@
+"""What the gate decided for each record of a slice, read back from raw and quarantine.
+
+It only reads, and never guesses: duplicates leave no row behind, so a record is called one only when nothing
+else can have become of it. Where rows have expired, or left quarantine to be judged again, the ledger's
+counts may still tell; where they do not, what became of the record is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.config import Stream
+from tidemill.formats.arrays import Bytes, Ints
+from tidemill.formats.decode import decode
+from tidemill.formats.naming import id_of
+from tidemill.model.errors import InputError
+from tidemill.model.slices import Outcome, SliceEntry
+from tidemill.raw.standins import batch_of, is_shared
+from tidemill.storage.files import storage_errors
+from tidemill.storage.tables.snapshot import Part, Snapshot
+
+UNKNOWN: Final = "unknown"
+KINDS: Final = (UNKNOWN, *(outcome.value for outcome in Outcome))
+READ_BYTES: Final = 64 << 20  # of a slice, to name records that neither table names
+_CHUNK: Final = 1 << 20
+_REFUSED: Final = ["line", "outcome", "reason", "detail", "event_id", "content_hash", "accepted_hash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Of a slice with `size` records, the first of which is line 1."""
+
+    kinds: Bytes  # per record, places in KINDS
+    ids: pa.StringArray  # per record; null where it can not be told
+    refused: pa.Table  # rows of quarantine, by line
+    lines: Ints  # of those
+    code: str | None  # of rejected ones without a row in quarantine, where there is only one it can be
+    accepted_rows: int  # found in raw
+
+    @property
+    def size(self) -> int:
+        return int(self.kinds.size)
+
+    @property
+    def whole(self) -> bool:
+        """Every record has its outcome, and every one that was refused its row."""
+        return not self.unknown and self.refused.num_rows == int(np.count_nonzero(self.kinds > _DUPLICATE))
+
+    @property
+    def unknown(self) -> int:
+        return int(np.count_nonzero(self.kinds == _UNKNOWN))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.kinds.nbytes + self.ids.nbytes + self.refused.nbytes + self.lines.nbytes)
+
+
+_UNKNOWN: Final = KINDS.index(UNKNOWN)
+_ACCEPTED: Final = KINDS.index(Outcome.ACCEPTED)
+_DUPLICATE: Final = KINDS.index(Outcome.DUPLICATE)
+
+
+def read_decisions(
+    warehouse: Path, stream: Stream, entry: SliceEntry, raw: Snapshot | None, quarantine: Snapshot | None
+) -> Decisions:
+    """Of a slice that went through the gate. Costs what its batch and its file hold, not what the tables
+    do."""
+    kinds = np.zeros(entry.counts.records, np.uint8)
+    ids: list[str | None] = [None] * kinds.size
+    accepted = _accepted(raw, entry)
+    refused = _refused(quarantine, entry)
+    lines = refused.column("line").to_numpy()
+    kinds[accepted.column("line").to_numpy() - 1] = _ACCEPTED
+    kinds[lines - 1] = [KINDS.index(name) for name in refused.column("outcome").to_pylist()]
+    for table in (accepted, refused):
+        named = zip(table.column("line").to_pylist(), table.column("event_id").to_pylist(), strict=True)
+        for line, name in named:
+            ids[line - 1] = name or None  # a stream without a gate has no ids
+    left = _left(entry, accepted.num_rows, refused)
+    if len(left) == 1:
+        kinds[kinds == _UNKNOWN] = KINDS.index(next(iter(left)))
+    if stream.gate == "event_id":
+        nameless = np.array([i for i, name in enumerate(ids) if name is None], np.int64)
+        _name(warehouse, stream, entry, nameless, ids)
+    return Decisions(
+        kinds=kinds,
+        ids=pa.array(ids, pa.string()),
+        refused=refused,
+        lines=lines,
+        code=_only_code(entry, refused),
+        accepted_rows=accepted.num_rows,
+    )
+
+
+def _left(entry: SliceEntry, accepted: int, refused: pa.Table) -> dict[str, int]:
+    """How many records of each outcome are without a row, by the counts of the ledger. Duplicates have none;
+    of the others there are some only when rows have expired, or were taken out of quarantine."""
+    found = refused.column("outcome").to_pylist()
+    counts = entry.counts
+    left = {
+        Outcome.ACCEPTED.value: counts.accepted - accepted,
+        Outcome.DUPLICATE.value: counts.duplicate,
+        Outcome.CONFLICT.value: counts.conflict - found.count(Outcome.CONFLICT.value),
+        Outcome.REJECTED.value: counts.rejected - found.count(Outcome.REJECTED.value),
+    }
+    return {name: number for name, number in left.items() if number}
+
+
+def _only_code(entry: SliceEntry, refused: pa.Table) -> str | None:
+    found = refused.column("reason").to_pylist()
+    left = [code for code, number in entry.counts.rejects.items() if number > found.count(code)]
+    return left[0] if len(left) == 1 else None
+
+
+def _accepted(raw: Snapshot | None, entry: SliceEntry) -> pa.Table:
+    """Rows of a slice lie in parts that are named for its batch until they are packed; then in those that
+    packing made, on the days that it has rows of."""
+    found = [pa.table({"line": pa.array([], pa.int64()), "event_id": pa.array([], pa.string())})]
+    if raw is not None and entry.batch is not None and entry.counts.accepted:
+        parts = _parts(raw, entry)
+        of_batch = [part for part in parts if batch_of(part) == entry.batch]
+        found += _rows(raw, of_batch, entry, ["line", "event_id"])
+        if sum(table.num_rows for table in found) < entry.counts.accepted and entry.observed is not None:
+            span = entry.observed
+            made = [part for part in parts if is_shared(part)]
+            made = [part for part in made if part.may_hold("event_time", span.start, span.end - 1)]
+            found += _rows(raw, made, entry, ["line", "event_id"])
+    return pa.concat_tables(found).combine_chunks()
+
+
+def _refused(quarantine: Snapshot | None, entry: SliceEntry) -> pa.Table:
+    kinds = [pa.int64(), *(pa.string() for _ in _REFUSED[1:])]
+    found = [pa.schema(list(zip(_REFUSED, kinds, strict=True))).empty_table()]
+    if quarantine is not None and entry.counts.conflict + entry.counts.rejected:
+        arrived = entry.slice.arrival
+        parts = [part for part in _parts(quarantine, entry) if part.may_hold("arrival", arrived, arrived)]
+        found += _rows(quarantine, parts, entry, _REFUSED)
+    return pa.concat_tables(found).combine_chunks().sort_by("line")
+
+
+def _parts(snapshot: Snapshot, entry: SliceEntry) -> list[Part]:
+    return snapshot.select(ranges={"slice": (entry.id, entry.id)})
+
+
+def _rows(
+    snapshot: Snapshot, parts: Sequence[Part], entry: SliceEntry, columns: Sequence[str]
+) -> list[pa.Table]:
+    found = []
+    for path in snapshot.paths(parts):
+        with storage_errors("read", Path(path)):
+            rows = pq.read_table(
+                path, partitioning=None, columns=["slice", *columns], read_dictionary=["slice"]
+            )
+        mine = rows.filter(pc.equal(rows.column("slice"), entry.id))
+        found.append(mine.select(list(columns)))
+    return found
+
+
+def _name(warehouse: Path, stream: Stream, entry: SliceEntry, places: Ints, ids: list[str | None]) -> None:
+    """Ids of the records at these places (from 0), as far as the slice itself tells them."""
+    new = entry.slice
+    records = decode(
+        warehouse / new.path,
+        new.format,
+        new.codec,
+        stream.csv,
+        stream.json_rows,
+        chunk_bytes=_CHUNK,
+        types={name: field.type for name, field in stream.fields.items()},
+    )
+    done = size = at = 0
+    while at < places.size and size < READ_BYTES:
+        try:
+            chunk = next(records, None)
+        except InputError:  # the file is damaged, which is for `verify` to tell
+            return
+        if chunk is None:
+            return
+        size += chunk.data.size
+        count = chunk.starts.size
+        while at < places.size and places[at] < done + count:
+            place = int(places[at])
+            start, end = chunk.starts[place - done], chunk.ends[place - done]
+            ids[place] = id_of(chunk.data[start:end].tobytes(), stream.identity)
+            at += 1
+        done += count

@@ -1,0 +1,312 @@
+"""The gate kernel: for a range of keys, which records are first, which repeat, which contradict.
+
+It reads the keys of the batch and the runs of all history, writes the run that the batch adds and the
+records that do not pass. Nothing here looks at a payload: content is compared by its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.formats.arrays import Ints, Mask, Words
+from tidemill.formats.arrow import one, read_ipc, string_buffers, write_ipc
+from tidemill.formats.columns import join_at
+from tidemill.formats.key_runs import positions, within
+from tidemill.raw.accept.id_runs import write_run
+
+DUPLICATE: Final = 1
+CONFLICT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedChunk:
+    """A staged chunk in its place in the order of arrival."""
+
+    seq: int  # of its slice in the ledger
+    first_line: int  # line of its first record
+    columns: str
+    keys: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateUnit:
+    low: int  # the keys of this unit: low <= high lane < high
+    high: int
+    chunks: Sequence[KeyedChunk]  # the whole batch, in order of arrival
+    runs: Sequence[str]  # every run of history
+    run: str  # file to write the batch's own run to
+    drops: str  # file to write what does not pass to
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """How many records of each chunk did not pass; and the run, if it holds anything."""
+
+    run: str | None
+    keys: int
+    drops: str | None
+    duplicates: dict[int, int]  # chunk -> count
+    conflicts: dict[int, int]
+
+
+@dataclass(slots=True)
+class _Keys:
+    """Keys of the unit in ascending order; equal keys in order of arrival."""
+
+    high: Words
+    low: Words
+    content: Words
+    chunk: Ints
+    at: Ints  # row in the chunk's columns
+
+
+@dataclass(slots=True)
+class _Rivals:
+    """For every key: what stands there already, and whether that is this row itself."""
+
+    passes: Mask
+    content: Words
+    seq: Ints
+    line: Ints
+
+
+def gate(unit: GateUnit) -> Iterator[Gated]:
+    keys = _gather(unit)
+    if keys.high.size == 0:
+        yield Gated(None, 0, None, {}, {})
+        return
+    tables = {index: read_ipc(unit.chunks[index].columns) for index in np.unique(keys.chunk).tolist()}
+    rivals = _resolve(unit, keys, tables)
+    dropped = np.flatnonzero(~rivals.passes)
+    kind = np.where(rivals.content[dropped] == keys.content[dropped], DUPLICATE, CONFLICT).astype(np.int8)
+    drops = None
+    if dropped.size:
+        drops = unit.drops
+        write_ipc(
+            Path(drops),
+            pa.table(
+                {
+                    "chunk": keys.chunk[dropped],
+                    "at": keys.at[dropped],
+                    "kind": kind,
+                    "content": keys.content[dropped],
+                    "rival": rivals.content[dropped],
+                    "seq": rivals.seq[dropped],
+                    "line": rivals.line[dropped],
+                }
+            ),
+        )
+    kept = np.flatnonzero(rivals.passes)
+    if kept.size:
+        write_run(Path(unit.run), _run_table(unit, keys, kept, tables), [Path(unit.run).stem])
+    chunks = keys.chunk[dropped]
+    yield Gated(
+        run=unit.run if kept.size else None,
+        keys=int(kept.size),
+        drops=drops,
+        duplicates=_count(chunks[kind == DUPLICATE]),
+        conflicts=_count(chunks[kind == CONFLICT]),
+    )
+
+
+def _count(chunks: Ints) -> dict[int, int]:
+    values, counts = np.unique(chunks, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _gather(unit: GateUnit) -> _Keys:
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("high", "low", "content", "at")}
+    chunk: list[np.ndarray] = []
+    for index, item in enumerate(unit.chunks):
+        table = read_ipc(item.keys)
+        high = one(table.column("high")).to_numpy()
+        first = np.searchsorted(high, np.uint64(unit.low))
+        last = np.searchsorted(high, np.uint64(unit.high - 1), side="right")
+        for name, pieces in columns.items():
+            pieces.append(one(table.column(name)).to_numpy()[first:last])
+        chunk.append(np.full(last - first, index, np.int64))
+    high, low, content, at = (np.concatenate(columns[name]) for name in ("high", "low", "content", "at"))
+    where = np.concatenate(chunk)
+    order = np.argsort(high, kind="stable")
+    if _lanes_disagree(high[order], low[order]):
+        order = np.lexsort((np.arange(high.size), low, high))
+    return _Keys(high[order], low[order], content[order], where[order], at[order].astype(np.int64))
+
+
+def _lanes_disagree(high: Words, low: Words) -> bool:
+    """Whether two keys share one lane but not the other; next to never."""
+    return bool(np.any((high[1:] == high[:-1]) & (low[1:] != low[:-1])))
+
+
+def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rivals:
+    n = keys.high.size
+    begins = np.ones(n, np.bool_)
+    begins[1:] = (keys.high[1:] != keys.high[:-1]) | (keys.low[1:] != keys.low[:-1])
+    group = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    lines = np.array([c.first_line for c in unit.chunks], np.int64)
+    seqs = np.array([c.seq for c in unit.chunks], np.int64)
+    leader = first[group]
+    rivals = _Rivals(
+        passes=begins.copy(),
+        content=keys.content[leader],
+        seq=seqs[keys.chunk[leader]],
+        line=np.zeros(n, np.int64),
+    )
+    repeated = np.flatnonzero(~begins)
+    suspects = _differing(unit, keys, tables, repeated, leader[repeated])
+    if repeated.size:
+        rivals.line[repeated] = _lines(keys, tables, lines, leader[repeated])
+    for path in unit.runs:
+        run = within(read_ipc(path), unit.low, unit.high)
+        suspects |= _against(run, unit, keys, tables, first, group, rivals)
+    for number in sorted(suspects):
+        _resolve_exactly(unit, keys, tables, np.flatnonzero(group == number), lines, rivals)
+    return rivals
+
+
+def _lines(keys: _Keys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) -> Ints:
+    out = np.empty(rows.size, np.int64)
+    for index, here in _by_chunk(keys, rows):
+        record = one(tables[index].column("row")).to_numpy()[keys.at[rows[here]]]
+        out[here] = lines[index] + record
+    return out
+
+
+def _by_chunk(keys: _Keys, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """The chunks that the rows are of, each with the positions in `rows` of its own."""
+    chunk = keys.chunk[rows]
+    if not chunk.size:
+        return
+    # numpy sorts 16 bits in one pass over them
+    small = chunk.astype(np.int16) if int(chunk.max()) < 1 << 15 else chunk
+    order = np.argsort(small, kind="stable")
+    ordered = chunk[order]
+    cuts = np.flatnonzero(np.diff(ordered)) + 1
+    for here in np.split(order, cuts):
+        yield int(chunk[here[0]]), here
+
+
+def _against(
+    run: pa.Table,
+    unit: GateUnit,
+    keys: _Keys,
+    tables: dict[int, pa.Table],
+    first: Ints,
+    group: Ints,
+    rivals: _Rivals,
+) -> set[int]:
+    """Let a run of history claim the keys it holds; the groups whose ids turn out to differ come back."""
+    high, low = one(run.column("high")).to_numpy(), one(run.column("low")).to_numpy()
+    at = positions(high, keys.high[first])
+    inside = at < high.size
+    same_lane = np.zeros(first.size, np.bool_)
+    same_lane[inside] = high[at[inside]] == keys.high[first[inside]]
+    hits = np.flatnonzero(same_lane)
+    if not hits.size:
+        return set()
+    exact = low[at[hits]] == keys.low[first[hits]]
+    # A lane shared by two different keys of a run: the rare case is decided by the ids themselves.
+    suspects = set(hits[~exact].tolist())
+    hits = hits[exact]
+    if not hits.size:
+        return suspects
+    texts = one(run.column("key")).take(pa.array(at[hits]))
+    ours = _texts(unit, keys, tables, first[hits])
+    differ = np.asarray(pa.compute.not_equal(texts, ours))
+    suspects |= set(hits[differ].tolist())
+    hits = hits[~differ]
+    claimed = np.zeros(first.size, np.int64)
+    claimed[hits] = at[hits] + 1
+    row_at = claimed[group]
+    rows = np.flatnonzero(row_at)
+    source = row_at[rows] - 1
+    rivals.passes[rows] = False
+    rivals.content[rows] = one(run.column("content")).to_numpy()[source]
+    rivals.seq[rows] = one(run.column("seq")).to_numpy()[source]
+    rivals.line[rows] = one(run.column("line")).to_numpy()[source]
+    return suspects
+
+
+def _texts(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints) -> pa.BinaryArray:
+    """`tenant NUL event_id` of the rows, in their order."""
+    lengths = np.zeros(rows.size, np.int64)
+    parts = []
+    for index, here in _by_chunk(keys, rows):
+        table = tables[index]
+        tenant, ids = one(table.column("tenant")), one(table.column("event_id"))
+        codes = tenant.indices.to_numpy()
+        name_offsets, names = string_buffers(tenant.dictionary)
+        id_offsets, id_data = string_buffers(ids)
+        at = keys.at[rows[here]]
+        lengths[here] = np.diff(name_offsets)[codes[at]] + 1 + (id_offsets[at + 1] - id_offsets[at])
+        parts.append((here, names, name_offsets, codes, id_data, id_offsets, at))
+    offsets = np.zeros(rows.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    for here, names, name_offsets, codes, id_data, id_offsets, at in parts:
+        join_at(names, name_offsets, codes, id_data, id_offsets, at, offsets[here], out)
+    return pa.Array.from_buffers(
+        pa.binary(), rows.size, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
+    )
+
+
+def _differing(
+    unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints, leaders: Ints
+) -> set[int]:
+    """Groups in which a row has another id than the first one, although their keys are equal."""
+    if not rows.size:
+        return set()
+    differ = pa.compute.not_equal(_texts(unit, keys, tables, rows), _texts(unit, keys, tables, leaders))
+    bad = rows[np.asarray(differ)]
+    if not bad.size:
+        return set()
+    begins = np.ones(keys.high.size, np.bool_)
+    begins[1:] = (keys.high[1:] != keys.high[:-1]) | (keys.low[1:] != keys.low[:-1])
+    return set((np.cumsum(begins) - 1)[bad].tolist())
+
+
+def _resolve_exactly(
+    unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints, lines: Ints, rivals: _Rivals
+) -> None:
+    """The same decision by the ids themselves, for a group whose 128-bit keys collide."""
+    holders: dict[bytes, tuple[int, int, int]] = {}
+    for path in unit.runs:
+        run = read_ipc(path)
+        high = one(run.column("high")).to_numpy()
+        start = int(np.searchsorted(high, keys.high[rows[0]]))
+        stop = int(np.searchsorted(high, keys.high[rows[0]], side="right"))
+        for row in run.slice(start, stop - start).to_pylist():
+            holders.setdefault(row["key"], (row["content"], row["seq"], row["line"]))
+    texts = _texts(unit, keys, tables, rows).to_pylist()
+    own_lines = _lines(keys, tables, lines, rows)
+    for position, row in enumerate(rows.tolist()):
+        holder = holders.get(texts[position])
+        rivals.passes[row] = holder is None
+        if holder is None:
+            seq = unit.chunks[int(keys.chunk[row])].seq
+            holders[texts[position]] = (int(keys.content[row]), seq, int(own_lines[position]))
+        else:
+            rivals.content[row] = np.uint64(holder[0])
+            rivals.seq[row], rivals.line[row] = holder[1], holder[2]
+
+
+def _run_table(unit: GateUnit, keys: _Keys, kept: Ints, tables: dict[int, pa.Table]) -> pa.Table:
+    lines = np.array([c.first_line for c in unit.chunks], np.int64)
+    seqs = np.array([c.seq for c in unit.chunks], np.int64)
+    return pa.table(
+        {
+            "high": keys.high[kept],
+            "low": keys.low[kept],
+            "content": keys.content[kept],
+            "seq": seqs[keys.chunk[kept]],
+            "line": _lines(keys, tables, lines, kept),
+            "key": _texts(unit, keys, tables, kept),
+        }
+    )

@@ -1,0 +1,200 @@
+"""The gate's memory of all accepted ids: immutable sorted runs, merged in tiers so that they stay few.
+
+A run is an Arrow file sorted by key, which says in its metadata which pieces (one per batch and unit of the
+gate) it holds. Raw is the truth: runs can be deleted and are then made again from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import ipc
+
+from tidemill.formats.arrow import one, read_ipc, string_buffers
+from tidemill.formats.judge import content_hash, parse
+from tidemill.formats.key_runs import crowded_tier, hash_keys, within
+from tidemill.formats.scan import scan
+from tidemill.model.slices import set_hash
+from tidemill.storage.files import sync_file
+
+FAN_IN: Final = 12  # runs of about one size that are merged
+SUFFIX: Final = ".run"
+MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their day
+_PIECES: Final = b"tidemill.pieces"
+
+
+def run_folder(warehouse: Path, stream: str) -> Path:
+    return warehouse / "gate" / stream
+
+
+def write_run(path: Path, table: pa.Table, pieces: Sequence[str]) -> None:
+    """Write and sync it; a run is named in the state only after that."""
+    schema = table.schema.with_metadata({_PIECES: json.dumps(sorted(pieces)).encode()})
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pa.OSFile(str(temporary), "wb") as sink, ipc.new_file(sink, schema) as writer:
+        writer.write_table(table.cast(schema) if table.schema != schema else table)
+    sync_file(temporary)
+    temporary.replace(path)
+
+
+def pieces_of(path: Path) -> list[str]:
+    with pa.memory_map(str(path)) as source:
+        metadata = ipc.open_file(source).schema.metadata or {}
+    pieces: list[str] = json.loads(metadata.get(_PIECES, b"[]"))
+    return pieces
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the run is there and can be opened; one that is damaged is as good as gone."""
+    try:
+        pieces_of(path)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class MergeUnit:
+    """Runs to merge, and the range of keys to take from each: low <= high lane < high."""
+
+    runs: Sequence[str]
+    low: int
+    high: int
+    target: str
+    pieces: Sequence[str]
+
+
+def merge(unit: MergeUnit) -> Iterator[str]:
+    """Merge sorted runs into one. Each key stands in one run only, so nothing has to be decided."""
+    tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.runs]
+    highs = np.concatenate([one(table.column("high")).to_numpy() for table in tables])
+    order = pa.array(np.argsort(highs, kind="stable"))  # finds the sorted pieces and merges them
+    whole = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).combine_chunks()
+    write_run(Path(unit.target), whole.take(order).combine_chunks(), unit.pieces)
+    yield unit.target
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnit:
+    """A batch whose run is made again from its raw parts."""
+
+    raw: Sequence[str]
+    seqs: Mapping[str, int]  # slice -> place in the ledger
+    target: str
+    pieces: Sequence[str]
+    sealed: Sequence[str] = ()  # files with the keys of events that have expired …
+    places: Sequence[int] = ()  # … of which those of these slices are of the batch
+    only: frozenset[str] | None = None  # the slices of the batch, where its parts hold rows of others too
+
+
+def make_run(unit: RunUnit) -> Iterator[str]:
+    """The run of accepted events as the gate would have written it."""
+    tables = [_keys_of(path, unit.seqs, unit.only) for path in unit.raw]
+    tables += [_sealed_keys(path, unit.places) for path in unit.sealed]
+    whole = pa.concat_tables(tables).combine_chunks()
+    order = np.lexsort((one(whole.column("low")).to_numpy(), one(whole.column("high")).to_numpy()))
+    write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), unit.pieces)
+    yield unit.target
+
+
+@dataclass(frozen=True, slots=True)
+class SealUnit:
+    """Raw parts whose events expire: the gate goes on to know them by this file alone."""
+
+    raw: Sequence[str]
+    seqs: Mapping[str, int]
+    target: str
+
+
+def seal_keys(unit: SealUnit) -> Iterator[str]:
+    """The keys of the events, by place in the ledger, so that those of a batch are found at once."""
+    whole = pa.concat_tables([_keys_of(path, unit.seqs) for path in unit.raw]).combine_chunks()
+    order = np.argsort(one(whole.column("seq")).to_numpy(), kind="stable")
+    write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), ())
+    yield unit.target
+
+
+def _sealed_keys(path: str, places: Sequence[int]) -> pa.Table:
+    table = read_ipc(path).replace_schema_metadata(None)
+    seqs = one(table.column("seq")).to_numpy()
+    spans = [(int(np.searchsorted(seqs, p)), int(np.searchsorted(seqs, p, side="right"))) for p in places]
+    return pa.concat_tables([table.slice(0, 0), *(table.slice(a, b - a) for a, b in spans if a < b)])
+
+
+def _keys_of(path: str, seqs: Mapping[str, int], only: frozenset[str] | None = None) -> pa.Table:
+    names = ["tenant", "event_id", "slice", "line", "payload"]
+    rows = pq.read_table(path, partitioning=None, columns=names)
+    if only is not None:
+        rows = rows.filter(pc.is_in(rows.column("slice"), pa.array(sorted(only), pa.string())))
+    rows = rows.combine_chunks()
+    tenant = one(rows.column("tenant").dictionary_encode())
+    ids, payload = one(rows.column("event_id")), one(rows.column("payload"))
+    high, low = hash_keys(tenant, ids)
+    offsets, data = string_buffers(payload)
+    ends = offsets.astype(np.int64)
+    found = scan(data, ends[:-1], ends[1:], max_depth=MAX_CONFIGURED_DEPTH)
+    content = found.content
+    for row in np.flatnonzero(found.proven == 0).tolist():  # what the scanner leaves to the rules
+        content[row] = content_hash(parse(bytes(data[ends[row] : ends[row + 1]]), MAX_CONFIGURED_DEPTH))
+    slices = one(rows.column("slice").dictionary_encode())
+    places = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
+    return pa.table(
+        {
+            "high": high,
+            "low": low,
+            "content": content,
+            "seq": places[slices.indices.to_numpy()],
+            "line": rows.column("line"),
+            "key": pc.binary_join_element_wise(
+                tenant.cast(pa.string()).cast(pa.binary()), ids.cast(pa.binary()), b"\0"
+            ),
+        }
+    )
+
+
+def plan_merge(sizes: Mapping[str, int]) -> list[str]:
+    """Names of the runs to merge now: the smallest tier that has FAN_IN runs of about one size.
+
+    The files of one merged run, one per range of keys, stay together.
+    """
+    families = {_family(name) for name in crowded_tier(sizes, FAN_IN)}
+    return sorted(name for name in sizes if _family(name) in families)
+
+
+def _family(name: str) -> str:
+    return name.rpartition("-")[0] if name.startswith("m-") else name
+
+
+def merged_names(pieces: Sequence[str], count: int = 1) -> list[str]:
+    """Names of the `count` files, one per range of keys, that hold the pieces together."""
+    return [f"m-{set_hash(pieces)[:24]}-{number}of{count}{SUFFIX}" for number in range(count)]
+
+
+def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:
+    """Names of runs in `folder` that together hold exactly the wanted pieces; None when none do."""
+    there = {path.name for path in folder.glob(f"*{SUFFIX}")}
+    candidates: set[tuple[frozenset[str], tuple[str, ...]]] = set()
+    for name in there:
+        pieces = frozenset(pieces_of(folder / name))
+        if not name.startswith("m-"):
+            candidates.add((pieces, (name,)))
+            continue
+        count = int(name.removesuffix(SUFFIX).rpartition("of")[2])
+        names = merged_names(sorted(pieces), count)
+        if there.issuperset(names):
+            candidates.add((pieces, tuple(names)))
+    chosen: list[str] = []
+    missing = set(wanted)
+    for held, files in sorted(candidates, key=lambda item: (-len(item[0]), item[1])):
+        if held and held <= missing:
+            chosen.extend(files)
+            missing -= held
+    return sorted(chosen) if not missing else None

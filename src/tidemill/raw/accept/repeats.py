@@ -1,0 +1,95 @@
+"""Which rows of later arrivals a slice holds that went through the gate after them.
+
+It looks at duplicates only, by what the gate wrote of them, and decides nothing: the rows stay with the slice
+that they were accepted from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.config import Stream
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one, read_ipc
+from tidemill.model.slices import Repeat, SliceEntry
+from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.raw.accept.gate import DUPLICATE
+from tidemill.storage.state.protocol import State
+
+
+def find_repeats(
+    state: State,
+    stream: Stream,
+    slices: Sequence[tuple[SliceEntry, Mapping[int, str]]],
+    drops: Sequence[str],
+) -> dict[str, list[Repeat]]:
+    """By slice of a batch, rows that were accepted from slices which arrived after it, and that it holds as
+    well. `slices` has the staged columns of each, by chunk; `drops` is what did not pass the gate.
+
+    With processing time an event is of the time that it was accepted at, so it is in no other dataset.
+    """
+    if not stream.in_event_time:
+        return {}
+    found: dict[str, list[Repeat]] = {}
+    newest = max((clock.arrival for clock in state.clocks(stream.name)), default=MIN_INSTANT)
+    for entry, columns in slices:
+        arrival = _counted_arrival(state, entry)
+        if arrival < newest:
+            found[entry.id] = list(_repeats(arrival, columns, drops, state.slice_at))
+        newest = max(newest, entry.slice.arrival)
+    return found
+
+
+def _counted_arrival(state: State, entry: SliceEntry) -> int:
+    """A replay of rejects counts as of the slice that they came in."""
+    first = state.slice(entry.slice.replays) if entry.slice.replays is not None else None
+    return entry.slice.arrival if first is None else first.slice.arrival
+
+
+def _repeats(
+    arrival: int,
+    columns: Mapping[int, str],
+    drops: Sequence[str],
+    slice_at: Callable[[int], SliceEntry | None],
+) -> Iterator[Repeat]:
+    places, lines, times = _duplicates(columns, drops)
+    for place in np.unique(places).tolist():
+        owner = slice_at(place)
+        if owner is not None and owner.slice.arrival > arrival:
+            mine = places == place
+            span = Interval(int(times[mine].min()), int(times[mine].max()) + 1)
+            yield Repeat(owner.id, span, tuple(_stretches(np.unique(lines[mine]))))
+
+
+def _duplicates(columns: Mapping[int, str], drops: Sequence[str]) -> tuple[Ints, Ints, Ints]:
+    """Of the duplicates in these chunks: place and line of what they repeat, and their event times."""
+    pieces: list[tuple[Ints, Ints, Ints]] = [(np.empty(0, np.int64),) * 3]
+    for path in drops:
+        table = read_ipc(path)
+        chunk, at, seq, line = (_numbers(table, name) for name in ("chunk", "at", "seq", "line"))
+        repeats = _numbers(table, "kind") == DUPLICATE
+        for number, file in columns.items():
+            rows = np.flatnonzero(repeats & (chunk == number))
+            if rows.size:
+                times = _numbers(read_ipc(file), "event_time")[at[rows]]
+                pieces.append((seq[rows], line[rows], times))
+    places, lines, times = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return places, lines, times
+
+
+def _numbers(table: pa.Table, name: str) -> Ints:
+    values: Ints = one(table.column(name)).to_numpy().astype(np.int64)
+    return values
+
+
+def _stretches(lines: Ints) -> Iterator[tuple[int, int]]:
+    """Ascending lines as stretches without a hole."""
+    breaks = np.flatnonzero(np.diff(lines) > 1)
+    firsts, lasts = (
+        lines[np.concatenate(([0], breaks + 1))],
+        lines[np.concatenate((breaks, [lines.size - 1]))],
+    )
+    yield from zip(firsts.tolist(), lasts.tolist(), strict=True)

@@ -1,0 +1,176 @@
+"""The staging kernel: a piece of a slice in, its valid records as columns and its rejects out.
+
+Runs inside a Spark task and writes only to the batch's staging folder; it decides nothing that depends
+on other records, so it can run anywhere, any number of times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.config.stream import Csv, Json
+from tidemill.formats.arrow import one, write_ipc
+from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.decode import decode
+from tidemill.formats.key_runs import hash_keys
+from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read import read_chunk
+from tidemill.model.errors import InputError
+from tidemill.model.slices import Codec, Format
+from tidemill.raw.accept.failed import is_of_storage, wrong_size
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task reads: a slice, or a byte range of one."""
+
+    order: int  # position in the batch: pieces of earlier slices come first
+    slice: str
+    path: str
+    format: Format
+    codec: Codec
+    arrival: int
+    size: int
+    landed: int  # bytes of the whole slice when it was acknowledged
+    byte_range: tuple[int, int] | None = None
+    csv: Csv | None = None
+    json: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageUnit:
+    plan: ReadPlan
+    pieces: Sequence[Piece]
+    folder: str  # the batch's staging folder
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChunk:
+    """A chunk of records, parsed; its files lie in the staging folder."""
+
+    order: tuple[int, int]  # of the piece, and within it
+    slice: str
+    arrival: int
+    records: int
+    valid: int
+    rejects: dict[str, int]
+    max_time: int | None
+    bytes: int
+    data: str  # the file whose bytes `start` and `end` refer to
+    columns: str
+    keys: str
+    refused: str | None
+    error: str | None = None  # the slice can not be read from here on
+    by_storage: bool = False  # … as the system says
+
+
+def stage(unit: StageUnit) -> Iterator[StagedChunk]:
+    """Parse every piece of the unit. A piece that can not be read says so and stops nothing else."""
+    folder = Path(unit.folder)
+    for piece in unit.pieces:
+        chunks = decode(
+            Path(piece.path),
+            piece.format,
+            piece.codec,
+            piece.csv,
+            piece.json,
+            chunk_bytes=unit.chunk_bytes,
+            byte_range=piece.byte_range,
+            types={rule.name: rule.type for rule in unit.plan.rules},
+        )
+        part = 0
+        try:
+            _check_size(piece)
+            if not piece.landed:  # declared to be empty, whatever its format
+                continue
+            for chunk in chunks:
+                yield _stage_chunk(unit.plan, piece, part, chunk, folder)
+                part += 1
+        except InputError as error:
+            yield _unreadable(piece, part, error.message, by_storage=is_of_storage(error))
+
+
+def _check_size(piece: Piece) -> None:
+    """Lines that were cut off leave no trace in those before them; that bytes changed, `verify` finds."""
+    try:
+        found = Path(piece.path).stat().st_size
+    except OSError as error:
+        raise InputError(f"can not be read: {error.strerror}", where=piece.path) from error
+    if found != piece.landed:
+        raise InputError(wrong_size(found, piece.landed), where=piece.path)
+
+
+def _unreadable(piece: Piece, part: int, error: str, *, by_storage: bool) -> StagedChunk:
+    return StagedChunk(
+        order=(piece.order, part),
+        slice=piece.slice,
+        arrival=piece.arrival,
+        records=0,
+        valid=0,
+        rejects={},
+        max_time=None,
+        bytes=0,
+        data="",
+        columns="",
+        keys="",
+        refused=None,
+        error=error,
+        by_storage=by_storage,
+    )
+
+
+def _stage_chunk(plan: ReadPlan, piece: Piece, part: int, chunk: RecordChunk, folder: Path) -> StagedChunk:
+    name = f"{piece.order:06d}-{part:04d}"
+    data_path = piece.path
+    if not chunk.in_place:
+        data_path = str(folder / f"{name}.data")
+        with Path(data_path).open("wb") as out:
+            out.write(chunk.data.data)
+    read = read_chunk(plan, chunk, piece.arrival)
+    columns = folder / f"{name}.columns"
+    write_ipc(columns, read.columns)
+    keys = folder / f"{name}.keys"
+    if plan.gated:
+        write_ipc(keys, _sorted_keys(read.columns))
+    refused = None
+    if read.refused.num_rows:
+        refused = str(folder / f"{name}.refused")
+        write_ipc(Path(refused), read.refused)
+    times = read.columns.column("event_time")
+    return StagedChunk(
+        order=(piece.order, part),
+        slice=piece.slice,
+        arrival=piece.arrival,
+        records=int(chunk.starts.size),
+        valid=read.columns.num_rows,
+        rejects=dict(Counter(read.refused.column("reason").to_pylist())),
+        max_time=pc.max(times).as_py() if len(times) else None,
+        bytes=int((chunk.ends - chunk.starts).sum()),
+        data=data_path,
+        columns=str(columns),
+        keys=str(keys),
+        refused=refused,
+    )
+
+
+def _sorted_keys(columns: pa.Table) -> pa.Table:
+    """The 128-bit keys of the chunk in ascending order, ties in order of arrival."""
+    high, low = hash_keys(one(columns.column("tenant")), one(columns.column("event_id")))
+    order = np.argsort(high, kind="stable")
+    content = one(columns.column("content")).to_numpy()
+    return pa.table(
+        {
+            "high": high[order],
+            "low": low[order],
+            "content": content[order],
+            "at": order.astype(np.int32),  # row of the columns file
+        }
+    )

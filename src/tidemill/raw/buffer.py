@@ -1,0 +1,127 @@
+"""What a stream has accepted and not released yet: rows of raw after its watermark, as event times and sizes.
+
+Raw itself is the buffer; this only counts it. Payloads are looked at for their length and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one
+from tidemill.raw.tables import INSTANT
+from tidemill.storage.tables.table import Table
+
+PIECES: Final = 64  # above this many they are put together
+
+Piece = tuple[Ints, Ints]
+"""Event times of rows, and the bytes of their payloads."""
+
+Rows = Callable[[int], Iterator[Piece]]
+"""The accepted rows of a slice whose event time is after an instant."""
+
+
+def no_rows(_after: int) -> Iterator[Piece]:
+    return iter(())
+
+
+class Buffer:
+    """Rows that wait for the watermark."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self._pieces: list[Piece] = []
+
+    def add(self, piece: Piece) -> None:
+        times, sizes = piece
+        if not times.size:
+            return
+        self._pieces.append((times, sizes))
+        self.rows += times.size
+        self.bytes += int(sizes.sum())
+        if len(self._pieces) > PIECES:
+            self._pieces = [self._whole()]
+
+    def release(self, watermark: int) -> int:
+        """Let go of everything up to the watermark; how many rows that were."""
+        before, kept = self.rows, list[Piece]()
+        for times, sizes in self._pieces:
+            stay = times > watermark
+            if stay.all():
+                kept.append((times, sizes))
+            elif stay.any():
+                kept.append((times[stay], sizes[stay]))
+        self._pieces = kept
+        self.rows = sum(times.size for times, _ in kept)
+        self.bytes = sum(int(sizes.sum()) for _, sizes in kept)
+        return before - self.rows
+
+    def bound(self, max_bytes: int) -> int | None:
+        """The least instant after which the rows that are left fit; None when all of them do."""
+        if self.bytes <= max_bytes:
+            return None
+        times, sizes = self._whole()
+        newest_first = np.argsort(times)[::-1]
+        first_over = int(np.argmax(np.cumsum(sizes[newest_first]) > max_bytes))
+        return int(times[newest_first[first_over]])
+
+    def _whole(self) -> Piece:
+        return np.concatenate([times for times, _ in self._pieces]), np.concatenate(
+            [sizes for _, sizes in self._pieces]
+        )
+
+
+def buffered(raw: Table, watermark: int | None) -> Buffer:
+    """The buffer as raw holds it; parts that end before the watermark are not opened."""
+    found = Buffer()
+    snapshot = raw.snapshot()
+    low = None if watermark is None else watermark + 1
+    parts = snapshot.select(ranges={"event_time": (low, None)})
+    wanted = None if watermark is None else pc.field("event_time") > pa.scalar(watermark, INSTANT)
+    for path in snapshot.paths(parts):
+        table = pq.read_table(path, partitioning=None, columns=["event_time", "payload"], filters=wanted)
+        found.add(_piece(table))
+    return found
+
+
+def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
+    """By slice the rows of raw after the instant given for it, for the slices named. Payloads are read only
+    where a part has such a row."""
+    found: dict[str, list[Piece]] = {}
+    if not after:
+        return {}
+    snapshot = raw.snapshot()
+    for path in snapshot.paths(snapshot.select(ranges={"event_time": (min(after.values()) + 1, None)})):
+        narrow = pq.read_table(path, partitioning=None, columns=["slice", "event_time"])
+        slices = one(narrow.column("slice").dictionary_encode())
+        names = slices.dictionary.to_pylist()
+        codes = slices.indices.to_numpy(zero_copy_only=False)
+        if not names:
+            continue
+        ends = np.array([after.get(name, np.iinfo(np.int64).max) for name in names], np.int64)
+        times = one(narrow.column("event_time")).cast(pa.int64()).to_numpy()
+        wanted: Mask = times > ends[codes]
+        if not wanted.any():
+            continue
+        payload = pq.read_table(path, partitioning=None, columns=["event_time", "payload"])
+        times, sizes = _piece(payload)
+        for code in np.unique(codes[wanted]).tolist():
+            mine = wanted & (codes == code)
+            found.setdefault(names[code], []).append((times[mine], sizes[mine]))
+    return {
+        name: (np.concatenate([t for t, _ in pieces]), np.concatenate([s for _, s in pieces]))
+        for name, pieces in found.items()
+    }
+
+
+def _piece(table: pa.Table) -> Piece:
+    times = one(table.column("event_time")).cast(pa.int64()).to_numpy()
+    sizes = one(pc.binary_length(table.column("payload"))).cast(pa.int64()).to_numpy()
+    return times, sizes

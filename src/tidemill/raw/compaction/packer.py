@@ -1,0 +1,421 @@
+"""`pack` and `manifest`: the rows of many small slices become large sorted parts of raw, each slice once.
+
+Part of the mill. Running and explaining share one plan. It decides what is packed and when; how, and that no
+row is changed or lost on the way, is the business of `accept`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tidemill.ingest.adopt import adopt_for
+from tidemill.ingest.manifests import facts_of, is_from_manifest
+from tidemill.ingest.retractions import RetractionLog, is_judging_again
+from tidemill.model.slices import NewSlice, SliceEntry
+from tidemill.model.time import MILLISECOND, format_instant
+from tidemill.pipeline import rounds
+from tidemill.raw.compaction.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
+from tidemill.raw.compaction.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
+from tidemill.raw.compaction.scratch import sweep
+from tidemill.raw.standins import is_settled
+from tidemill.storage.locks import exclusive
+from tidemill.storage.state.faults import one_by_one
+from tidemill.storage.tables.table import Table
+from tidemill.storage.tables.tidy import tidy
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+    from tidemill.mill import Mill
+    from tidemill.storage.state.protocol import State
+
+# In one commit so many groups, or more small ones: what waits beside them is written again by each commit.
+GROUPS_AT_ONCE: Final = 16
+BYTES_AT_ONCE: Final = 64 << 20
+UNDER_WAY: Final = 100 * MILLISECOND  # until a round looks again whether what is prepared is ready
+
+
+@dataclass(frozen=True, slots=True)
+class PackStep:
+    """A group of slices that are packed together."""
+
+    stream: str
+    slices: Sequence[str]  # oldest first
+    rows: int
+    bytes: int  # about, of the parts that they are in
+    parts_before: int  # that may hold their rows
+    days: Sequence[str]  # that they may have rows of
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What became of a step."""
+
+    step: PackStep
+    parts: Sequence[str]  # paths in the table
+    bytes_after: int
+    seconds: float
+
+    @property
+    def stream(self) -> str:
+        return self.step.stream
+
+    @property
+    def slices(self) -> Sequence[str]:
+        return self.step.slices
+
+    @property
+    def rows(self) -> int:
+        return self.step.rows
+
+    @property
+    def bytes_before(self) -> int:
+        return self.step.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PackLook:
+    """What a round packed of a stream, and how long it need not look again."""
+
+    packed: Sequence[Packed]
+    waiting: int  # slices that do not fill a group yet
+    again: int  # microseconds
+
+    @property
+    def idle(self) -> bool:
+        return not self.packed
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """Where slices lie, for who only looks."""
+
+    stream: Stream
+    state: State
+    raw: Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The groups of a stream that are full, and how many slices fill none."""
+
+    groups: Sequence[Group]
+    waiting: int
+
+
+_NOTHING: Final = _Choice((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A look that found no full group."""
+
+    version: int  # of raw
+    accepted: int  # slices, ever
+    waiting: int
+    since: int
+    until: int  # instants: there is no need to look again between them, if nothing happens
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Groups whose parts are written in the background, while rounds go on."""
+
+    groups: Sequence[Group]
+    waiting: int  # slices, these among them
+    began: float
+    prepared: Future[Prepared | None]
+
+
+class Packer:
+    """Of one mill. Parts are prepared by a thread of its own; a later round puts them in their place."""
+
+    def __init__(self, mill: Mill) -> None:
+        self._mill = mill
+        self._seen: dict[str, _Seen] = {}
+        self._jobs: dict[str, _Job] = {}
+        # By stream: the version of its rollups, and since when it is known; None: it was looked at.
+        self._quiet: dict[str, tuple[int, int | None]] = {}
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
+
+    def wait(self) -> bool:
+        """Until nothing is prepared in the background; whether there was something, which the next round
+        takes up."""
+        for job in self._jobs.values():
+            job.prepared.exception()
+        return bool(self._jobs)
+
+    def close(self) -> None:
+        """What is prepared and not in its place is thrown away: it is chosen again."""
+        self._background.shutdown(wait=True, cancel_futures=True)
+        for job in self._jobs.values():
+            if not job.prepared.cancelled() and job.prepared.exception() is None:
+                found = job.prepared.result()
+                if found is not None:
+                    found.discard()
+        self._jobs.clear()
+
+    # -- looking
+
+    def plan(self, stream: str | None = None, *, rebuild: bool = False) -> list[PackStep]:
+        """The groups that are full, as things stand: of what waits to be accepted nothing is known yet."""
+        return [
+            _step(one.name, group)
+            for one in self._streams(stream)
+            for group in self._choice(one, rebuild=rebuild).groups
+        ]
+
+    def waiting(self, stream: str | None = None, *, rebuild: bool = False) -> dict[str, int]:
+        """By stream, how many slices with rows fill no group."""
+        return {one.name: self._choice(one, rebuild=rebuild).waiting for one in self._streams(stream)}
+
+    def manifest(self, stream: str) -> dict[str, object]:
+        """Which slices are in which packed part, with rows and times, as the log of the table has it."""
+        declared = self._mill.project.stream(stream)
+        raw = self._existing(declared)
+        found = packed_parts(raw) if raw is not None else []
+        slices = {entry.id: entry.slice for entry in self._mill.state.slices(stream)} if found else {}
+        return {
+            "dataset": {
+                "name": declared.name,
+                "description": declared.description,
+                "table": str(self._mill.project.warehouse / "raw" / declared.name),
+                "version": raw.version if raw is not None else None,
+                "event_time": declared.time_column,
+                **self._mill.sources.dataset(declared.name),
+            },
+            "parts": [
+                self._told(part, declared, slices)
+                for part in sorted(found, key=lambda part: (part.min_time, part.path))
+            ],
+        }
+
+    def _told(self, part: PackedPart, stream: Stream, slices: Mapping[str, NewSlice]) -> dict[str, object]:
+        """`feed_hashes` are those of the feed, slice by slice; null where one came by another way."""
+        first, last = part.min_time // MILLISECOND, part.max_time // MILLISECOND
+        column, keys = stream.time_column, stream.manifests.partition_by
+        named = {} if column is None else {f"min_{column}": first, f"max_{column}": last}
+        there = [slices.get(name) for name in part.slices]
+        facts = facts_of(there[0].metadata) if there and there[0] is not None else {}
+        return {
+            "part": part.path,
+            **({"partition": {key: facts.get(key) for key in keys}} if keys else {}),
+            "slice_hashes": list(part.slices),
+            "feed_hashes": [
+                one.name if one is not None and is_from_manifest(one.name, one.metadata) else None
+                for one in there
+            ],
+            "row_count": part.rows,
+            "min_time": first,
+            "max_time": last,
+            **named,
+            "created_at": format_instant(part.created_at),
+        }
+
+    # -- doing
+
+    def pack(self, stream: str | None = None, *, rebuild: bool = False) -> list[Packed]:
+        """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew."""
+        mill, streams = self._mill, self._streams(stream)
+        done: list[Packed] = []
+        with exclusive(mill.project.warehouse / ".tick.lock", "pack"):
+            now = mill.clock()
+            adopt_for(mill.project.warehouse, mill.state, [one.name for one in streams])
+            rounds.take_up_logs(mill, now)
+
+            def work(name: str) -> None:
+                done.extend(self._pack_whole(mill.project.stream(name), now, rebuild=rebuild))
+
+            one_by_one([one.name for one in streams], work)
+        return done
+
+    def _pack_whole(self, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
+        mill = self._mill
+        rounds.finish_retractions(mill, stream.name)
+        while not rounds.settle(mill, stream, now).idle:
+            pass
+        if (raw := mill.existing("raw", stream.name)) is not None:
+            sweep(raw.root)
+        done = self._taken_up(stream, now)
+        found = self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
+        if found:
+            rounds.index(mill, stream, now)
+        return done + found
+
+    def pack_due(self, stream: Stream, now: int) -> PackLook | None:
+        """In a tick, which holds the lock: parts that are ready are put in their place, and those of the next
+        full groups begun, in the background. None before anything was accepted."""
+        raw = self._mill.existing("raw", stream.name)
+        if raw is None:
+            return None
+        sweep(raw.root)
+        if (job := self._jobs.get(stream.name)) is not None and not job.prepared.done():
+            return PackLook((), job.waiting, UNDER_WAY)
+        done = self._taken_up(stream, now)
+        raw.refresh()
+        accepted = self._mill.state.totals(stream.name)["accepted_slices"]
+        seen = self._seen.pop(stream.name, None)
+        if self._is_held_back(stream):
+            return PackLook(done, 0, stream.pack.partial)
+        if seen is not None and (seen.version, seen.accepted) == (raw.version, accepted):
+            if seen.since <= now < seen.until:
+                self._seen[stream.name] = seen
+                return PackLook(done, seen.waiting, seen.until - now)
+            return self._looked(stream, raw, accepted, seen.waiting, now, done)
+        if seen is not None and _is_short(stream, raw, seen, accepted):
+            return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now, done)
+        choice = self._choice(stream)
+        if choice.groups:
+            waiting = choice.waiting + sum(len(group.slices) for group in choice.groups)
+            self._begin(stream, _commits(choice.groups)[0], waiting, now)
+            return PackLook(done, waiting, UNDER_WAY)
+        return self._looked(stream, raw, accepted, choice.waiting, now, done)
+
+    def compact_due(self, stream: Stream, now: int) -> int:
+        """In a tick that did nothing for the stream: merge the small parts of rollups that wait, once nothing
+        was written there for `pack.idle`. How many went. (A round with work spares what it wrote itself.)"""
+        from tidemill.outputs.rollups.compaction import crowded_parts
+
+        rollups = self._mill.existing("rollups", stream.name)
+        if rollups is None or not self._is_quiet(stream, rollups.version, now) or self._is_held_back(stream):
+            return 0
+        if not crowded_parts(rollups.snapshot().parts):
+            return 0
+        roller = self._mill.roller(stream.name)
+        roller.catch_up()
+        return roller.compact()
+
+    def _is_quiet(self, stream: Stream, version: int, now: int) -> bool:
+        """Whether a version of the rollups has lasted long enough; once for each."""
+        seen = self._quiet.get(stream.name)
+        if seen is None or seen[0] != version:
+            self._quiet[stream.name] = (version, now)
+            return False
+        if seen[1] is None or now < seen[1] + stream.pack.idle:
+            return False
+        self._quiet[stream.name] = (version, None)
+        return True
+
+    def _looked(
+        self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, done: Sequence[Packed]
+    ) -> PackLook:
+        pause = stream.pack.partial if waiting else stream.pack.idle
+        self._seen[stream.name] = _Seen(raw.version, accepted, waiting, now, now + pause)
+        return PackLook(done, waiting, pause)
+
+    # -- in the background
+
+    def _begin(self, stream: Stream, groups: Sequence[Group], waiting: int, now: int) -> None:
+        acceptor = self._mill.acceptor(stream.name)
+        acceptor.raw.refresh()
+        source = source_of(acceptor)
+        prepared = self._background.submit(prepare, source, groups, now)
+        self._jobs[stream.name] = _Job(groups, waiting, time.perf_counter(), prepared)
+
+    def _taken_up(self, stream: Stream, now: int) -> list[Packed]:
+        """Put what is prepared in its place, once it is ready."""
+        job = self._jobs.pop(stream.name, None)
+        if job is None:
+            return []
+        prepared = job.prepared.result()
+        if prepared is None:
+            return []
+        if self._is_held_back(stream):
+            prepared.discard()
+            return []
+        acceptor = self._mill.acceptor(stream.name)
+        found = commit(acceptor, prepared, now)
+        tidy([acceptor.raw], self._mill.project.engine.keep_replaced, now)
+        return _packed(stream, job.groups, found, time.perf_counter() - job.began)
+
+    def _is_held_back(self, stream: Stream) -> bool:
+        """Whether something is being taken back, or what that sent back still waits to be judged."""
+        state = self._mill.state
+        unfinished = RetractionLog(self._mill.project.warehouse).unfinished(state, stream.name)
+        return unfinished is not None or is_judging_again(state, stream.name)
+
+    # -- both
+
+    def _streams(self, stream: str | None) -> list[Stream]:
+        project = self._mill.project
+        return [project.stream(stream)] if stream is not None else list(project.streams.values())
+
+    def _existing(self, stream: Stream) -> Table | None:
+        """Opened anew: those who ask may be of several threads."""
+        return Table.existing(self._mill.project.warehouse / "raw" / stream.name)
+
+    def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
+        raw = self._existing(stream)
+        if raw is None or self._is_held_back(stream):
+            return _NOTHING
+        partition = partial(_partition, stream.manifests.partition_by)
+        waiting = fresh(_Shelf(stream, self._mill.state, raw), packed_too=rebuild, partition=partition)
+        found = groups(waiting, stream.pack)
+        left = len(waiting) - sum(len(group.slices) for group in found)
+        return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)
+
+    def _carry_out(self, stream: Stream, chosen: Sequence[Group], now: int) -> list[Packed]:
+        mill, done, passed = self._mill, list[Packed](), 0
+        for some in _commits(chosen):
+            mill.progress(stream.name, "pack", passed / len(chosen))
+            passed += len(some)
+            began = time.perf_counter()
+            found = pack_groups(mill.acceptor(stream.name), some, now)
+            done += _packed(stream, some, found, time.perf_counter() - began)
+        if done:
+            mill.progress(stream.name, "pack", 1.0)
+            tables = [mill.acceptor(stream.name).raw]
+            tidy(tables, mill.project.engine.keep_replaced, now)
+        return done
+
+
+def _packed(
+    stream: Stream, groups: Sequence[Group], found: Sequence[PackedParts], seconds: float
+) -> list[Packed]:
+    by_slices = {one.slices: one for one in found}
+    return [
+        Packed(
+            _step(stream.name, group),
+            [part.path for part in one.parts],
+            one.bytes_after,
+            seconds / len(groups),
+        )
+        for group in groups
+        if (one := by_slices.get(group.slices)) is not None
+    ]
+
+
+def _partition(keys: Sequence[str], entry: SliceEntry) -> str:
+    """The same for slices that may be packed together."""
+    facts = facts_of(entry.slice.metadata) if keys else {}
+    return json.dumps([facts.get(key) for key in keys])
+
+
+def _commits(chosen: Sequence[Group]) -> list[list[Group]]:
+    """Which groups go into one commit, in their order."""
+    found: list[list[Group]] = []
+    size = 0
+    for group in chosen:
+        if not found or (len(found[-1]) >= GROUPS_AT_ONCE and size >= BYTES_AT_ONCE):
+            found.append([])
+            size = 0
+        found[-1].append(group)
+        size += group.bytes
+    return found
+
+
+def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
+    """Whether what came since a look can not have filled a group. Unlike a look, it opens nothing."""
+    if accepted < seen.accepted:
+        return False
+    small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_settled(part))
+    return seen.waiting + accepted - seen.accepted < stream.pack.slices and small < stream.pack.bytes
+
+
+def _step(stream: str, group: Group) -> PackStep:
+    return PackStep(stream, group.slices, group.rows, group.bytes, len(group.parts), group.days)

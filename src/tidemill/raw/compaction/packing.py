@@ -1,0 +1,398 @@
+"""Packs raw: the rows of the slices of a group, out of small parts, into large ones in order of time.
+
+Parts are prepared first, which takes long, reads one version of raw and changes nothing; the commit that
+puts them in the place of others is short. It is the commit point; what a crash leaves before it is thrown
+away. No row is changed, dropped or judged, and a slice is packed once: what is packed, the parts that the
+log names say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.engine import Engine
+from tidemill.model.failpoints import failpoint
+from tidemill.model.names import PACKED_PART, REST_PART
+from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
+from tidemill.raw.compaction.choosing import Group, PackedPart
+from tidemill.raw.compaction.rewrite import RewriteUnit, Rewritten, rewrite
+from tidemill.raw.compaction.scratch import Workshop
+from tidemill.raw.recall import PACKED, Held, Told, held_told, told_as
+from tidemill.raw.spans import shared_days, spread_days
+from tidemill.raw.standins import (
+    HOLDS,
+    WORD_BYTES,
+    batch_of,
+    is_rest,
+    is_settled,
+    is_shared,
+    is_word,
+    names_in,
+    packed_footer,
+    progress_now,
+    write_word,
+)
+from tidemill.raw.tables import DAY_COLUMN, partition_at
+from tidemill.storage.tables.parts import StagedPart, read_footer
+from tidemill.storage.tables.snapshot import Part, Snapshot
+
+if TYPE_CHECKING:
+    from tidemill.raw.accept.batch import Acceptor
+    from tidemill.storage.state.protocol import State
+
+FULL_FILE_BYTES: Final = 1 << 20  # of parts: days with less share one
+UNIT_BYTES: Final = 32 << 20  # of parts that one task rewrites: a day with more is cut
+
+
+@dataclass(frozen=True, slots=True)
+class PackedParts:
+    """What became of a group."""
+
+    slices: tuple[str, ...]
+    parts: tuple[PackedPart, ...]
+    rows: int
+    bytes_before: int  # about
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is packed from: one version of raw, and what is known of its slices. It may be used by a thread of
+    its own."""
+
+    stream: str
+    raw: Snapshot
+    state: State
+    engine: Engine
+    by_day: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Parts that are written, and those whose place they are to take."""
+
+    groups: Sequence[Group]
+    numbers: Sequence[int]  # of the group of each unit; what only waits comes behind them
+    units: Sequence[RewriteUnit]
+    done: Sequence[Rewritten]
+    replaced: Sequence[Part]
+    facts: Mapping[str, Held]
+    tag: str
+    workshop: Workshop
+
+    def discard(self) -> None:
+        self.workshop.close()
+
+
+def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[PackedParts]:
+    """Pack the groups in one commit; those without a row in raw are passed over. The caller must hold the
+    tick lock and have caught up, and nothing may be under way that retracts or judges again."""
+    acceptor.raw.refresh()
+    prepared = prepare(source_of(acceptor), chosen, now)
+    return commit(acceptor, prepared, now) if prepared is not None else []
+
+
+def source_of(acceptor: Acceptor) -> Source:
+    raw = acceptor.raw
+    by_day = DAY_COLUMN in raw.partition_by
+    return Source(acceptor.stream.name, raw.snapshot(), acceptor.state, acceptor.engine, by_day)
+
+
+def prepare(source: Source, chosen: Sequence[Group], now: int) -> Prepared | None:
+    """Write the parts of the groups; None when raw has no row of them."""
+    return _Preparing(source, chosen, now).run()
+
+
+def commit(acceptor: Acceptor, prepared: Prepared, now: int) -> list[PackedParts]:
+    """Put the parts in the place of those that they were made of; nothing is done when one of those is gone,
+    or a slice was retracted since. The caller must hold the tick lock."""
+    try:
+        if not _still_stands(acceptor, prepared):
+            return []
+        failpoint("pack.after_build")
+        written = [one.part for one in prepared.done if one.part is not None]
+        made = (prepared.replaced, prepared.facts, written)
+        replace_parts(acceptor, *made, prepared.tag, prepared.workshop.folder, now)
+        return _told(prepared, now)
+    finally:
+        prepared.discard()
+
+
+def _still_stands(acceptor: Acceptor, prepared: Prepared) -> bool:
+    acceptor.raw.refresh()
+    live = acceptor.raw.snapshot().by_path
+    if any(part.path not in live for part in prepared.replaced):
+        return False
+    entries = (acceptor.state.slice(name) for group in prepared.groups for name in group.slices)
+    return all(entry is not None and entry.status is SliceStatus.ACCEPTED for entry in entries)
+
+
+def _told(prepared: Prepared, now: int) -> list[PackedParts]:
+    parts: dict[int, list[PackedPart]] = {}
+    for number, unit, one in zip(prepared.numbers, prepared.units, prepared.done, strict=False):
+        if one.part is not None:
+            folder = "".join(f"{column}={value}/" for column, value in unit.partition.items())
+            slices = tuple(names_in(unit.footer, HOLDS))
+            path, part = f"{folder}{unit.name}", one.part
+            told = PackedPart(path, slices, part.rows, part.size, one.first, one.last, now)
+            parts.setdefault(number, []).append(told)
+    return [
+        PackedParts(
+            slices=prepared.groups[number].slices,
+            parts=tuple(found),
+            rows=sum(one.rows for one in found),
+            bytes_before=prepared.groups[number].bytes,
+            bytes_after=sum(one.bytes for one in found),
+        )
+        for number, found in sorted(parts.items())
+    ]
+
+
+# -- what is written
+
+
+class _Preparing:
+    def __init__(self, source: Source, chosen: Sequence[Group], now: int) -> None:
+        self._source = source
+        self._snapshot = source.raw
+        self._chosen = chosen
+        self._now = now
+        self._wanted = {name for group in chosen for name in group.slices}
+        self._writing = Writing(source, now)
+
+    def run(self) -> Prepared | None:
+        facts = self._facts()
+        if not facts:
+            return None
+        tag = set_hash([*facts, *(set_hash(group.slices) for group in self._chosen)])[:24]
+        workshop = Workshop(self._snapshot.root, tag)
+        try:
+            return self._prepared(facts, tag, workshop)
+        except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen anew
+            workshop.close()
+            return None
+        except BaseException:  # nothing is left behind, and the next time does it all
+            workshop.close()
+            raise
+
+    def _prepared(self, facts: Mapping[str, Held], tag: str, workshop: Workshop) -> Prepared:
+        folder = workshop.folder
+        replaced = [part for part in self._snapshot.parts if part.path in facts]
+        held = {part.path: facts[part.path] for part in replaced if part.rows}
+        numbers: list[int] = []
+        units: list[RewriteUnit] = []
+        for number, group in enumerate(self._chosen):
+            name = f"{PACKED_PART}-{tag}-{number:04d}"
+            found = self._writing.units(held, set(group.slices), folder, name, packed=True)
+            numbers.extend(number for _ in found)
+            units.extend(found)
+        waiting = {name for fact in held.values() for name in fact.accepted} - self._wanted
+        units += self._writing.units(held, waiting, folder, f"{REST_PART}-{tag}", packed=False)
+        size = sum(part.size for part in replaced)
+        done = self._source.engine.run(rewrite, units, "pack", size)
+        rows = sum(one.part.rows for one in done if one.part is not None)
+        assert rows == sum(part.rows for part in replaced), "no row is lost"
+        return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, workshop)
+
+    def _facts(self) -> dict[str, Held]:
+        """What is in the parts that have a row of a chosen slice, and in those that have none at all."""
+        live = self._snapshot.by_path
+        named = {path for group in self._chosen for path in group.parts}
+        # What waited when the groups were chosen may have been left over by a commit since.
+        named.update(part.path for part in self._snapshot.parts if is_rest(part))
+        parts = [live[path] for path in sorted(named) if path in live]
+        held = held_in(self._source, parts)
+        held = {path: fact for path, fact in held.items() if not self._wanted.isdisjoint(fact.accepted)}
+        if not held:
+            return {}
+        mute = [part for part in self._snapshot.parts if not part.rows and batch_of(part) is not None]
+        return {**held, **held_in(self._source, mute)}
+
+
+def held_in(source: Source, parts: Sequence[Part]) -> dict[str, Held]:
+    """What is in these parts, by their paths in the table."""
+    paths = source.raw.paths(parts)
+    size = sum(part.size for part in parts)
+    found = source.engine.run(held_told, paths, "slices of raw parts", size)
+    by_path = {fact.path: fact for fact in found}
+    return {part.path: by_path[path] for part, path in zip(parts, paths, strict=True)}
+
+
+class Writing:
+    """Turns slices of parts into units of work, one for each part to write."""
+
+    def __init__(self, source: Source, now: int) -> None:
+        self._source = source
+        self._now = now
+        self._sizes = {part.path: part.size / part.rows for part in source.raw.parts if part.rows}
+        self._entries: dict[str, SliceEntry] = {}
+
+    def units(
+        self, held: Mapping[str, Held], slices: Collection[str], folder: Path, name: str, *, packed: bool
+    ) -> list[RewriteUnit]:
+        """The parts with the rows of these slices, in order of time; none when they have no row."""
+        amounts: dict[int, float] = {}
+        for path, fact in held.items():
+            for each, days in fact.days.items():
+                for day, rows in days.items() if each in slices else ():
+                    amounts[day] = amounts.get(day, 0) + rows * self._sizes[path]
+        bytes_of = {day: int(amount) for day, amount in amounts.items()}
+        full = 0 if self._source.by_day else FULL_FILE_BYTES
+        runs = shared_days(bytes_of, full)
+        spans = spread_days(runs, bytes_of, UNIT_BYTES)
+        found = [
+            self.unit(held, slices, (start, end - 1), folder, f"{name}-{number:03d}.parquet", packed=packed)
+            for number, (start, end) in enumerate(spans)
+        ]
+        return [unit for unit in found if unit is not None]
+
+    def unit(
+        self,
+        held: Mapping[str, Held],
+        slices: Collection[str],
+        span: tuple[int, int],
+        folder: Path,
+        name: str,
+        *,
+        packed: bool,
+    ) -> RewriteUnit | None:
+        """The part with the rows of these slices and of a span, both ends included; None when none can be."""
+        there: set[str] = set()
+        inputs: list[Held] = []
+        for fact in held.values():
+            mine = {each for each in fact.accepted if each in slices and _meets(fact.bounds[each], span)}
+            if mine:
+                inputs.append(fact)
+                there |= mine
+        if not inputs:
+            return None
+        entries = {each: self._entry(each) for each in sorted(there)}
+        batches = {each: str(entry.batch) for each, entry in entries.items()}
+        partition = partition_at(span[0], by_day=self._source.by_day)
+        target = folder / partition.get(DAY_COLUMN, "all")  # a name is once in a folder
+        target.mkdir(exist_ok=True)
+        return RewriteUnit(
+            inputs=[fact.path for fact in inputs],
+            seqs={each: entry.seq for each, entry in entries.items()},
+            span=span,
+            partition=partition,
+            folder=str(target),
+            name=name,
+            footer=packed_footer(self._source.stream, batches, self._now, packed=packed),
+        )
+
+    def _entry(self, name: str) -> SliceEntry:
+        if name not in self._entries:
+            entry = self._source.state.slice(name)
+            if entry is None or entry.batch is None:
+                raise _ChangedError(name)
+            self._entries[name] = entry
+        return self._entries[name]
+
+
+class _ChangedError(Exception):
+    """A slice does not count any more."""
+
+
+def _meets(bounds: Sequence[int], span: tuple[int, int]) -> bool:
+    return bounds[0] <= span[1] and bounds[1] >= span[0]
+
+
+# -- the commit
+
+
+def replace_parts(
+    acceptor: Acceptor,
+    replaced: Sequence[Part],
+    facts: Mapping[str, Held],
+    written: Sequence[StagedPart],
+    tag: str,
+    folder: Path,
+    now: int,
+) -> None:
+    """One commit that takes parts away, adds those that have their rows now, and says what they said."""
+    raw, stream = acceptor.raw, acceptor.stream.name
+    words, spoken = _words(acceptor, replaced, facts, folder)
+    before = raw.version
+    published = raw.publish([*written, *words])
+    failpoint("pack.before_commit")
+    removes = [*replaced, *spoken]
+    version = raw.commit(published, removes, info={PACKED: tag}, now=now, data_change=False)
+    failpoint("pack.after_commit")
+    acceptor.state.saw(stream, {"raw": version})
+    acceptor.moved_on(before, version)
+
+
+def _words(
+    acceptor: Acceptor, replaced: Sequence[Part], facts: Mapping[str, Held], folder: Path
+) -> tuple[list[StagedPart], list[Part]]:
+    """What the replaced parts said, in one part (or one for each folder of the table), and the words that it
+    says again. One at least is new: it says how far the stream has come by this version of raw."""
+    raw, stream = acceptor.raw, acceptor.stream.name
+    progress = progress_now(acceptor.state.progress(stream), raw.version + 1)
+    words: list[StagedPart] = []
+    spoken: list[Part] = []
+    for partition in _partitions(replaced):
+        new: list[Told] = [
+            {"path": part.path, **facts[part.path].told}
+            for part in replaced
+            if part.partition == partition and not is_shared(part)
+        ]
+        old = _said_again(raw.snapshot(), partition, new=bool(new))
+        told = [one for part in old for one in told_as(read_footer(raw.root / part.path), PACKED)]
+        if told or new:
+            target = folder / partition.get(DAY_COLUMN, "all")
+            target.mkdir(exist_ok=True)
+            words.append(write_word(target, stream, partition, [*told, *new], progress))
+            spoken.extend(old)
+    return words, spoken
+
+
+def _partitions(parts: Sequence[Part]) -> list[dict[str, str]]:
+    found = {tuple(sorted(part.partition.items())) for part in parts}
+    return [dict(one) for one in sorted(found)]
+
+
+def _said_again(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> list[Part]:
+    """Words that the next one says as well: the small ones, so that they stay few."""
+    there = [part for part in raw.parts if is_word(part) and part.partition == partition]
+    small = [part for part in there if part.size < WORD_BYTES]
+    if new or len(small) > 1:
+        return small
+    return sorted(there, key=lambda part: part.size)[:1]
+
+
+# -- parts that straddle an instant
+
+
+def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) -> None:
+    """Put two parts in the place of each of these: what happened before an instant, the first of a day, and
+    what did not. What is packed stays so. The caller must hold the tick lock."""
+    if not parts:
+        return
+    source = source_of(acceptor)
+    facts = held_in(source, parts)
+    tag = set_hash([*facts, str(at)])[:24]
+    workshop = Workshop(source.raw.root, tag)
+    folder = workshop.folder
+    writing = Writing(source, now)
+    units: list[RewriteUnit] = []
+    for number, part in enumerate(parts):
+        fact, packed = {part.path: facts[part.path]}, is_settled(part)
+        slices = set(facts[part.path].accepted)
+        for side, span in (("a", (MIN_INSTANT, at - 1)), ("b", (at, MAX_INSTANT))):
+            name = f"{PACKED_PART if packed else REST_PART}-{tag}-{number:04d}{side}.parquet"
+            unit = writing.unit(fact, slices, span, folder, name, packed=packed)
+            assert unit is not None, part
+            units.append(unit)
+    try:
+        done = source.engine.run(rewrite, units, "split", sum(part.size for part in parts))
+        written = [one.part for one in done if one.part is not None]
+        assert sum(part.rows for part in written) == sum(part.rows for part in parts), "no row is lost"
+        replace_parts(acceptor, parts, facts, written, tag, folder, now)
+    finally:
+        workshop.close()

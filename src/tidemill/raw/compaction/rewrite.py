@@ -1,0 +1,175 @@
+"""The packing kernel: rows of some slices and of one span out of raw parts, as one part, in the order of raw.
+
+No row is changed, and none is decoded further than its columns. It writes to staging alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.formats.arrays import Ints
+from tidemill.formats.arrow import one
+from tidemill.raw.tables import RAW, RAW_STATS
+from tidemill.storage.tables.parts import StagedPart, open_part, write_part
+
+ROW_GROUP: Final = 16_384  # rows: what a search decodes for one hit
+CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written as codes
+_COLUMNS: Final = list(RAW.names)
+_KEY_BITS: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteUnit:
+    """One part to write: the rows of some slices with event times in `span`, both ends included."""
+
+    inputs: Sequence[str]
+    seqs: Mapping[str, int]  # the slices whose rows are wanted, with their places in the ledger
+    span: tuple[int, int]
+    partition: Mapping[str, str]
+    folder: str
+    name: str
+    footer: Mapping[str, object]
+    sort: bool = True  # False: they stand in the order of raw already
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The part, and the first and last event time in it; None when there was no row."""
+
+    part: StagedPart | None
+    first: int = 0
+    last: int = 0
+
+
+def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
+    found = [table for path in unit.inputs for table in _rows(path, unit)]
+    if not found:
+        yield Rewritten(None)
+        return
+    rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
+    for name in ("tenant", "slice"):
+        rows = _used(rows, name)
+    times = _ints(rows, "event_time")
+    if rows.column("event_type").null_count == rows.num_rows:  # of a stream that declares none
+        place = rows.schema.get_field_index("event_type")
+        rows = rows.set_column(place, "event_type", pa.nulls(rows.num_rows, pa.string()))
+    first, last = int(times.min()), int(times.max())
+    part = write_part(
+        Path(unit.folder),
+        unit.name,
+        rows,
+        partition=unit.partition,
+        footer={**unit.footer, "rows": rows.num_rows, "min_time": first, "max_time": last},
+        stats_columns=RAW_STATS,
+        row_group_rows=ROW_GROUP,
+        order=pa.array(_order(rows, times, unit.seqs)) if unit.sort else None,
+    )
+    yield Rewritten(part, first, last)
+
+
+def _rows(path: str, unit: RewriteUnit) -> Iterator[pa.Table]:
+    """Row groups that can not have a wanted row are not read, those that have none by their slices only."""
+    low, high = unit.span
+    with open_part(path, CODED) as file:
+        for group in range(file.num_row_groups):
+            if not _may_hold(file, group, low, high):
+                continue
+            slices = one(file.read_row_group(group, ["slice"], use_threads=False).column("slice"))
+            known = np.array([name in unit.seqs for name in slices.dictionary.to_pylist()], np.bool_)
+            wanted = known[slices.indices.to_numpy(zero_copy_only=False)]
+            if wanted.any() and not _is_within(file, group, low, high):
+                times = file.read_row_group(group, ["event_time"], use_threads=False)
+                instants = _ints(times, "event_time")
+                wanted &= (instants >= low) & (instants <= high)
+            if not wanted.any():
+                continue
+            rows = file.read_row_group(group, _COLUMNS, use_threads=False).select(_COLUMNS)
+            yield rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _used(rows: pa.Table, name: str) -> pa.Table:
+    """Without the texts of rows that were left out: a part names no slice that it has no row of."""
+    texts, codes = _codes(rows, name)
+    used = np.unique(codes)
+    if used.size == len(texts):
+        return rows
+    column = pa.DictionaryArray.from_arrays(
+        pa.array(np.searchsorted(used, codes).astype(np.int32)),
+        pa.array([texts[i] for i in used], pa.string()),
+    )
+    return rows.set_column(rows.schema.get_field_index(name), name, column)
+
+
+def _may_hold(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
+    times = _times(file, group)
+    return times is None or (times[0] <= high and times[1] >= low)
+
+
+def _is_within(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
+    times = _times(file, group)
+    return times is not None and low <= times[0] and times[1] <= high
+
+
+def _times(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
+    """First and last event time of a row group; None when it does not say."""
+    place = file.schema_arrow.get_field_index("event_time")
+    stats = file.metadata.row_group(group).column(place).statistics
+    return (stats.min_raw, stats.max_raw) if stats is not None and stats.has_min_max else None
+
+
+def _order(rows: pa.Table, times: Ints, seqs: Mapping[str, int]) -> Ints:
+    """By tenant, event time and arrival: place of the slice in the ledger, then line."""
+    tenant = _ranks(rows, "tenant")
+    since = times - times.min()
+    bits = int(since.max()).bit_length()
+    if int(tenant.max()).bit_length() + bits <= _KEY_BITS:
+        key = (tenant << bits) | since
+        order = np.argsort(key, kind="stable")  # finds the sorted pieces and merges them
+    else:
+        order = np.lexsort((since, tenant))
+        key = np.cumsum(np.append(0, _differs(tenant[order]) | _differs(since[order])))[_inverse(order)]
+    same = ~_differs(key[order])
+    if same.any():
+        tied = np.append(same, False) | np.append(False, same)
+        mine = order[tied]
+        place = _codes(rows, "slice")
+        seq = np.array([seqs[name] for name in place[0]], np.int64)[place[1][mine]]
+        line = one(rows.column("line")).to_numpy()[mine]
+        order[tied] = mine[np.lexsort((line, seq, key[mine]))]
+    return order
+
+
+def _differs(values: Ints) -> np.ndarray:
+    return values[1:] != values[:-1]
+
+
+def _inverse(order: Ints) -> Ints:
+    back = np.empty(order.size, np.int64)
+    back[order] = np.arange(order.size)
+    return back
+
+
+def _codes(rows: pa.Table, name: str) -> tuple[list[str], Ints]:
+    column = one(rows.column(name))
+    codes: Ints = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return column.dictionary.to_pylist(), codes
+
+
+def _ranks(rows: pa.Table, name: str) -> Ints:
+    """Codes in the order of their texts, as bytes."""
+    texts, codes = _codes(rows, name)
+    rank = np.empty(len(texts), np.int64)
+    rank[sorted(range(len(texts)), key=lambda code: texts[code].encode())] = np.arange(len(texts))
+    return rank[codes]
+
+
+def _ints(rows: pa.Table, name: str) -> Ints:
+    values: Ints = one(rows.column(name)).cast(pa.int64()).to_numpy()
+    return values

@@ -1,0 +1,69 @@
+"""Folders in which parts of raw are prepared, each locked by the process that works in it.
+
+The lock dies with its process, so what a dead one left is told from live work. Nothing here is part of a
+table: a folder may go at any time when nobody works in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tidemill.storage.files import storage_errors
+
+WORKSHOP: Final = "_packing"  # folder of the table, beside staging
+_OWNER: Final = ".owner"  # file in a folder that its process keeps locked
+
+
+class Workshop:
+    """A folder of this process; nobody else empties it until it is closed."""
+
+    def __init__(self, root: Path, tag: str) -> None:
+        self._descriptor: int | None
+        with storage_errors("prepare parts", root):
+            self.folder, self._descriptor = _new_folder(root / WORKSHOP, tag)
+
+    def close(self) -> None:
+        """Remove the folder and what is in it."""
+        if self._descriptor is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def sweep(root: Path) -> list[str]:
+    """Remove the folders of processes that are gone; their names. The caller must hold the tick lock."""
+    removed: list[str] = []
+    with storage_errors("clean up after a crash", root):
+        for folder in sorted((root / WORKSHOP).glob("*")):
+            try:
+                descriptor = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:  # its process was done with it this moment
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(folder.name)
+            except BlockingIOError:  # somebody works in it
+                continue
+            finally:
+                os.close(descriptor)
+    return removed
+
+
+def _new_folder(top: Path, tag: str) -> tuple[Path, int]:
+    while True:
+        folder = top / f"{tag}-{os.getpid()}-{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        try:
+            descriptor = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            continue  # a sweep took it for one of a dead process before it was locked
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if (folder / _OWNER).exists():
+            return folder, descriptor
+        os.close(descriptor)

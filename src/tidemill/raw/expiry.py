@@ -1,0 +1,236 @@
+"""Lets raw of whole days go: what their parts said is said by a part without rows, and the ids of their
+events are kept for the gate.
+
+The raw commit is the commit point; what a crash leaves before it is cleared away by the next expiry. No row
+is rewritten, and no part goes that a part behind it does not speak for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.model.errors import StorageError
+from tidemill.model.failpoints import failpoint
+from tidemill.model.levels import BASE
+from tidemill.model.slices import set_hash
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant
+from tidemill.raw.accept.id_runs import SealUnit, is_whole, seal_keys
+from tidemill.raw.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, tiles_told, told_as
+from tidemill.raw.standins import WORD_BYTES, is_word, progress_now, stands_for_expired, write_expired
+from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.tables.parts import StagedPart, open_part, read_footer
+from tidemill.storage.tables.snapshot import Part, Snapshot
+from tidemill.storage.tables.table import Table
+
+if TYPE_CHECKING:
+    from tidemill.raw.accept.batch import Acceptor
+
+KEYS: Final = ".keys"
+
+
+def sealed_folder(warehouse: Path, stream: str) -> Path:
+    """Not beside the runs of the gate: those can be made again, these can not."""
+    return warehouse / "sealed" / stream
+
+
+@dataclass(frozen=True, slots=True)
+class Expirable:
+    """Parts with rows from before an instant: those that have no other, and those that straddle it."""
+
+    whole: Sequence[Part]
+    straddling: Sequence[Part]
+
+
+def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> Expirable:
+    """What can go of raw. With `counted_late` parts stay whose rows may count at a later instant, at the
+    watermark that they met or right after it."""
+    whole, straddling = [], []
+    for part in raw.parts:
+        if not part.rows or not part.may_hold("event_time", None, before - 1):
+            continue
+        if counted_late and _newest_met(part) >= before - 1:
+            continue
+        first, last = _times(raw, part, before)
+        if last < before:
+            whole.append(part)
+        elif first < before:
+            straddling.append(part)
+    return Expirable(whole, straddling)
+
+
+def _times(raw: Snapshot, part: Part, before: int) -> tuple[int, int]:
+    """First and last event time of a part. The log rounds them to milliseconds: where that matters, the part
+    itself is asked."""
+    first, last = part.mins.get("event_time"), part.maxs.get("event_time")
+    if isinstance(first, int) and isinstance(last, int) and last != before:
+        return first, last
+    with open_part(str(raw.root / part.path)) as file:
+        place = file.schema_arrow.get_field_index("event_time")
+        groups = [file.metadata.row_group(number).column(place) for number in range(file.num_row_groups)]
+        found = [group.statistics for group in groups]
+        return min(one.min_raw for one in found), max(one.max_raw for one in found)
+
+
+def rows_before(raw: Snapshot, part: Part, before: int) -> int:
+    """How many rows of a part happened before an instant."""
+    with open_part(str(raw.root / part.path)) as file:
+        times = file.read(["event_time"], use_threads=False).column("event_time").cast(pa.int64())
+    return int(np.count_nonzero(times.to_numpy() < before))
+
+
+def _newest_met(part: Part) -> int:
+    """The newest watermark that a row of it met."""
+    newest = part.maxs.get("watermark")
+    return newest if isinstance(newest, int) else MIN_INSTANT
+
+
+def slices_expired(raw: Table) -> frozenset[str]:
+    """Slices that raw does not have all rows of any more."""
+    found: set[str] = set()
+    for part in raw.snapshot().parts:
+        if stands_for_expired(part):
+            footer = read_footer(raw.root / part.path)
+            found.update(str(name) for told in told_as(footer, EXPIRED) for name in told["accepted"])
+    return frozenset(found)
+
+
+def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
+    """By slice, the starts of the windows of a span that its rows lay in before they expired. They are known
+    as exactly as the base tiles that hold them: windows that share a tile are all named."""
+    found: dict[str, set[int]] = {}
+    for part in raw.parts:
+        if stands_for_expired(part):
+            for told in told_as(read_footer(raw.root / part.path), EXPIRED):
+                for name, tiles in tiles_told(told):
+                    first, last = told["bounds"][name]
+                    mine = found.setdefault(name, set())
+                    for tile in tiles:
+                        held = Interval(max(tile, first), min(tile + BASE.tile, last + 1))
+                        mine.update(held.windows(span))
+    return found
+
+
+def sealed_files(warehouse: Path, raw: Table) -> list[str]:
+    """Files with the keys of events that have expired; StorageError when one is gone."""
+    folder = sealed_folder(warehouse, raw.root.name)
+    found = [folder / name for name in sorted(_named(raw))]
+    for path in found:
+        if not is_whole(path):
+            raise StorageError(
+                "the ids of expired events are gone, and raw can not tell them any more",
+                where=str(path),
+                hint="restore the file from a copy of the warehouse: without it repeats would count as new",
+            )
+    return [str(path) for path in found]
+
+
+def _named(raw: Table) -> set[str]:
+    names: set[str] = set()
+    for part in raw.snapshot().parts:
+        if stands_for_expired(part):
+            said = read_footer(raw.root / part.path)["keys"]
+            assert isinstance(said, list), part
+            names.update(map(str, said))
+    return names
+
+
+def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int) -> int:
+    """The parts leave raw in one commit; the version of raw that does not have them."""
+    raw, stream = acceptor.raw, acceptor.stream.name
+    snapshot = raw.snapshot()
+    partitions = [dict(one) for one in sorted({tuple(sorted(part.partition.items())) for part in parts})]
+    size = sum(part.size for part in parts)
+    found = acceptor.engine.run(held_facts, snapshot.paths(parts), "expire raw", size)
+    facts = {fact.path: fact for fact in found}
+    keys = _seal_keys(acceptor, parts, size)
+    folder = raw.staging(f"{EXPIRED}-{format_instant(before)[:10]}")
+    progress = progress_now(acceptor.state.progress(stream), raw.version + 1)
+    staged: list[StagedPart] = []
+    spoken: list[Part] = []
+    for partition in partitions:
+        told = {p.path: facts[str(raw.root / p.path)] for p in parts if p.partition == partition}
+        old = _said_again(snapshot, partition)
+        staged.append(_stand_in(raw, folder, partition, told, old, keys, progress))
+        spoken.extend(old)
+    published = raw.publish(staged)
+    failpoint("expire.before_commit")
+    version = raw.commit(published, [*parts, *spoken], info={EXPIRED: format_instant(before)}, now=now)
+    failpoint("expire.after_commit")
+    acceptor.state.saw(stream, {"raw": version})
+    raw.clean_staging()
+    clear_keys(acceptor)
+    return version
+
+
+def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int) -> int:
+    """The parts leave quarantine in one commit; the version that does not have them."""
+    version = acceptor.quarantine.commit([], parts, info={EXPIRED: format_instant(before)}, now=now)
+    failpoint("expire.after_commit")
+    acceptor.state.saw(acceptor.stream.name, {"quarantine": version})
+    return version
+
+
+def clear_keys(acceptor: Acceptor) -> None:
+    """Files that no part names are left by a process that died."""
+    folder = sealed_folder(acceptor.warehouse, acceptor.stream.name)
+    named = _named(acceptor.raw)
+    with storage_errors("clean up", folder):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def _said_again(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
+    """Parts without rows that the next one speaks for as well: the small ones, so that they stay few. In a
+    table with a folder for each day all of those of the day."""
+    return [
+        part
+        for part in raw.parts
+        if (stands_for_expired(part) or is_word(part))
+        and part.partition == partition
+        and (partition or part.size < WORD_BYTES)
+    ]
+
+
+def _seal_keys(acceptor: Acceptor, parts: Sequence[Part], size: int) -> list[str]:
+    """The file with the keys of these parts; none for a stream that has no gate."""
+    stream = acceptor.stream.name
+    if not acceptor.plan.gated and not acceptor.state.runs(stream):
+        return []
+    folder = sealed_folder(acceptor.warehouse, stream)
+    make_folder(folder, top=acceptor.warehouse)
+    name = f"{set_hash(part.path for part in parts)[:24]}{KEYS}"
+    seqs = {entry.id: entry.seq for entry in acceptor.state.slices(stream)}
+    unit = SealUnit(acceptor.raw.snapshot().paths(parts), seqs, str(folder / name))
+    acceptor.engine.run(seal_keys, [unit], "ids of expired events", size)
+    sync_folder(folder)
+    return [name]
+
+
+def _stand_in(
+    raw: Table,
+    folder: Path,
+    partition: Mapping[str, str],
+    facts: Mapping[str, PartFacts],
+    old: Sequence[Part],
+    keys: Sequence[str],
+    progress: Mapping[str, object],
+) -> StagedPart:
+    """The part that speaks for these, and for those that expired or were packed before."""
+    expired: list[Told] = [{"path": path, **as_told(fact)} for path, fact in sorted(facts.items())]
+    packed: list[Told] = []
+    named = set(keys)
+    for part in old:
+        said = read_footer(raw.root / part.path)
+        expired = [*told_as(said, EXPIRED), *expired]
+        packed += told_as(said, PACKED)
+        known = said.get("keys", [])
+        assert isinstance(known, list), part
+        named.update(map(str, known))
+    return write_expired(folder, raw.root.name, partition, expired, packed, named, progress)

@@ -1,0 +1,210 @@
+"""What became of an ingestion: of each of its events, once its slice went through the gate.
+
+Nothing is decided here. What raw or quarantine can not tell any more is `unknown`, never a duplicate by
+default; a slice that is being taken back at this moment has `landed`, as one that waits for the gate has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from tidemill.model.errors import StorageError
+from tidemill.model.gateway import Receipt
+from tidemill.model.slices import Outcome, Reject, SliceEntry, SliceStatus
+from tidemill.raw.accept.decisions import KINDS, UNKNOWN, Decisions, read_decisions
+
+if TYPE_CHECKING:
+    from tidemill.mill import Mill
+
+CACHE_BYTES: Final = 32 << 20  # of slices that were asked for last
+_OVERHEAD: Final = 2048  # of a slice in the cache, whatever it holds
+_LOOKS: Final = 3  # at a slice that changes while it is looked at
+_GONE: Final = (
+    "its row has expired, or was taken out of quarantine to be judged again: what it was can not be told"
+)
+
+
+class Status(StrEnum):
+    """How far an ingestion is."""
+
+    LANDED = "landed"  # in the ledger, and waits for the gate, or for its storage to be there again
+    DECIDED = "decided"  # each event has its outcome
+    FAILED = "failed"  # its slice can not be read as it is, so that none of its events was taken
+    RETRACTED = "retracted"  # taken back: as if it had never arrived
+
+
+@dataclass(frozen=True, slots=True)
+class EventOutcome:
+    """What became of one event; `index` is its place in the request, from 0."""
+
+    index: int
+    event_id: str | None  # None: it has none, or it can not be told
+    outcome: str  # accepted, duplicate, conflict, rejected; unknown when that can not be told any more
+    code: str | None = None  # conflict, or why it was rejected
+    detail: str | None = None
+    content_hash: str | None = None  # of a conflict: its own, and that of the event which was accepted
+    accepted_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of an ingestion; `counts` by outcome, without those there are none of."""
+
+    status: Status
+    counts: Mapping[str, int] = field(default_factory=dict)
+    outcomes: tuple[EventOutcome, ...] = ()
+
+
+def decided(mill: Mill, receipt: Receipt, *, each: bool = True) -> Decided:
+    """What became of it; without `each`, only how many had which outcome. Any thread may ask."""
+    with _OPENING:
+        desk = _DESKS.get(mill)
+        if desk is None:
+            desk = _DESKS[mill] = Outcomes(mill)
+    return desk.decided(receipt, each=each)
+
+
+class Outcomes:
+    """Answers of one mill, with the slices that were asked for last at hand. Threads may share it."""
+
+    def __init__(self, mill: Mill, cache_bytes: int = CACHE_BYTES) -> None:
+        project = mill.project
+        self._project, self._state, self._expiries = project, mill.state, mill.expiries
+        self._allowed = cache_bytes
+        self._guard = threading.Lock()
+        self._known: OrderedDict[_Key, Decisions] = OrderedDict()
+        self._held = 0
+        self._reading: dict[_Key, threading.Lock] = {}
+        self._looks = mill.looks
+
+    @property
+    def held(self) -> int:
+        """Bytes in use for slices that were asked for."""
+        return self._held
+
+    def decided(self, receipt: Receipt, *, each: bool = True) -> Decided:
+        for _ in range(_LOOKS):
+            entry = self._entry(receipt)
+            if entry.status is SliceStatus.RETRACTED:
+                return Decided(Status.RETRACTED)
+            if entry.status is SliceStatus.FAILED and entry.retry_at is None:
+                return _failed(receipt, entry, each=each)
+            if entry.status in (SliceStatus.PENDING, SliceStatus.FAILED):
+                return Decided(Status.LANDED)
+            found = self._decisions(entry)
+            if found is not None:
+                return _told(receipt, found, each=each)
+        return Decided(Status.LANDED)
+
+    def _entry(self, receipt: Receipt) -> SliceEntry:
+        entry = self._state.slice(receipt.slice)
+        if entry is None:
+            raise StorageError(
+                f"the ledger does not know slice {receipt.slice[:12]}, in which {receipt.id} landed",
+                hint="run `tidemill recover` to rebuild the state from the warehouse",
+            )
+        return entry
+
+    def _decisions(self, entry: SliceEntry) -> Decisions | None:
+        """None when it is being taken back, or sent back to the gate."""
+        key = (entry.id, entry.attempt, entry.judgement)
+        with self._guard:
+            if (known := self._recent(key)) is not None:
+                return known
+            one_reads = self._reading.setdefault(key, threading.Lock())
+        with one_reads:  # many wait for the same slice: the others find it when the first has read it
+            with self._guard:
+                if (known := self._recent(key)) is not None:
+                    return known
+            try:
+                found = self._read(entry)
+            finally:
+                with self._guard:
+                    self._reading.pop(key, None)
+            if found.accepted_rows < entry.counts.accepted and not self._may_have_expired(entry):
+                return None
+            if found.whole:  # what does not add up may be on its way
+                self._keep(key, found)
+            return found
+
+    def _recent(self, key: _Key) -> Decisions | None:
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+        return known
+
+    def _keep(self, key: _Key, found: Decisions) -> None:
+        with self._guard:
+            if key in self._known:
+                return
+            self._known[key] = found
+            self._held += found.nbytes + _OVERHEAD
+            while self._held > self._allowed:
+                _, gone = self._known.popitem(last=False)
+                self._held -= gone.nbytes + _OVERHEAD
+
+    def _read(self, entry: SliceEntry) -> Decisions:
+        stream = self._project.stream(entry.slice.stream)
+        raw, quarantine = (
+            self._looks.snapshot("raw", stream.name),
+            self._looks.snapshot("quarantine", stream.name),
+        )
+        return read_decisions(self._project.warehouse, stream, entry, raw, quarantine)
+
+    def _may_have_expired(self, entry: SliceEntry) -> bool:
+        seal = self._expiries.seal(entry.slice.stream)
+        return seal is not None and entry.observed is not None and entry.observed.start < seal
+
+
+_Key = tuple[str, int, int]  # slice, attempt, judgement: only what went through the gate is kept
+_DESKS: Final[WeakKeyDictionary[Mill, Outcomes]] = WeakKeyDictionary()
+_OPENING: Final = threading.Lock()
+
+
+def _failed(receipt: Receipt, entry: SliceEntry, *, each: bool) -> Decided:
+    rejected, code = Outcome.REJECTED.value, Reject.MALFORMED.value
+    outcomes = (
+        EventOutcome(index, None, rejected, code, entry.error)
+        for index in range(receipt.records if each else 0)
+    )
+    return Decided(Status.FAILED, {rejected: receipt.records}, tuple(outcomes))
+
+
+def _told(receipt: Receipt, found: Decisions, *, each: bool) -> Decided:
+    first, behind = receipt.first - 1, receipt.first - 1 + receipt.records
+    kinds = [KINDS[kind] for kind in found.kinds[first:behind].tolist()]
+    kinds += [UNKNOWN] * (receipt.records - len(kinds))
+    if receipt.repeated:
+        kinds = [Outcome.DUPLICATE.value if kind == Outcome.ACCEPTED.value else kind for kind in kinds]
+    counts = Counter(kinds)
+    return Decided(
+        Status.DECIDED,
+        {kind: counts[kind] for kind in (*KINDS[1:], UNKNOWN) if counts[kind]},
+        tuple(_outcomes(kinds, first, found)) if each else (),
+    )
+
+
+def _outcomes(kinds: list[str], first: int, found: Decisions) -> list[EventOutcome]:
+    ids = found.ids[first : first + len(kinds)].to_pylist()
+    ids += [None] * (len(kinds) - len(ids))
+    low, high = found.lines.searchsorted([first + 1, first + len(kinds) + 1])
+    refused = {row["line"]: row for row in found.refused.slice(low, high - low).to_pylist()}
+    outcomes = []
+    for index, (kind, name) in enumerate(zip(kinds, ids, strict=True)):
+        row = refused.get(first + index + 1)
+        if row is not None:
+            told = (row["reason"], row["detail"], row["content_hash"], row["accepted_hash"])
+            outcomes.append(EventOutcome(index, name, kind, *told))
+        elif kind == Outcome.REJECTED.value:
+            outcomes.append(EventOutcome(index, name, kind, found.code))
+        elif kind == Outcome.CONFLICT.value:
+            outcomes.append(EventOutcome(index, name, kind, kind))
+        else:
+            outcomes.append(EventOutcome(index, name, kind, None, _GONE if kind == UNKNOWN else None))
+    return outcomes

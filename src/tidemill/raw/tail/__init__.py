@@ -1,0 +1,10 @@
+"""What came in, for those who follow it: a stream's rows in order with its watermarks, and its late rows.
+
+Read in process from raw and the ledger, a bounded piece at a time; nothing in the warehouse changes.
+"""
+
+from tidemill.raw.tail.late import LateTotals, late_rows, late_totals
+from tidemill.raw.tail.offsets import Feed
+from tidemill.raw.tail.tail import tail
+
+__all__ = ["Feed", "LateTotals", "late_rows", "late_totals", "tail"]

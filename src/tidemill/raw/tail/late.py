@@ -1,0 +1,210 @@
+"""Late rows: how late each was, and what each declared window did with it.
+
+A row is late when its event time is at or before the watermark it met, which is on record with it; so
+nothing here is decided, it is only told. Raw and rollups hold late rows like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from tidemill.model.errors import StorageError
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.model.streaming import Close, Fate, LateBy, LatePolicy, WindowSpec
+from tidemill.raw.tail.offsets import Feed
+from tidemill.raw.tail.rows import INSTANT, LATE, Raw, Wanted
+
+_READ: Final = pa.schema(
+    [
+        pa.field("tenant", pa.string()),
+        pa.field("event_time", INSTANT),
+        pa.field("event_id", pa.string()),
+        pa.field("event_type", pa.string()),
+        pa.field("arrival", INSTANT),
+        pa.field("watermark", INSTANT),  # that it met
+        pa.field("slice", pa.string()),
+        pa.field("line", pa.int64()),
+    ]
+)
+LATE_ROWS: Final = pa.schema(
+    [
+        *_READ,
+        pa.field("lateness", pa.int64()),  # microseconds that it was behind the watermark
+        pa.field(  # for each declared window; `start` of the first that it counts in, if they lie on a grid
+            "done",
+            pa.list_(pa.struct([("window", pa.string()), ("fate", pa.string()), ("start", INSTANT)])),
+        ),
+    ]
+)
+_NEWEST_FIRST: Final = "seq DESC, line"
+
+Place = tuple[int, int]  # of a row: that of its slice in the ledger, and its line
+
+
+@dataclass(frozen=True, slots=True)
+class LateTotals:
+    """How many rows came late, and what became of them: by window, by fate."""
+
+    rows: int
+    dropped: int  # that a window left out; of a stream without any, all: ordered output has none of them
+    windows: Mapping[str, Mapping[Fate, int]] = field(default_factory=dict)
+
+
+def late_rows(
+    feed: Feed,
+    *,
+    since: int | None = None,
+    limit: int | None = None,
+    tenant: str | None = None,
+    after: Place | None = None,
+) -> pa.Table:
+    """Late rows of `LATE_ROWS`, those of the newest slice first; `since`: that arrived then or later;
+    `after`: those behind this one."""
+    entries = _late(feed, since, None if tenant is not None else limit, after)
+    found = [_READ.append(pa.field("seq", pa.int64())).empty_table()]
+    with Raw(feed) as raw:
+        raw.look()
+        wanted = _wanted(entries, _NEWEST_FIRST, tenant, limit, after)
+        found.extend(pa.Table.from_batches([batch]) for batch in raw.rows(wanted, _READ))
+    rows = pa.concat_tables(found).select(_READ.names).combine_chunks()
+    times = rows.column("event_time").cast(pa.int64()).to_pylist()
+    met = rows.column("watermark").cast(pa.int64()).to_pylist()
+    pairs = list(zip(times, met, strict=True))
+    done = [[_done(spec, time, at) for spec in feed.stream.window_specs] for time, at in pairs]
+    lateness = [at - time for time, at in pairs]
+    columns = [*rows.columns, pa.array(lateness, pa.int64()), pa.array(done, LATE_ROWS.field("done").type)]
+    return pa.Table.from_arrays(columns, schema=LATE_ROWS)
+
+
+def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = None) -> LateTotals:
+    """Of all late rows that `late_rows` would list. From the ledger, where that can tell."""
+    specs = feed.stream.window_specs
+    entries = _late(feed, since, None)
+    if tenant is None and not any(_by_row(spec) for spec in specs):
+        rows = sum(entry.counts.late for entry in entries)
+        alike = {spec.name: spec.fate(0, 0) for spec in specs}
+        dropped = rows if not alike or any(not fate.used for fate in alike.values()) else 0
+        return LateTotals(rows, dropped, {name: {fate: rows} if rows else {} for name, fate in alike.items()})
+    conditions = [of for spec in specs for of in _conditions(spec).items()]
+    unused = " OR ".join(of for fate, of in conditions if not fate.used) or str(not specs).lower()
+    sums = ["count(*)", *(f"count(*) FILTER ({of})" for of in (unused, *(of for _, of in conditions)))]
+    with Raw(feed) as raw:
+        raw.look()
+        rows, dropped, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
+    counts = iter(counted)
+    found = {spec.name: {fate: next(counts) for fate in _conditions(spec)} for spec in specs}
+    told = {name: {fate: n for fate, n in of.items() if n} for name, of in found.items()}
+    return LateTotals(rows, dropped, told)
+
+
+class LateCounts:
+    """`late_totals` of streams, looked up again only when there are more late rows, or fewer."""
+
+    def __init__(self, feed: Callable[[str], Feed]) -> None:
+        self._feed = feed
+        self._known: dict[str, tuple[int, LateTotals]] = {}
+
+    def of(self, stream: str, rows: int) -> LateTotals:
+        """Of a stream with so many late rows."""
+        known = self._known.get(stream)
+        if known is None or known[0] != rows:
+            known = self._known[stream] = rows, self._look(stream, rows)
+        return known[1]
+
+    def _look(self, stream: str, rows: int) -> LateTotals:
+        feed = self._feed(stream)
+        if rows:
+            try:
+                return late_totals(feed)
+            except StorageError:  # raw is damaged: whoever looks at the stream is told so elsewhere
+                return LateTotals(rows, rows)
+        return LateTotals(0, 0, {spec.name: {} for spec in feed.stream.window_specs})
+
+
+def _by_row(spec: WindowSpec) -> bool:
+    """Whether late rows fare differently from row to row."""
+    bounded = spec.late is LatePolicy.REEMIT or spec.late_by is LateBy.WINDOW
+    return spec.close is Close.WATERMARK and bounded
+
+
+def _conditions(spec: WindowSpec) -> Mapping[Fate, str]:
+    """What each fate of a late row depends on: `WindowSpec.fate` in SQL."""
+    if not _by_row(spec):
+        return {spec.fate(0, 0): "true"}
+    time, met = "epoch_us(raw.event_time)", "epoch_us(raw.watermark)"
+    if spec.late_by is LateBy.ROW:
+        in_time = f"{met} - {time} <= {spec.max_lateness:d}"
+        return {Fate.REEMITTED: in_time, Fate.TOO_LATE: f"NOT ({in_time})"}
+    return _conditions_by_window(spec, time, met)
+
+
+def _conditions_by_window(spec: WindowSpec, time: str, met: str) -> Mapping[Fate, str]:
+    last = f"({time} + {spec.gap:d})"
+    step = spec.step or spec.gap
+    if spec.kind.by_time:
+        last = f"({time} - {_modulo(time, step)} + {spec.size:d})"
+    is_open = f"{last} > {met}"
+    if spec.late is not LatePolicy.REEMIT:
+        return {Fate.ON_TIME: is_open, spec.fate(0, 2 * spec.last_end(0)): f"NOT ({is_open})"}
+    horizon = f"({met} - {spec.max_lateness:d})"
+    ended = f"({met} - {_modulo(f'({met} - {last})', step)})"  # the newest end at or before the watermark
+    again = f"CASE WHEN {is_open} THEN {ended} > greatest({time}, {horizon}) ELSE {last} > {horizon} END"
+    return {
+        Fate.REEMITTED: again,
+        Fate.ON_TIME: f"{is_open} AND NOT ({again})",
+        Fate.TOO_LATE: f"NOT ({is_open}) AND NOT ({again})",
+    }
+
+
+def _modulo(number: str, by: int) -> str:
+    """Never below zero, as Python has it."""
+    return f"((({number}) % {by:d} + {by:d}) % {by:d})"
+
+
+def _late(
+    feed: Feed, since: int | None, limit: int | None, after: Place | None = None
+) -> Sequence[SliceEntry]:
+    """Slices with late rows, newest first; no more than it takes to have `limit` rows behind `after`."""
+    entries: list[SliceEntry] = []
+    rows = 0
+    for entry in feed.state.slices(feed.stream.name, SliceStatus.ACCEPTED, newest=True):
+        if limit is not None and rows >= limit:
+            break
+        if after is not None and entry.seq > after[0]:
+            continue
+        if entry.counts.late and (since is None or entry.slice.arrival >= since):
+            entries.append(entry)
+            rows += entry.counts.late if after is None or entry.seq < after[0] else 0
+    return entries
+
+
+def _wanted(
+    entries: Sequence[SliceEntry],
+    order: str,
+    tenant: str | None,
+    limit: int | None,
+    after_row: Place | None = None,
+) -> Wanted:
+    seqs = {entry.id: entry.seq for entry in entries}
+    starts = [entry.observed.start for entry in entries if entry.observed is not None]
+    met = [entry.watermark for entry in entries if entry.watermark is not None]
+    after = min(starts) - 1 if starts else None
+    where = LATE
+    if after_row is not None:
+        seq, line = after_row
+        where = f"{LATE} AND (seq < {seq:d} OR (seq = {seq:d} AND line > {line:d}))"
+    return Wanted(seqs, where, order, after, max(met, default=None), tenant, limit)
+
+
+def _done(spec: WindowSpec, event_time: int, met: int) -> dict[str, object]:
+    fate = spec.fate(event_time, met)
+    start = None
+    if fate.used and spec.kind.by_time:
+        windows = spec.windows_at(spec.counts_at(event_time, met))
+        ended = met - spec.max_lateness if spec.some_windows else event_time
+        start = next(window.start for window in windows if window.end > ended)
+    return {"window": spec.name, "fate": fate.value, "start": start}

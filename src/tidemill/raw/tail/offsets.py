@@ -1,0 +1,92 @@
+"""Accepted slices of one stream in the order of the ledger, and the stream's watermark as one who follows
+may tell it.
+
+Each entry is read once, so that a look costs what is new. It only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.config.stream import Stream
+from tidemill.ingest.flight import is_landing
+from tidemill.ingest.retractions import is_judging_again
+from tidemill.model.errors import BusyError
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.model.time import MIN_INSTANT, SECOND
+from tidemill.raw.watermark import watermark_at
+from tidemill.storage.state.newer import newer
+from tidemill.storage.state.protocol import State
+
+# A landing reads the clock a moment before others can see that it is under way.
+SETTLE: Final = 2 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A stream and where its slices are on record."""
+
+    warehouse: Path
+    stream: Stream
+    state: State
+    clock: Callable[[], int]
+
+
+class Places:
+    """The accepted slices, by id, with their place in the ledger."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.seqs: dict[str, int] = {}
+        self._feed = feed
+        self._decided = 0  # all entries up to here have their outcome
+        self._retractions = feed.state.retractions()
+
+    def check(self) -> None:
+        """While slices that a retraction sent back wait to be judged again, nobody can know how far it is."""
+        name = self._feed.stream.name
+        if is_judging_again(self._feed.state, name):
+            raise BusyError(
+                f"slices of {name} wait to be judged again after a retraction",
+                hint="`tidemill run --once` judges them",
+            )
+
+    def look(self) -> list[SliceEntry]:
+        """Slices accepted since the last look. After a retraction that is all of them."""
+        acts = self._feed.state.retractions()
+        if acts != self._retractions:
+            self._retractions, self._decided = acts, 0
+            self.seqs.clear()
+        new, self._decided = newer(self._feed.state, self._feed.stream.name, self._decided)
+        found = [entry for entry in new if entry.status is SliceStatus.ACCEPTED and entry.id not in self.seqs]
+        self.seqs.update((entry.id, entry.seq) for entry in found)
+        return found
+
+
+class StreamWatermark:
+    """How far a stream has come. What was told must hold: no slice may be on its way that is on time and
+    older."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._instant = MIN_INSTANT
+
+    def look(self, *, live: bool) -> int | None:
+        """As it stands now; `live`: and as what is being landed can not gainsay. Ask before looking at the
+        ledger: what moved it is in there then."""
+        stream, state = self._feed.stream, self._feed.state
+        now = self._feed.clock() - (SETTLE if live else 0)
+        landing = live and is_landing(self._feed.warehouse)
+        pending = state.pending(stream.name, 1)[:1]
+        if pending:
+            now = min(now, pending[0].slice.arrival)
+        if not landing:
+            self._instant = max(self._instant, now)
+        progress = state.progress(stream.name)
+        clocks = state.clocks(stream.name)
+        if stream.in_event_time:
+            return watermark_at(stream, clocks, progress, self._instant)
+        # By arrival: what arrived at this very instant may still be on its way.
+        return self._instant - 1 if self._instant > MIN_INSTANT else None

@@ -1,0 +1,228 @@
+"""A stream as it comes: its rows in order of event time, or of arrival, with its watermarks between them.
+
+In order of event time it is a pure function of the ledger: on-time rows by (event time, place in the
+ledger, line), cut where the watermark stood. After a watermark no row at or before it comes, and
+watermarks never go back. Late rows are not in it; `late` has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.eventtime.ordering import Watermark
+from tidemill.model.errors import BusyError
+from tidemill.model.slices import SliceEntry
+from tidemill.model.time import format_instant
+from tidemill.raw.tail.offsets import Feed, Places, StreamWatermark
+from tidemill.raw.tail.rows import BY_ARRIVAL, BY_TIME, ON_TIME, ROWS, Raw, Wanted, of_slices
+
+log = logging.getLogger(__name__)
+
+Item: TypeAlias = pa.RecordBatch | Watermark
+SORTED_ROWS: Final = 1_000_000  # of slices that are brought into the order of arrival at once
+
+
+def tail(
+    feed: Feed,
+    *,
+    ordered: bool,
+    follow: bool,
+    stop: threading.Event,
+    wait: Callable[[], object],
+    since: int | None = None,
+    limit: int | None = None,
+    tenant: str | None = None,
+    flush: bool = True,
+) -> Iterator[Item]:
+    """Rows (`ROWS`, in small batches) and watermarks of a stream, from its beginning.
+
+    `since`: only rows that happened then or later; not `ordered`: that arrived. With `follow` it goes on
+    with what is accepted, calling `wait` between two looks, until `stop` is set or `limit` rows came. At
+    the end of an ordered one the rows that are still buffered come out in order, unless `flush` is False;
+    no watermark follows them.
+    """
+    left = limit
+    with Raw(feed) as raw:
+        teller: _Teller = (
+            _ByTime(feed, raw, since, tenant) if ordered else _ByArrival(feed, raw, since, tenant)
+        )
+        while left != 0:
+            last = not follow or stop.is_set()
+            for item in _news(teller, left, follow=follow, last=last, flush=flush):
+                yield item
+                if isinstance(item, pa.RecordBatch) and left is not None:
+                    left -= item.num_rows
+                    if not left:
+                        return
+            if last:
+                return
+            wait()
+
+
+class _Teller(Protocol):
+    def news(self, limit: int | None, *, live: bool) -> Iterator[Item]: ...
+    def rest(self, limit: int | None) -> Iterator[Item]: ...
+
+
+def _news(teller: _Teller, limit: int | None, *, follow: bool, last: bool, flush: bool) -> Iterator[Item]:
+    told = 0
+    try:
+        for item in _at_most(teller.news(limit, live=not last), limit):
+            yield item
+            told += item.num_rows if isinstance(item, pa.RecordBatch) else 0
+    except BusyError as error:
+        if not follow:
+            raise
+        log.info("%s", error)  # a retraction: it goes on once that is through
+        return
+    if last and flush:
+        left = None if limit is None else limit - told
+        yield from _at_most(teller.rest(left), left)
+
+
+def _at_most(items: Iterable[Item], limit: int | None) -> Iterator[Item]:
+    left = limit
+    for item in items:
+        if left is not None and isinstance(item, pa.RecordBatch):
+            item = item.slice(0, left)
+            left -= item.num_rows
+        yield item
+        if left == 0:
+            return
+
+
+class _ByTime:
+    """On-time rows in order of event time."""
+
+    def __init__(self, feed: Feed, raw: Raw, since: int | None, tenant: str | None) -> None:
+        self._raw = raw
+        self._tenant = tenant
+        self._places = Places(feed)
+        self._watermark = StreamWatermark(feed)
+        self._at = since - 1 if since is not None else None  # rows up to here are through
+        self._told: int | None = None
+
+    def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
+        self._places.check()
+        now = self._watermark.look(live=live)
+        new = self._places.look()
+        self._raw.look()
+        self._warn(new)
+        met = {entry.watermark for entry in new} | ({now} if self._places.seqs else set())
+        cuts = sorted(at for at in met if at is not None and (self._at is None or at > self._at))
+        if not cuts:
+            return
+        for item in _cut(self._rows(cuts[-1], limit), "event_time", [(at, at) for at in cuts]):
+            if isinstance(item, Watermark):
+                self._at = self._told = item.at
+            yield item
+
+    def rest(self, limit: int | None) -> Iterator[Item]:
+        return _cut(self._rows(None, limit), "event_time", [])
+
+    def _rows(self, upto: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
+        wanted = Wanted(self._places.seqs, ON_TIME, BY_TIME, self._at, upto, self._tenant, limit)
+        return self._raw.rows(wanted, piecewise=True)
+
+    def _warn(self, new: Sequence[SliceEntry]) -> None:
+        """Nothing of this happens unless a landing stood still between looking at the clock and noting
+        itself, or a retraction sent the watermark back."""
+        for entry in new if self._told is not None else ():
+            assert self._told is not None
+            older = entry.observed is not None and entry.observed.start <= self._told
+            if older and (entry.watermark is None or entry.watermark < self._told):
+                told = format_instant(self._told)
+                log.warning(
+                    "rows up to %s are left out: that watermark was told", told, extra={"slice": entry.id}
+                )
+
+
+class _ByArrival:
+    """All rows, late ones too, slice after slice."""
+
+    def __init__(self, feed: Feed, raw: Raw, since: int | None, tenant: str | None) -> None:
+        self._raw = raw
+        self._since = since
+        self._tenant = tenant
+        self._places = Places(feed)
+        self._watermark = StreamWatermark(feed)
+        self._at: int | None = None
+        self._seq = 0  # slices up to here are through
+
+    def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
+        self._places.check()
+        now = self._watermark.look(live=live)
+        found = self._places.look()
+        self._raw.look()
+        new = [entry for entry in found if entry.seq > self._seq and self._is_wanted(entry)]
+        left = limit
+        for entries in _groups(new):
+            for item in _cut(self._rows(entries, left), "seq", list(self._moves(entries))):
+                if isinstance(item, pa.RecordBatch) and left is not None:
+                    left -= item.num_rows
+                yield item
+            self._seq = entries[-1].seq
+        if now is not None and self._places.seqs and (self._at is None or now > self._at):
+            self._at = now
+            yield Watermark(now)
+
+    def rest(self, limit: int | None) -> Iterator[Item]:
+        return iter(())
+
+    def _is_wanted(self, entry: SliceEntry) -> bool:
+        return self._since is None or entry.slice.arrival >= self._since
+
+    def _rows(self, entries: Sequence[SliceEntry], limit: int | None) -> Iterator[pa.RecordBatch]:
+        seqs = {entry.id: entry.seq for entry in entries if entry.counts.accepted}
+        after, upto = of_slices([entry.observed for entry in entries])
+        return self._raw.rows(Wanted(seqs, "true", BY_ARRIVAL, after, upto, self._tenant, limit))
+
+    def _moves(self, entries: Sequence[SliceEntry]) -> Iterator[tuple[int, int]]:
+        """Where the watermark is told: before the rows of the first slice that met it."""
+        for entry in entries:
+            if entry.watermark is not None and (self._at is None or entry.watermark > self._at):
+                self._at = entry.watermark
+                yield entry.seq - 1, entry.watermark
+
+
+def _groups(entries: Sequence[SliceEntry]) -> Iterator[list[SliceEntry]]:
+    group: list[SliceEntry] = []
+    rows = 0
+    for entry in entries:
+        if group and rows + entry.counts.accepted > SORTED_ROWS:
+            yield group
+            group, rows = [], 0
+        group.append(entry)
+        rows += entry.counts.accepted
+    if group:
+        yield group
+
+
+def _cut(batches: Iterable[pa.RecordBatch], key: str, cuts: Sequence[tuple[int, int]]) -> Iterator[Item]:
+    """Rows in order of `key`; each watermark after the last row whose key is not above its place."""
+    left = deque(cuts)
+    for batch in batches:
+        keys = batch.column(key).view(pa.int64()).to_numpy()
+        done = 0
+        while left and keys[-1] > left[0][0]:
+            place, at = left.popleft()
+            upto = int(np.searchsorted(keys, place, "right"))
+            if upto > done:
+                yield _told(batch, done, upto)
+            yield Watermark(at)
+            done = upto
+        if done < batch.num_rows:
+            yield _told(batch, done, batch.num_rows)
+    for _, at in left:
+        yield Watermark(at)
+
+
+def _told(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    return batch.slice(start, end - start).select(ROWS.names)

@@ -1,0 +1,145 @@
+"""Takes whole batches out of raw and quarantine again, and says what is left behind them.
+
+It only ever removes parts by a commit; the files stay until they are vacuumed. Where a packed part has rows
+of other batches as well, those are in a new part of the same commit, unchanged.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tidemill.engine import Engine
+from tidemill.model.slices import SliceEntry, set_hash
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
+from tidemill.raw.accept.clocks import all_again, recorded, settled
+from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
+from tidemill.raw.recall import EXPIRED, PACKED, clocks_told, footers, told_as
+from tidemill.raw.standins import (
+    batches_in,
+    is_shared,
+    stands_for_expired,
+    without,
+    write_expired,
+    write_word,
+)
+from tidemill.raw.watermark import TimeRules
+from tidemill.storage.state.protocol import ClockState, Progress
+from tidemill.storage.tables.parts import StagedPart, read_footer
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
+
+
+def remove_batches(
+    table: Table, batches: Collection[str], info: Mapping[str, str], now: int, engine: Engine | None = None
+) -> int:
+    """Remove the rows of these batches, and what is said of them, in one commit; how many parts were
+    concerned. To do it again does nothing. Packed parts are rewritten by `engine`, if there is one."""
+    table.refresh()
+    gone: list[Part] = []
+    again: list[tuple[Part, dict[str, object]]] = []
+    for part in table.snapshot().parts:
+        footer = read_footer(table.root / part.path)
+        if footer["batch"] in batches:
+            gone.append(part)
+        elif _is_concerned(part, footer, batches):
+            gone.append(part)
+            again.append((part, footer))
+    if not gone:
+        return 0
+    staged, folder = _rewritten(table, again, batches, engine)
+    table.commit(table.publish(staged), gone, info=info, now=now)
+    shutil.rmtree(folder, ignore_errors=True)
+    return len(gone)
+
+
+def _is_concerned(part: Part, footer: Mapping[str, object], batches: Collection[str]) -> bool:
+    if is_shared(part):
+        return any(batch in batches for batch in batches_in(footer))
+    return any(told["footer"]["batch"] in batches for told in told_as(footer, PACKED))
+
+
+def _rewritten(
+    table: Table,
+    parts: Sequence[tuple[Part, dict[str, object]]],
+    batches: Collection[str],
+    engine: Engine | None,
+) -> tuple[list[StagedPart], Path]:
+    """The parts without the batches, in staging; nothing of those that had nothing else."""
+    folder = table.staging(f"undo-{set_hash(batches)[:24]}")
+    words = [_said_without(table, part, footer, batches, folder) for part, footer in parts if not part.rows]
+    units = [_kept_of(table, part, footer, batches, folder) for part, footer in parts if part.rows]
+    wanted = [unit for unit in units if unit.seqs]
+    size = sum(part.size for part, _ in parts)
+    if engine is not None:
+        done = engine.run(rewrite, wanted, "undo packed", size)
+    else:
+        done = [one for unit in wanted for one in rewrite(unit)]
+    made = [one.part for one in done]
+    return [part for part in (*words, *made) if part is not None], folder
+
+
+def _kept_of(
+    table: Table, part: Part, footer: Mapping[str, object], batches: Collection[str], folder: Path
+) -> RewriteUnit:
+    """Rows of other batches: they stand in the order of raw, which stays."""
+    left = without(footer, batches)
+    slices = sorted(name for names in batches_in(left).values() for name in names)
+    mark = Path(part.path).name.partition("-")[0]
+    return RewriteUnit(
+        inputs=[str(table.root / part.path)],
+        seqs=dict.fromkeys(slices, 0),
+        span=(MIN_INSTANT, MAX_INSTANT),
+        partition=part.partition,
+        folder=str(folder),
+        name=f"{mark}-{set_hash([part.path, *batches])[:24]}-undone.parquet",
+        footer=left,
+        sort=False,
+    )
+
+
+def _said_without(
+    table: Table, part: Part, footer: Mapping[str, object], batches: Collection[str], folder: Path
+) -> StagedPart | None:
+    packed = [told for told in told_as(footer, PACKED) if told["footer"]["batch"] not in batches]
+    expired, progress = told_as(footer, EXPIRED), footer["progress"]
+    assert isinstance(progress, dict), part
+    stream = table.root.name
+    if stands_for_expired(part):
+        keys = footer["keys"]
+        assert isinstance(keys, list), part
+        return write_expired(folder, stream, part.partition, expired, packed, map(str, keys), progress)
+    return write_word(folder, stream, part.partition, packed, progress) if packed else None
+
+
+def clocks_left(raw: Table) -> list[ClockState]:
+    """The clocks of all sources as the batches that raw holds left them."""
+    found: dict[str, ClockState] = {}
+    for path in raw.snapshot().paths():
+        for told in (clock for footer in footers(path) for clock in clocks_told(footer)):
+            known = found.get(told.source, told)
+            found[told.source] = ClockState(
+                told.source,
+                max(known.max_seen, told.max_seen),
+                max(known.watermark, told.watermark),
+                max(known.arrival, told.arrival),
+            )
+    return [found[source] for source in sorted(found)]
+
+
+def progress_left(raw: Table, rules: TimeRules, entries: Sequence[SliceEntry]) -> Progress:
+    """How far a stream has come by the slices that its ledger holds as accepted, and raw with it. What a
+    batch said of it does not hold once another one was undone."""
+    return all_again(rules, recorded(settled(entries)), raw)[0].progress
+
+
+def quarantined_rows(quarantine: Table | None) -> dict[str, int]:
+    """How many rows of each slice are in quarantine."""
+    counts: dict[str, int] = {}
+    for path in quarantine.snapshot().paths() if quarantine is not None else ():
+        for name in pq.read_table(path, partitioning=None, columns=["slice"]).column("slice").to_pylist():
+            counts[name] = counts.get(name, 0) + 1
+    return counts

@@ -1,0 +1,150 @@
+"""The file that tokens are kept in: read whole, replaced whole, durable, and nobody else's to read.
+
+Two that change it at once wait for each other, so that neither change is lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidemill.model.errors import StorageError, TidemillError
+from tidemill.model.time import format_instant, parse_instant
+from tidemill.server.access.grants import Scope, Token
+from tidemill.storage.files import make_folder, storage_errors, sync_folder
+
+VERSION: Final = 1
+Mark = tuple[int, int, int]  # changes with every change of the file
+
+
+def mark_of(path: Path) -> Mark | None:
+    """None: there is no such file."""
+    with storage_errors("look at", path):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+    return _mark(found)
+
+
+def read_kept(path: Path) -> tuple[Mark | None, tuple[Token, ...]]:
+    """The tokens in order of creation, and the mark of the very file that they were read from."""
+    with storage_errors("read", path):
+        try:
+            with path.open("rb") as file:
+                mark = _mark(os.fstat(file.fileno()))
+                content = file.read()
+        except FileNotFoundError:
+            return None, ()
+    try:
+        return mark, _tokens(json.loads(content))
+    except (ValueError, TypeError, KeyError, RecursionError, TidemillError) as error:
+        raise StorageError(
+            "the file of tokens is damaged, so that nobody can be let in",
+            hint="restore it from a copy, or remove it and create the tokens again",
+            where=str(path),
+        ) from error
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Inside it nobody else changes the file. The lock goes with its holder, also in a crash."""
+    folder = path.parent
+    if not folder.is_dir():
+        make_folder(folder, top=next(above for above in folder.parents if above.is_dir()))
+        with storage_errors("close to others", folder):
+            folder.chmod(0o700)
+    lock = path.with_suffix(".lock")
+    with storage_errors("lock", lock):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
+    """Inside `changing`: at every instant the old or the new content is there, whole."""
+    document = {"version": VERSION, "tokens": [_plain(token) for token in tokens]}
+    before = mark_of(path)
+    temporary = path.with_suffix(".tmp")
+    with storage_errors("write", path):
+        temporary.unlink(missing_ok=True)  # of a crash; nobody else is here
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n")
+            file.flush()
+            found = os.fstat(descriptor)
+            if before is not None and found.st_mtime_ns <= before[0]:
+                # Clocks of file systems tick slowly and inodes come back: no two files have the same mark.
+                os.utime(descriptor, ns=(found.st_atime_ns, before[0] + 1))
+            os.fsync(descriptor)
+        temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def _mark(found: os.stat_result) -> Mark:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _plain(token: Token) -> Mapping[str, object]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "scopes": sorted(token.scopes),
+        "tenant": token.tenant,
+        "rate": token.rate,
+        "created": format_instant(token.created),
+        "expires": None if token.expires is None else format_instant(token.expires),
+        "revoked": None if token.revoked is None else format_instant(token.revoked),
+        "sha256": token.digest,
+    }
+
+
+def _tokens(document: Mapping[str, object]) -> tuple[Token, ...]:
+    if document["version"] != VERSION:
+        raise ValueError(f"version {document['version']}")
+    rows = document["tokens"]
+    if not isinstance(rows, list):
+        raise TypeError("tokens")
+    return tuple(_token(row) for row in rows)
+
+
+def _token(row: Mapping[str, object]) -> Token:
+    scopes, rate, created = row["scopes"], row["rate"], _instant(row["created"])
+    if not isinstance(scopes, list) or not isinstance(rate, int | None) or created is None:
+        raise TypeError("a token")
+    return Token(
+        id=_text(row["id"]),
+        name=_text(row["name"]),
+        scopes=frozenset(Scope(scope) for scope in scopes),
+        tenant=None if row["tenant"] is None else _text(row["tenant"]),
+        rate=rate,
+        created=created,
+        expires=_instant(row["expires"]),
+        revoked=_instant(row["revoked"]),
+        digest=_digest(row["sha256"]),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _digest(value: object) -> str:
+    digest = _text(value)
+    if len(bytes.fromhex(digest)) != 32:
+        raise ValueError("no SHA-256")
+    return digest
+
+
+def _instant(value: object) -> int | None:
+    return None if value is None else parse_instant(_text(value))

@@ -1,0 +1,164 @@
+"""Tokens: who may do what for which tenant. They are in one file of the warehouse, and need nothing else.
+
+A secret is never kept: only its SHA-256 is, and no answer tells an unknown token from a wrong one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from tidemill.model.errors import AuthError, InputError, NotFoundError
+from tidemill.model.time import format_instant
+from tidemill.server.access.grants import (
+    LOCAL,
+    Principal,
+    Scope,
+    Token,
+    checked_expiry,
+    checked_name,
+    checked_rate,
+    checked_scopes,
+    checked_tenant,
+)
+from tidemill.server.access.kept import Mark, changing, mark_of, read_kept, replace_kept
+
+__all__ = ["LOCAL", "Principal", "Scope", "Token", "Tokens"]
+
+MAX_TOKENS: Final = 10_000
+NEEDED: Final = "send `Authorization: Bearer tm_…`; `tidemill token create` makes a token"
+_ID_BYTES: Final = 6
+_SECRET_BYTES: Final = 32
+# A secret has 256 random bits: nothing slower than one SHA-256 is needed to keep it from being guessed.
+_SHOWN: Final = re.compile(r"(?i:bearer) +tm_([0-9a-f]{12})_([0-9a-f]{64})", re.ASCII)
+_NOBODY: Final = "0" * 64  # what an unknown id is compared with, so that it takes as long as a known one
+
+
+class Tokens:
+    """The tokens of a warehouse. What another process changes is seen at the next look. Thread-safe."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._path = warehouse / "access" / "tokens.json"
+        self._seen: tuple[Mark | None, Mapping[str, Token]] = (None, {})
+
+    def create(
+        self,
+        scopes: Iterable[str],
+        *,
+        tenant: str | None,
+        now: int,
+        name: str = "",
+        rate: int | None = None,
+        expires: int | None = None,
+    ) -> tuple[Token, str]:
+        """A new token, durable, and its text `tm_<id>_<secret>`, which can not be had again.
+
+        `tenant` None is all of them; `rate` is in events a second; `expires` is an instant.
+        """
+        secret = secrets.token_hex(_SECRET_BYTES)
+        wanted = Token(
+            id="",
+            name=checked_name(name),
+            scopes=checked_scopes(scopes),
+            tenant=checked_tenant(tenant),
+            rate=checked_rate(rate),
+            created=now,
+            expires=checked_expiry(expires, now),
+            revoked=None,
+            digest=_digest(secret),
+        )
+        with changing(self._path):
+            kept = _with_room(read_kept(self._path)[1], now)
+            taken = {token.id for token in kept}
+            token = replace(wanted, id=_new_id(taken))
+            replace_kept(self._path, [*kept, token])
+        return token, f"tm_{token.id}_{secret}"
+
+    def list(self) -> tuple[Token, ...]:
+        """All of them in order of creation, those that no longer work included."""
+        return tuple(self._look().values())
+
+    def revoke(self, id: str, now: int) -> Token:
+        """It works no more, from the next request on. Doing so again changes nothing."""
+        if (known := self._look()).get(id) is None:
+            raise NotFoundError(f"there is no token {id!r}", hint=_ids(known.values(), now))
+        with changing(self._path):
+            kept = {token.id: token for token in read_kept(self._path)[1]}
+            found = kept.get(id, known[id])
+            if found.revoked is None:
+                kept[id] = found = replace(found, revoked=now)
+                replace_kept(self._path, [*kept.values()])
+        return found
+
+    def any_made(self) -> bool:
+        """Whether there ever was one. From then on nobody is let in without: a token that ran out or was
+        revoked does not open the door for all."""
+        return bool(self._look())
+
+    def any_active(self, now: int) -> bool:
+        return any(token.active(now) for token in self._look().values())
+
+    def authenticate(self, authorization: str | None, now: int) -> Principal:
+        """Who sent this header; AuthError when that is nobody."""
+        if authorization is None:
+            raise AuthError("a token is needed", hint=NEEDED)
+        shown = _SHOWN.fullmatch(authorization.strip(" \t")) if len(authorization) < 1000 else None
+        if shown is None:
+            raise AuthError("the Authorization header holds no token of Tidemill", hint=NEEDED)
+        id, secret = shown.group(1), shown.group(2)
+        token = self._look().get(id)
+        right = hmac.compare_digest(_digest(secret), _NOBODY if token is None else token.digest)
+        if token is None or not right:
+            raise AuthError("nobody has this token", hint="check it for typing errors, or create another")
+        # Only who has the secret learns what became of it.
+        if token.revoked is not None:
+            raise AuthError(f"this token was revoked at {format_instant(token.revoked)}", hint=NEEDED)
+        if not token.active(now):
+            raise AuthError(f"this token expired at {format_instant(token.expires or 0)}", hint=NEEDED)
+        return Principal(token.id, token.tenant, token.scopes, token.rate)
+
+    def _look(self) -> Mapping[str, Token]:
+        mark, known = self._seen
+        if mark_of(self._path) != mark:
+            mark, found = read_kept(self._path)
+            known = {token.id: token for token in found}
+            self._seen = mark, known
+        return known
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
+
+
+def _new_id(taken: set[str]) -> str:
+    while (id := secrets.token_hex(_ID_BYTES)) in taken:
+        pass
+    return id
+
+
+def _with_room(kept: tuple[Token, ...], now: int) -> tuple[Token, ...]:
+    """With room for one more: at the limit, the oldest that no longer works is forgotten."""
+    if len(kept) < MAX_TOKENS:
+        return kept
+    over = next((token for token in kept if not token.active(now)), None)
+    if over is None:
+        raise InputError(
+            f"there are {MAX_TOKENS:,} tokens that work", hint="revoke those that nobody uses any more"
+        )
+    return tuple(token for token in kept if token is not over)
+
+
+def _ids(kept: Iterable[Token], now: int) -> str:
+    active = [token.id for token in kept if token.active(now)]
+    named = ", ".join(active[:5]) + (", …" if len(active) > 5 else "")
+    return (
+        f"tokens that work: {named}; `tidemill token list` shows all"
+        if active
+        else "there are none that work"
+    )

@@ -1,0 +1,41 @@
+"""The application: all routes on one service, every refusal a problem document, an exact OpenAPI.
+
+It opens nothing and closes nothing: who makes the service does.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from fastapi import FastAPI
+
+from tidemill.server import health, objects, otlp, problems, reading, writing
+from tidemill.server.acknowledging import Acknowledging
+from tidemill.server.described import describe
+
+if TYPE_CHECKING:
+    from tidemill.server.service import Service
+
+SUMMARY: Final = "Events in, exact windows, rollups, answers and datasets out."
+
+
+def create_app(service: Service) -> FastAPI:
+    app = FastAPI(
+        title="Tidemill",
+        summary=SUMMARY,
+        version=version("tidemill"),
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    problems.handle(app)
+    acknowledging = Acknowledging(service)
+    app.include_router(writing.router(service, acknowledging))
+    app.include_router(otlp.router(service, acknowledging))
+    app.include_router(objects.router())
+    app.include_router(reading.router(service))
+    app.include_router(health.router())
+    describe(app)
+    return app

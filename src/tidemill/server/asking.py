@@ -1,0 +1,356 @@
+"""Questions over HTTP: queries of rollups, searches of events. Text or JSON document, for one tenant or all.
+
+What comes from outside stays a value: it is parsed by `language`, and never becomes SQL or a path here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidemill.model.errors import InputError, MediaTypeError, QueryError
+from tidemill.pipeline.documents import search as plain
+from tidemill.pipeline.documents import shapes
+from tidemill.query import Explanation
+from tidemill.query.language.document import query_from, search_from
+from tidemill.query.language.parse import parse, parse_search
+from tidemill.query.search.searching import SearchPlan
+from tidemill.server import tenancy
+from tidemill.server.problems import responses
+from tidemill.server.readers import Reader, Readers
+from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown, taken
+from tidemill.server.receiving import Held, body
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.server.access.grants import Principal
+
+MOST_BYTES: Final = 1 << 20  # of a question
+MOST_ROWS: Final = 100_000  # of an answer: it is made in memory
+MOST_FOUND: Final = 10_000  # events of a page
+_DIGITS: Final = 400  # of a number in one; what is longer no field can hold
+
+Text = Annotated[str, Query(max_length=100_000, description="the text, or a JSON document")]
+Tenant = Annotated[
+    str | None,
+    Query(max_length=256, description="whose events; an operator may leave it out if there is one"),
+]
+AllTenants = Annotated[bool, Query(description="of an operator: the events of all tenants together")]
+Strict = Annotated[bool, Query(description="an answer that lacks something is an error")]
+Size = Annotated[int | None, Query(ge=1, le=MOST_FOUND, description="events of a page; before LIMIT")]
+Page = Annotated[str | None, Query(max_length=2_000, description="of the page before")]
+
+_TEXT: Final = "SELECT count, avg(latency_ms) FROM requests SINCE 1h GROUP BY api"
+_SEARCH: Final = 'WHERE api = "/cart" SINCE 2h LIMIT 20'
+_COMPLETE: Final[Mapping[str, object]] = {
+    "complete": True,
+    "complete_through": END,
+    "as_of": END,
+    "watermark": END,
+    "data": {"start": START, "end": END},
+    "missing": [],
+    "pending": [],
+}
+_ANSWER: Final[Mapping[str, object]] = {
+    "columns": ["api", "count"],
+    "rows": [{"api": "/cart", "count": 2}],
+    "stream": "requests",
+    "metric": "hits",
+    "level": "5s",
+    "interval": "1h",
+    "span": {"start": START, "end": END},
+    "completeness": _COMPLETE,
+    "engine": "duckdb",
+}
+_FOUND: Final[Mapping[str, object]] = {
+    "stream": "requests",
+    "tenant": "acme",
+    "rows": [
+        {
+            "event_time": START,
+            "tenant": "acme",
+            "event_id": "7f0c1a",
+            "event_type": None,
+            "arrival": END,
+            "slice": SLICE,
+            "line": 1,
+            "payload": {"event_id": "7f0c1a", "api": "/cart"},
+        }
+    ],
+    "total": 1,
+    "cursor": CURSOR,
+    "span": {"start": START, "end": END},
+    "completeness": {**_COMPLETE, "data": None},
+}
+_MAYBE: Final = {"type": ["string", "null"]}
+_SWITCH: Final = {"type": "boolean"}
+_ASKED: Final = {"type": ["string", "object"], "description": "the text, or a JSON document"}
+
+
+def router(readers: Readers) -> APIRouter:
+    routes = APIRouter(tags=["reading"])
+    desk = _Desk(readers)
+    answered: dict[int | str, dict[str, Any]] = {
+        200: shown(
+            "The answer; with EXPLAIN how it would be made",
+            _ANSWER,
+            maybe=[key for key in _ANSWER if key not in ("stream", "engine")],
+        ),
+        **responses(404, strict=True),
+    }
+    found: dict[int | str, dict[str, Any]] = {
+        200: shown(
+            "A page; with EXPLAIN what would be read",
+            _FOUND,
+            maybe=[key for key in _FOUND if key != "stream"],
+        ),
+        **responses(404, strict=True),
+    }
+    posted = responses(408, 413, 415)
+    routes.add_api_route(
+        "/v1/query",
+        desk.get_query,
+        summary="Ask the rollups",
+        operation_id="get_query",
+        response_class=Response,
+        responses=answered,
+    )
+    routes.add_api_route(
+        "/v1/query",
+        desk.post_query,
+        methods=["POST"],
+        summary="Ask the rollups",
+        operation_id="post_query",
+        response_class=Response,
+        responses={**answered, **posted},
+        openapi_extra=taken(
+            {"query": _TEXT}, "query", query=_ASKED, tenant=_MAYBE, all_tenants=_SWITCH, strict=_SWITCH
+        ),
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/search",
+        desk.get_search,
+        summary="Find accepted events by what they hold",
+        operation_id="get_search",
+        response_class=Response,
+        responses=found,
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/search",
+        desk.post_search,
+        methods=["POST"],
+        summary="Find accepted events by what they hold",
+        operation_id="post_search",
+        response_class=Response,
+        responses={**found, **posted},
+        openapi_extra=taken(
+            {"search": _SEARCH, "total": True},
+            search=_ASKED,
+            cursor=_MAYBE,
+            limit={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_FOUND},
+            total=_SWITCH,
+            tenant=_MAYBE,
+            all_tenants=_SWITCH,
+            strict=_SWITCH,
+        ),
+    )
+    return routes
+
+
+class _Desk:
+    """The routes, and what they share."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._mill = readers.mill
+
+    # -- queries
+
+    async def get_query(
+        self,
+        who: Reader,
+        q: Text,
+        tenant: Tenant = None,
+        all_tenants: AllTenants = False,
+        strict: Strict = False,
+    ) -> Response:
+        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict))
+
+    async def post_query(self, request: Request, who: Reader) -> Response:
+        said = await self._said(request, "query", "tenant", "all_tenants", "strict")
+        asked, strict = _asked(said, "query"), _switch(said, "strict")
+        whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
+        return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict))
+
+    def _answer(self, who: Principal, asked: str | Plain, whose: tenancy.Whose, *, strict: bool) -> Plain:
+        declared = self._readers.stream(_stream_of(asked), who)
+        found = self._mill.ask(asked, **whose)
+        if isinstance(found, Explanation):
+            explained = shapes.explanation(tenancy.told_of(found, declared, who))
+            return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
+        found = tenancy.told_of(found, declared, who)
+        if strict:
+            found.completeness.check()
+        if found.table.num_rows > MOST_ROWS:
+            raise QueryError(
+                f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
+                hint="use LIMIT, a longer INTERVAL, a shorter span or fewer groups",
+            )
+        return tenancy.without(shapes.answer(found), tenancy.NOT_OF_ANSWER, declared, who)
+
+    # -- searches
+
+    async def get_search(
+        self,
+        who: Reader,
+        stream: str,
+        q: Text = "",
+        cursor: Page = None,
+        limit: Size = None,
+        total: Annotated[bool, Query(description="count the events on all pages as well")] = False,
+        tenant: Tenant = None,
+        all_tenants: AllTenants = False,
+        strict: Strict = False,
+    ) -> Response:
+        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        return await self._search(who, stream, q, cursor, limit, whose, total=total, strict=strict)
+
+    async def post_search(self, request: Request, who: Reader, stream: str) -> Response:
+        said = await self._said(
+            request, "search", "cursor", "limit", "total", "tenant", "all_tenants", "strict"
+        )
+        limit = said.get("limit")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise _wrong("limit", "a whole number")
+        asked = _asked(said, "search", default="")
+        cursor, total, strict = _text(said, "cursor"), _switch(said, "total"), _switch(said, "strict")
+        whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
+        return await self._search(who, stream, asked, cursor, limit, whose, total=total, strict=strict)
+
+    async def _search(
+        self,
+        who: Principal,
+        stream: str,
+        asked: str | Plain,
+        cursor: str | None,
+        limit: int | None,
+        whose: tenancy.Whose,
+        *,
+        total: bool,
+        strict: bool,
+    ) -> Response:
+        declared = self._readers.stream(stream, who)
+
+        def look() -> Plain:
+            _check_page(asked, limit)
+            found = self._mill.search(declared.name, asked, cursor=cursor, limit=limit, total=total, **whose)
+            if isinstance(found, SearchPlan):
+                plan = plain.plan(declared.name, tenancy.told_of(found, declared, who))
+                return tenancy.only(plan, tenancy.OF_PLAN, declared, who)
+            found = tenancy.told_of(found, declared, who)
+            if strict:
+                found.completeness.check()
+            said = plain.found(declared.name, found)
+            rows = said["rows"]
+            assert isinstance(rows, list)
+            told = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, who) for row in rows]
+            return tenancy.without({**said, "rows": told}, tenancy.NOT_OF_PAGE, declared, who)
+
+        return await self._readers.answer(look)
+
+    # -- what is sent
+
+    async def _said(self, request: Request, *known: str) -> Plain:
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
+            raise MediaTypeError(
+                f"a question of type {media[:60] or 'none'!r} is not read",
+                hint="send application/json, as it is: without Content-Encoding",
+            )
+        gateway = self._readers.service.gateway
+        requests = self._readers.service.project.gateway.requests
+        with Held(gateway.memory) as held:
+            content = await body(request, held, min(MOST_BYTES, requests.body), requests.timeout)
+        said = _loaded(content)
+        unknown = sorted(set(said) - set(known))
+        if unknown:
+            raise InputError(
+                f"there is no {unknown[0][:40]!r} here", where=unknown[0][:40], hint=f"use {', '.join(known)}"
+            )
+        return said
+
+
+def _check_page(asked: str | Plain, limit: int | None) -> None:
+    """A search that can be understood, and a page that fits in memory."""
+    written = isinstance(asked, str) and not asked.lstrip().startswith("{")
+    said = parse_search(asked) if written and isinstance(asked, str) else search_from(asked)
+    size = limit if limit is not None else said.limit
+    if size is not None and not 1 <= size <= MOST_FOUND:
+        raise QueryError(f"a page of {size} events can not be had", hint=f"limit is 1 to {MOST_FOUND}")
+
+
+def _stream_of(asked: str | Plain) -> str:
+    """The stream that a query names."""
+    written = isinstance(asked, str) and not asked.lstrip().startswith("{")
+    said = parse(asked) if written and isinstance(asked, str) else query_from(asked)
+    return said.source.text.partition(".")[0]
+
+
+def _asked(said: Plain, name: str, default: str | None = None) -> str | Plain:
+    found = said.get(name, default)
+    if isinstance(found, str | Mapping):
+        return found
+    raise _wrong(name, "a text or a JSON object")
+
+
+def _text(said: Plain, name: str) -> str | None:
+    found = said.get(name)
+    if found is None or isinstance(found, str):
+        return found
+    raise _wrong(name, "a text")
+
+
+def _switch(said: Plain, name: str) -> bool:
+    found = said.get(name, False)
+    if isinstance(found, bool):
+        return found
+    raise _wrong(name, "true or false")
+
+
+def _wrong(name: str, what: str) -> InputError:
+    return InputError(f"{name} is not {what}", where=name, hint=f"give {what}, or leave it out")
+
+
+def _loaded(content: bytes) -> Plain:
+    """One JSON object with exact numbers, each key once."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key is given twice in one object")
+        return found
+
+    def number(text: str) -> int | Decimal:
+        if len(text) > _DIGITS:
+            raise ValueError("a number is too long")
+        return int(text) if text.lstrip("-").isdigit() else Decimal(text)
+
+    def constant(word: str) -> object:
+        raise ValueError(f"{word} is not a JSON value")
+
+    try:
+        said = json.loads(
+            content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
+        )
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}", hint="send one JSON object") from None
+    if not isinstance(said, dict):
+        raise InputError("the body is no JSON object", hint='send one such as {"query": "SELECT …"}')
+    return said

@@ -1,0 +1,90 @@
+"""Who asks, and whether they may: tokens, scopes, the Host of a server without tokens, rate limits.
+
+Nothing of a request is read before it is known whose it is.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from tidemill.config.gateway import is_loopback
+from tidemill.model.errors import AuthError, ForbiddenError
+from tidemill.server.access.tokens import LOCAL, Principal, Scope
+from tidemill.server.asked import check_parameters
+
+if TYPE_CHECKING:
+    from tidemill.server.service import Service
+
+MAX_HOST: Final = 255
+
+
+def service_of(request: Request) -> Service:
+    return cast("Service", request.app.state.service)
+
+
+def caller(*scopes: Scope) -> Any:
+    """A dependency that gives the `Principal` of a request that may use one of `scopes`:
+    `who: Principal = caller(Scope.READ)`, or `Annotated[Principal, caller(Scope.READ)]`."""
+
+    async def asked(request: Request) -> Principal:  # not a plain function: those take a thread each
+        return admitted(request, *scopes)
+
+    return Depends(asked)
+
+
+def admitted(request: Request, *scopes: Scope) -> Principal:
+    """Who sent it. AuthError: nobody knows; ForbiddenError: they may not; RateLimitError: too often."""
+    service = service_of(request)
+    now = service.clock()
+    who = _principal(service, request, now)
+    if not any(who.may(scope) for scope in scopes):
+        wanted = " or ".join(scope.value for scope in scopes)
+        raise ForbiddenError(
+            f"the token may not do this: it needs the scope {wanted}",
+            hint=f"make one with `tidemill token create --scope {scopes[0].value}`",
+        )
+    service.rates.admit(who, 1, now)
+    check_parameters(request)
+    return who
+
+
+def is_still(request: Request, who: Principal) -> bool:
+    """Whether who sent it would be let in again as the same: for answers that go on and on."""
+    service = service_of(request)
+    try:
+        return _principal(service, request, service.clock()) == who
+    except (AuthError, ForbiddenError):
+        return False
+
+
+def _principal(service: Service, request: Request, now: int) -> Principal:
+    if service.tokens.any_made() or not service.loopback:
+        return service.tokens.authenticate(request.headers.get("authorization"), now)
+    _check_host(request)
+    return LOCAL
+
+
+@lru_cache(maxsize=64)  # the same one in nearly every request
+def _is_here(host: str) -> bool:
+    """Whether a Host header names this machine, whatever the port."""
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name.lower())
+
+
+def _check_host(request: Request) -> None:
+    """A page of another site can make a browser ask this server, but only under that site's name."""
+    host = request.headers.get("host", "")
+    if len(host) > MAX_HOST or not _is_here(host):
+        raise ForbiddenError(
+            f"the request is addressed to {host[:MAX_HOST]!r}",
+            hint="without tokens only 127.0.0.1, [::1] and localhost are served; `tidemill token create`",
+        )
+    if request.headers.get("origin") is not None:
+        raise ForbiddenError(
+            "the request comes from a web page",
+            hint="without tokens no page is served; make a token with `tidemill token create`",
+        )

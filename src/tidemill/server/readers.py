@@ -1,0 +1,84 @@
+"""The few threads that answers are made in: looking at tables blocks, and the event loop must not.
+
+No more than so many look at once; others wait their turn, and whoever sends events is not held up by them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+from starlette.responses import Response, StreamingResponse
+
+from tidemill.pipeline.documents.shapes import dumps
+from tidemill.server.access.grants import Principal, Scope
+from tidemill.server.callers import caller
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+    from tidemill.mill import Mill
+    from tidemill.server.service import Service
+
+AT_ONCE: Final = 4
+JSON: Final = "application/json"
+_Made = TypeVar("_Made")
+
+Reader = Annotated[Principal, caller(Scope.READ)]
+
+
+class Readers:
+    """Makes answers, a few at a time."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tidemill-readers")
+
+    @property
+    def mill(self) -> Mill:
+        return self.service.mill
+
+    def stream(self, name: str, who: Principal) -> Stream:
+        """A stream that exists for who asks."""
+        return self.service.stream(name, who.tenant)
+
+    async def run(self, work: Callable[[], _Made]) -> _Made:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def answer(self, work: Callable[[], Mapping[str, object]]) -> Response:
+        """What `work` says, as exact JSON."""
+        return Response(await self.run(lambda: dumps(work()).encode()), media_type=JSON)
+
+    async def streamed(self, made: Iterator[bytes], media: str, headers: Mapping[str, str]) -> Response:
+        """Pieces as they are made. Each is made once the one before was taken: who reads slowly holds no
+        thread, and no more memory than for that one. What fails at the first is still an error."""
+        source = _Source(made)
+        first = await self.run(source.next)
+        return StreamingResponse(self._rest(source, first), headers=headers, media_type=media)
+
+    async def _rest(self, source: _Source, piece: bytes | None) -> AsyncIterator[bytes]:
+        try:
+            while piece is not None:
+                yield piece
+                piece = await self.run(source.next)
+        finally:
+            self._pool.submit(source.close)  # not waited for: who asked may be gone
+
+
+class _Source:
+    """Pieces that one thread after the other makes; it may be closed while one is being made."""
+
+    def __init__(self, made: Iterator[bytes]) -> None:
+        self._made = made
+        self._guard = threading.Lock()
+
+    def next(self) -> bytes | None:
+        with self._guard:
+            return next(self._made, None)
+
+    def close(self) -> None:
+        with self._guard:
+            if isinstance(self._made, Generator):
+                self._made.close()

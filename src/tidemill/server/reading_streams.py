@@ -1,0 +1,209 @@
+"""What there is: streams and what can be asked of them, their slices, and where everything stands.
+
+It only looks. What several tenants have made together is an operator's to see.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from tidemill.model.errors import NotFoundError
+from tidemill.model.slices import SliceStatus
+from tidemill.pipeline.documents import search as asked
+from tidemill.pipeline.documents import shapes
+from tidemill.pipeline.documents.gateway import status as gateway_status
+from tidemill.pipeline.documents.windows import touched
+from tidemill.query.catalog import catalog
+from tidemill.server.pages import Cursor, Limit, cursor_of, place_of
+from tidemill.server.problems import responses
+from tidemill.server.readers import Reader, Readers
+from tidemill.server.reading_shapes import CURSOR, SLICE, START, STREAM, shown
+from tidemill.server.service import may_know
+from tidemill.server.tenancy import NOT_OF_CATALOG, check_operator, check_whole, tenant_for, without
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.server.access.grants import Principal
+
+_ID: Final = 64  # characters of the id of a slice
+_LEDGER: Final = "ledger"
+_ENTRY: Final = {
+    "id": SLICE,
+    "seq": 1,
+    "stream": "requests",
+    "status": "accepted",
+    "name": "3f9c0d2b7a11-requests-1f",
+    "source": "http",
+    "format": "ndjson",
+    "arrival": START,
+    "counts": {"records": 1, "accepted": 1, "duplicate": 0, "conflict": 0, "rejected": 0, "late": 0},
+}
+
+
+_MANIFEST: Final = {
+    "dataset": {"name": "requests"},
+    "parts": [
+        {
+            "part": "packed-3f9c0d2b7a11-0000-000.parquet",
+            "slice_hashes": [SLICE],
+            "row_count": 1,
+            "min_time": 1_705_312_800_000,
+            "max_time": 1_705_312_800_000,
+            "created_at": START,
+        }
+    ],
+}
+
+
+def router(readers: Readers) -> APIRouter:
+    routes = APIRouter(tags=["reading"])
+    desk = _Desk(readers)
+    routes.add_api_route(
+        "/v1/streams",
+        desk.streams,
+        summary="All streams, with what can be asked of them",
+        operation_id="get_streams",
+        response_class=Response,
+        responses={200: shown("Those that the token may know of", {"streams": [STREAM]})},
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}",
+        desk.stream,
+        summary="One stream, with the commonest values of its indexed attributes",
+        operation_id="get_stream",
+        response_class=Response,
+        responses={
+            200: shown("The stream", {**STREAM, "attributes": {}}, maybe=("attributes",)),
+            **responses(404),
+        },
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/ledger",
+        desk.ledger,
+        summary="Slices of a stream, the newest first",
+        operation_id="get_ledger",
+        response_class=Response,
+        responses={
+            200: shown("A page", {"slices": [_ENTRY], "cursor": CURSOR}, maybe=("cursor",)),
+            **responses(404),
+        },
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/manifest",
+        desk.manifest,
+        summary="Which slices are packed in which part of raw",
+        operation_id="get_manifest",
+        response_class=Response,
+        responses={200: shown("All that is packed", _MANIFEST), **responses(404)},
+    )
+    routes.add_api_route(
+        "/v1/slices/{slice_id}",
+        desk.slice,
+        summary="One slice, and the windows it touches",
+        operation_id="get_slice",
+        response_class=Response,
+        responses={200: shown("The slice", {**_ENTRY, "windows": []}), **responses(404)},
+    )
+    routes.add_api_route(
+        "/v1/status",
+        desk.status,
+        summary="Where the gateway and all streams stand",
+        operation_id="get_status",
+        response_class=Response,
+        responses={200: shown("As it is now", {"now": START, "streams": [], "gateway": {}})},
+    )
+    return routes
+
+
+class _Desk:
+    """The routes, and what they share."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._mill = readers.mill
+
+    async def streams(self, who: Reader) -> Response:
+        return await self._readers.answer(lambda: self._streams(who))
+
+    def _streams(self, who: Principal) -> Plain:
+        known = [one.name for one in self._mill.project.streams.values() if may_know(one, who.tenant)]
+        facts = [catalog(self._mill, name, who.tenant, values=False)[0] for name in known]
+        told = [asked.stream(one) for one in facts]
+        return {
+            "streams": [{key: one[key] for key in one if key != "attributes"} for one in told],
+        }
+
+    async def stream(self, who: Reader, stream: str, tenant: str | None = None) -> Response:
+        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+
+        def look() -> Plain:
+            told = asked.stream(catalog(self._mill, declared.name, whose)[0])
+            values = told["attributes"]
+            if isinstance(values, dict):
+                told = {**told, "attributes": without(values, NOT_OF_CATALOG, declared, who)}
+            return told
+
+        return await self._readers.answer(look)
+
+    async def ledger(
+        self,
+        who: Reader,
+        stream: str,
+        status: Annotated[SliceStatus | None, Query(description="only those")] = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        declared = self._readers.stream(stream, who)
+        check_whole(declared, who, "slices")
+        before = place_of(_LEDGER, cursor, int)[0] if cursor is not None else None
+
+        def look() -> Plain:
+            found = self._mill.state.slices(
+                declared.name,
+                status,
+                newest=True,
+                limit=limit + 1,
+                before=before if isinstance(before, int) else None,
+            )
+            page = found[:limit]
+            more = len(found) > limit
+            return {
+                "slices": [shapes.entry(one) for one in page],
+                "cursor": cursor_of(_LEDGER, page[-1].seq) if more else None,
+            }
+
+        return await self._readers.answer(look)
+
+    async def manifest(self, who: Reader, stream: str) -> Response:
+        declared = self._readers.stream(stream, who)
+        check_whole(declared, who, "slices")
+        return await self._readers.answer(lambda: self._mill.packer.manifest(declared.name))
+
+    async def slice(self, who: Reader, slice_id: str) -> Response:
+        return await self._readers.answer(lambda: self._slice(who, slice_id))
+
+    def _slice(self, who: Principal, slice_id: str) -> Plain:
+        # The first characters of an id are enough for an operator; who may not see all must know it whole.
+        whole = who.tenant is None or len(slice_id) == _ID
+        entry = self._mill.state.slice(slice_id) if whole and slice_id.strip() else None
+        declared = self._mill.project.streams.get(entry.slice.stream) if entry is not None else None
+        unseen = declared is None or not may_know(declared, who.tenant)
+        if entry is None or (unseen and who.tenant is not None):
+            raise NotFoundError(
+                f"there is no slice {slice_id[:_ID]!r}", hint="GET /v1/streams/{stream}/ledger lists them"
+            )
+        if declared is not None:
+            check_whole(declared, who, "slices")
+        return {**shapes.entry(entry), "windows": touched(self._mill.windows.touched(entry.id))}
+
+    async def status(self, who: Reader) -> Response:
+        check_operator(who, "the numbers of the server")
+
+        def look() -> Plain:
+            told = shapes.status(self._mill.clock(), self._mill.status())
+            return {**told, "gateway": gateway_status(self._readers.service.gateway.status())}
+
+        return await self._readers.answer(look)

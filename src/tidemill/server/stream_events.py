@@ -1,0 +1,255 @@
+"""Server-sent events: what the world is told of datasets and results, as it is entered in the outbox.
+
+One look at the outbox serves all who listen. A listener is a place in it and nothing more: who is slow reads
+on from there, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from tidemill.model.errors import InputError, TidemillError
+from tidemill.pipeline.events.cloudevents import encoded
+from tidemill.server.callers import is_still
+from tidemill.server.problems import responses
+from tidemill.server.readers import Reader, Readers
+from tidemill.server.service import may_know
+from tidemill.server.tenancy import event_for
+
+if TYPE_CHECKING:
+    from tidemill.server.access.grants import Principal
+    from tidemill.storage.state.protocol import State
+
+log = logging.getLogger(__name__)
+
+PAUSE: Final = 1.0  # seconds between two looks, when nobody says that something happened …
+LEAST: Final = 0.05  # … and when many do
+HEARTBEAT: Final = 15.0  # seconds of silence
+AGAIN: Final = 1_000  # milliseconds until a listener that lost the connection comes again
+PAGE: Final = 200  # events that one listener reads at once
+KEPT: Final = 1_000  # newest events that are kept for all of them
+_LARGEST: Final = (1 << 63) - 1
+_EXAMPLE: Final = (
+    'id: 17\nevent: tidemill.dataset.available\ndata: {"specversion":"1.0","id":"5e0c…",'
+    '"type":"tidemill.dataset.available","subject":"requests/2026-01-05T10:00:00Z",'
+    '"data":{"stream":"requests","start":"2026-01-05T10:00:00Z","revision":1}}\n\n'
+)
+
+Told = tuple[int, Mapping[str, object]]  # its place, and the event
+
+
+def router(readers: Readers) -> APIRouter:
+    routes = APIRouter(tags=["reading"])
+    desk = _Desk(readers)
+    routes.add_api_route(
+        "/v1/events",
+        desk.listen,
+        summary="Datasets and results as they become available, as server-sent events",
+        description=(
+            "Each is a CloudEvent with its place in the outbox as id. `Last-Event-ID`, or `after`, goes on "
+            "behind one; 0 begins with the first there ever was; without either come those from now on. "
+            "It begins with the id to go on from; a comment every 15 seconds says that the server is there."
+        ),
+        operation_id="get_events",
+        response_class=Response,
+        responses={200: _described(), **responses(404)},
+    )
+    return routes
+
+
+def _described() -> dict[str, Any]:
+    content = {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}}
+    return {"description": "Events, until the listener or the server goes", "content": content}
+
+
+class _Desk:
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._outbox = Outbox(readers)
+
+    async def listen(
+        self,
+        request: Request,
+        who: Reader,
+        after: Annotated[
+            int | None, Query(ge=0, le=_LARGEST, description="the place behind which it goes on")
+        ] = None,
+        stream: Annotated[str | None, Query(description="only those of this stream")] = None,
+        last_event_id: Annotated[str | None, Header(description="the same as `after`")] = None,
+    ) -> Response:
+        if stream is not None:
+            self._readers.stream(stream, who)
+        place = _place(last_event_id) if last_event_id else after
+        end = await self._outbox.end()
+        begin = end if place is None else min(place, end)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        said = self._said(request, who, stream, begin)
+        return StreamingResponse(said, headers=headers, media_type="text/event-stream")
+
+    async def _said(
+        self, request: Request, who: Principal, stream: str | None, place: int
+    ) -> AsyncIterator[bytes]:
+        with self._outbox.listening():
+            async for piece in self._heard(who, stream, place):
+                if not is_still(request, who):  # the token was revoked, or is over
+                    return
+                yield piece
+
+    async def _heard(self, who: Principal, stream: str | None, place: int) -> AsyncIterator[bytes]:
+        service = self._readers.service
+        yield b"retry: %d\nid: %d\n\n" % (AGAIN, place)  # whoever loses it now misses none
+        spoke = asyncio.get_running_loop().time()
+        while not service.stopping.is_set():
+            try:
+                found = await self._outbox.behind(place, spoke + HEARTBEAT)
+            except TidemillError as error:  # the listener comes again, behind what it has
+                log.warning("the outbox can not be read: %s", error)
+                return
+            lines = b"".join(self._lines(who, stream, found))
+            now = asyncio.get_running_loop().time()
+            if found:
+                place = found[-1][0]
+            if lines:
+                yield lines
+                spoke = now
+            elif now >= spoke + HEARTBEAT:
+                yield b": still here\n\n"
+                spoke = now
+
+    def _lines(self, who: Principal, stream: str | None, found: Sequence[Told]) -> list[bytes]:
+        streams = self._readers.service.project.streams
+        lines = []
+        for place, event in found:
+            data = event.get("data")
+            name = data.get("stream") if isinstance(data, Mapping) else None
+            declared = streams.get(name) if isinstance(name, str) else None
+            if declared is None or not may_know(declared, who.tenant) or stream not in (None, name):
+                continue
+            kind = str(event["type"]).encode()
+            told = encoded(event_for(event, declared, who))  # one line: JSON escapes line ends
+            lines.append(b"id: %d\nevent: %s\ndata: %s\n\n" % (place, kind, told))
+        return lines
+
+
+def _place(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= _LARGEST):
+        raise InputError(
+            f"Last-Event-ID is {text[:40]!r}", where="Last-Event-ID", hint="it is the id of an event"
+        )
+    return int(text)
+
+
+class Outbox:
+    """The newest events of the outbox, looked at by one task for all listeners of one event loop."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._listening = 0
+        self._start: int | None = None  # all events behind this place are kept …
+        self._end = 0  # … up to this one
+        self._kept: list[Told] = []
+
+    async def end(self) -> int:
+        """The place of the newest event there is."""
+        return await self._readers.run(lambda: end_of(self._readers.mill.state))
+
+    async def behind(self, place: int, until: float) -> Sequence[Told]:
+        """Events behind a place, once there are some; none when the time of the loop is `until`, or the
+        server stops. For who is `listening`."""
+        loop = asyncio.get_running_loop()
+        if self._start is None or place < self._start:
+            found = await self._page(place, PAGE)
+            if found or (self._start is not None and place < self._start):
+                return found or await self._page(place, PAGE)
+            if self._start is None:
+                self._start = self._end = place
+        if self._looking is None or self._looking.done():
+            self._looking = loop.create_task(self._look_on())
+        while not (found := self._known(place)) and not self._readers.service.stopping.is_set():
+            news = self._news
+            try:
+                async with asyncio.timeout_at(until):
+                    await news.wait()
+            except TimeoutError:
+                break
+        return found
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """As long as somebody is inside, the outbox is looked at."""
+        loop = asyncio.get_running_loop()
+        self._begin(loop)
+        self._listening += 1
+        try:
+            yield
+        finally:
+            if loop is self._loop:
+                self._listening -= 1
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another server may run the same application: what was kept for the former one is over."""
+        if loop is not self._loop:
+            self._loop, self._looking, self._news = loop, None, asyncio.Event()
+            self._listening, self._start, self._kept = 0, None, []
+
+    def _known(self, place: int) -> Sequence[Told]:
+        first = bisect_right(self._kept, place, key=lambda told: told[0])
+        return self._kept[first : first + PAGE]
+
+    async def _page(self, after: int, limit: int) -> Sequence[Told]:
+        return await self._readers.run(lambda: self._readers.mill.events(after, limit))
+
+    async def _look_on(self) -> None:
+        service = self._readers.service
+        rung = service.woken.rung
+        while self._listening and not service.stopping.is_set():
+            try:
+                found = await self._page(self._end, KEPT)
+            except TidemillError as error:
+                log.warning("the outbox can not be read: %s", error)
+                found = []
+            if found:
+                self._keep(found)
+            else:
+                await asyncio.sleep(LEAST)
+                rung = await service.woken.heard(rung, PAUSE)
+        self._start, self._kept = None, []
+        self._tell()
+
+    def _keep(self, found: Sequence[Told]) -> None:
+        self._kept.extend(found)
+        self._end = found[-1][0]
+        if len(self._kept) > KEPT:
+            self._start = self._kept[-KEPT - 1][0]
+            del self._kept[:-KEPT]
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+def end_of(state: State) -> int:
+    """The place of the newest event; 0: there is none. Found by halving: the outbox is never read whole."""
+    low, high = 0, 1  # something is behind every place below `low`; `high` is doubled until nothing is
+    while state.outbox(high - 1, 1):
+        low, high = high, high * 2
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if state.outbox(middle - 1, 1):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,327 @@
+"""What each act of the state writes and reads, as statements inside a transaction somebody else opened.
+
+Nothing here begins, commits or rolls back, and nothing leaves totals or tile hashes behind the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from tidemill.model.errors import StorageError
+from tidemill.model.levels import BASE
+from tidemill.model.slices import (
+    NewSlice,
+    SliceEntry,
+    SliceStatus,
+    contribution_name,
+    contribution_of,
+    hash_of,
+)
+from tidemill.model.tiles import BaseTile, TileKey, TileState
+from tidemill.storage.state import fates, progress_acts
+from tidemill.storage.state.protocol import BatchRecord, SliceResult, TileBuild
+from tidemill.storage.state.rows import (
+    SLICE_COLUMNS,
+    Value,
+    bounds,
+    contribution,
+    from_row,
+    mark,
+    rejects_text,
+    repeats_text,
+    to_row,
+)
+
+ENTRY = ", ".join(SLICE_COLUMNS)
+TILE = "level, start, hash, revision, part, rows"
+_UPDATE_ENTRY = (
+    "UPDATE slices SET status = ?, records = ?, accepted = ?, duplicate = ?, conflict = ?, rejected = ?,"
+    " late = ?, rejects = ?, observed_start = ?, observed_end = ?, watermark = ?, repeats = ?, batch = ?,"
+    " error = ?,"
+    " attempt = ?, judgement = ?, accepted_before = ?, retracted_at = ?, retract_reason = ?, retried = ?,"
+    " failures = ?, retry_at = ?, failed_as = ? WHERE seq = ?"
+)
+_FORGET_TILE_SLICES = (
+    "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
+)
+_UNBLOCK = "UPDATE windows SET due = 1, blocked_by = NULL WHERE blocked_by = ?"
+_Member = tuple[str, int, int, int]  # of a 5s tile: the slice's id and place, desired, observed
+_INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
+
+
+def enter(db: sqlite3.Connection, new: NewSlice) -> SliceEntry:
+    known = entry_by_id(db, new.id)
+    if known is not None:
+        again = fates.landed_again(known)
+        db.execute(
+            "UPDATE slices SET landings = ?, retry_at = ? WHERE seq = ?",
+            (again.landings, again.retry_at, known.seq),
+        )
+        _add(db, known.slice.stream, {"landings": 1})
+        return again
+    entry = SliceEntry(seq=last_place(db) + 1, slice=new)
+    insert(db, entry)
+    return entry
+
+
+def last_place(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()[0])
+
+
+def insert(db: sqlite3.Connection, entry: SliceEntry) -> None:
+    db.execute(_INSERT_ENTRY, to_row(entry))
+    _add(db, entry.slice.stream, contribution(entry))
+    if entry.status is SliceStatus.ACCEPTED:
+        _unlaid(db, entry)
+
+
+def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> None:
+    """Make an entry say something else of the same slice; the totals follow."""
+    counts = after.counts
+    db.execute(
+        _UPDATE_ENTRY,
+        (
+            after.status.value, counts.records, counts.accepted, counts.duplicate, counts.conflict,
+            counts.rejected, counts.late, rejects_text(counts.rejects), *bounds(after.observed),
+            after.watermark, repeats_text(after.repeats), after.batch, after.error, after.attempt,
+            after.judgement, after.accepted_before, after.retracted_at, after.retract_reason,
+            after.retried, after.failures, after.retry_at,
+            after.failed_as, after.seq,
+        ),
+    )  # fmt: skip
+    db.execute(_UNBLOCK, (before.seq,))  # windows that wait for it are evaluated again
+    change = contribution(after)
+    for name, value in contribution(before).items():
+        change[name] = change.get(name, 0) - value
+    _add(db, after.slice.stream, change)
+
+
+def _unlaid(db: sqlite3.Connection, entry: SliceEntry) -> None:
+    db.execute("INSERT OR IGNORE INTO unlaid (stream, slice) VALUES (?, ?)", (entry.slice.stream, entry.seq))
+
+
+def entry_by_id(db: sqlite3.Connection, slice_id: str) -> SliceEntry | None:
+    row = db.execute(f"SELECT {ENTRY} FROM slices WHERE id = ?", (slice_id,)).fetchone()
+    return from_row(row) if row else None
+
+
+def entry_of(db: sqlite3.Connection, stream: str, slice_id: str) -> SliceEntry:
+    entry = entry_by_id(db, slice_id)
+    if entry is None or entry.slice.stream != stream:
+        raise unknown(slice_id, stream)
+    return entry
+
+
+def _add(db: sqlite3.Connection, stream: str, parts: dict[str, int]) -> None:
+    db.executemany(
+        "INSERT INTO totals (stream, name, value) VALUES (?, ?, ?)"
+        " ON CONFLICT (stream, name) DO UPDATE SET value = value + excluded.value",
+        [(stream, name, value) for name, value in parts.items() if value],
+    )
+
+
+def has_batch(db: sqlite3.Connection, stream: str, batch: str) -> bool:
+    found = db.execute("SELECT 1 FROM batches WHERE stream = ? AND batch = ?", (stream, batch)).fetchone()
+    return found is not None
+
+
+def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
+    if has_batch(db, record.stream, record.batch):
+        return False
+    stream = record.stream
+    db.execute("INSERT INTO batches (stream, batch) VALUES (?, ?)", (stream, record.batch))
+    saw_version(db, stream, "raw", record.raw_version)
+    saw_version(db, stream, "quarantine", record.quarantine_version)
+    for result in record.results:
+        _decide(db, stream, record.batch, result)
+    progress_acts.advance(db, stream, record.clocks, record.progress)
+    last = db.execute("SELECT coalesce(max(place), -1) FROM runs WHERE stream = ?", (stream,))
+    append_runs(db, stream, last.fetchone()[0] + 1, record.runs)
+    want(db, stream, record.tiles)
+    return True
+
+
+def want(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+    """Put slices into the desired sets of 5s tiles."""
+    marks = _marks(db, stream, {slice_id for ids in tiles.values() for slice_id in ids})
+    db.executemany(
+        "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
+        " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = excluded.desired",
+        [(stream, start, *marks[slice_id]) for start, ids in tiles.items() for slice_id in ids],
+    )
+    rehash(db, stream, tiles)
+
+
+def _marks(db: sqlite3.Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Of each slice its place in the ledger, and the mark of its judgement."""
+    rows = db.execute(
+        "SELECT id, seq, judgement FROM slices WHERE stream = ? AND id IN (SELECT value FROM json_each(?))",
+        (stream, json.dumps(sorted(ids))),
+    )
+    found = {str(id_): (int(seq), mark(int(judgement))) for id_, seq, judgement in rows}
+    for missing in sorted(ids - found.keys()):
+        raise unknown(missing, stream)
+    return found
+
+
+def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult) -> None:
+    """Write a slice's outcome; what it added to the totals before (a failed try) is taken back."""
+    before = entry_of(db, stream, result.slice)
+    if before.status is SliceStatus.RETRACTED:
+        raise StorageError(
+            f"batch {batch} decides slice {result.slice}, which was retracted",
+            hint="run `tidemill recover` to rebuild the state from the warehouse",
+        )
+    after = fates.decided(before, batch, result)
+    rewrite(db, before, after)
+    if after.status is SliceStatus.ACCEPTED:
+        _unlaid(db, after)
+
+
+def saw_version(db: sqlite3.Connection, stream: str, table: str, version: int) -> None:
+    db.execute(
+        "INSERT INTO versions (stream, part_of, version) VALUES (?, ?, ?)"
+        " ON CONFLICT (stream, part_of) DO UPDATE SET version = max(version, excluded.version)",
+        (stream, table, version),
+    )
+
+
+def runs(db: sqlite3.Connection, stream: str) -> list[str]:
+    rows = db.execute("SELECT name FROM runs WHERE stream = ? ORDER BY place", (stream,)).fetchall()
+    return [name for (name,) in rows]
+
+
+def append_runs(db: sqlite3.Connection, stream: str, place: int, names: Sequence[str]) -> None:
+    db.executemany(
+        "INSERT INTO runs (stream, place, name) VALUES (?, ?, ?)",
+        [(stream, place + i, name) for i, name in enumerate(names)],
+    )
+
+
+def base_tiles(db: sqlite3.Connection, stream: str, rows: Sequence[tuple[Value, ...]]) -> list[BaseTile]:
+    states = [tile_state(row) for row in rows]
+    members = _members(db, stream, [state.key.start for state in states])
+    return [
+        BaseTile(state, _desired(members[state.key.start]), _observed(members[state.key.start]))
+        for state in states
+    ]
+
+
+def tile_state(row: tuple[Value, ...]) -> TileState:
+    level, start, hash_, revision, part, rows = row
+    assert isinstance(start, int)
+    assert isinstance(revision, int)
+    assert isinstance(rows, int)
+    return TileState(
+        TileKey(str(level), start),
+        hash=None if hash_ is None else str(hash_),
+        revision=revision,
+        part=None if part is None else str(part),
+        rows=rows,
+    )
+
+
+def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]) -> None:
+    known = list(builds)
+    base = [build for build in known if build.key.level == BASE.name]
+    for build in base:
+        assert build.hash == hash_of(build.slices), f"5s tile {build.key.start}: not the hash of its slices"
+    _observe(db, stream, {build.key.start: build.slices for build in base})
+    db.executemany(
+        "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
+        " VALUES (?, ?, ?, NULL, ?, ?, ?, ?) ON CONFLICT (stream, level, start) DO UPDATE SET"
+        " hash = excluded.hash, revision = excluded.revision, part = excluded.part, rows = excluded.rows",
+        [(stream, b.key.level, b.key.start, b.hash, b.revision, b.part, b.rows) for b in known],
+    )
+
+
+def move_tiles(db: sqlite3.Connection, stream: str, moved: Iterable[TileBuild]) -> None:
+    db.executemany(
+        "UPDATE tiles SET part = ?, rows = ? WHERE stream = ? AND level = ? AND start = ?",
+        [(build.part, build.rows, stream, build.key.level, build.key.start) for build in moved],
+    )
+
+
+def _observe(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+    """Make these names the observed sets of 5s tiles."""
+    members = _members(db, stream, tiles)
+    current = [start for start, names in tiles.items() if _desired(members[start]) == names]
+    db.execute(
+        "UPDATE tile_slices SET observed = desired WHERE stream = ? AND observed != desired"
+        " AND start IN (SELECT value FROM json_each(?))",
+        (stream, json.dumps(current)),
+    )
+    for start in tiles.keys() - set(current):  # while it was built, or before that, its desired set changed
+        _observe_one(db, stream, start, members[start], tiles[start])
+    left = [start for start in tiles if not all(desired for _, _, desired, _ in members[start])]
+    db.executemany(_FORGET_TILE_SLICES, [(stream, start) for start in left])
+    unwanted = [start for start in tiles if not any(desired for _, _, desired, _ in members[start])]
+    rehash(db, stream, unwanted)
+
+
+def _observe_one(
+    db: sqlite3.Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
+) -> None:
+    """Touches only the members that change."""
+    marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
+    flips = [
+        (marks.get(id_, 0), stream, start, seq)
+        for id_, seq, _, observed in members
+        if observed != marks.get(id_, 0)
+    ]
+    db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
+    strangers = marks.keys() - {id_ for id_, *_ in members}  # nobody asked for them: it shows as stale
+    places = _marks(db, stream, strangers)
+    db.executemany(
+        "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
+        [(stream, start, places[id_][0], marks[id_]) for id_ in strangers],
+    )
+
+
+def rehash(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> None:
+    """The hashes of what 5s tiles should be made of, after that changed."""
+    members = _members(db, stream, starts)
+    db.executemany(
+        "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
+        " VALUES (?, ?, ?, ?, NULL, 0, NULL, 0)"
+        " ON CONFLICT (stream, level, start) DO UPDATE SET desired = excluded.desired",
+        [(stream, BASE.name, start, hash_of(_desired(members[start]))) for start in starts],
+    )
+
+
+def _members(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> dict[int, list[_Member]]:
+    """The slices of each of these 5s tiles, by one query."""
+    found: dict[int, list[_Member]] = {start: [] for start in starts}
+    rows = db.execute(
+        "SELECT t.start, s.id, t.slice, t.desired, t.observed FROM json_each(?) j"
+        " CROSS JOIN tile_slices t ON t.stream = ? AND t.start = j.value"
+        " CROSS JOIN slices s ON s.seq = t.slice",
+        (json.dumps(sorted(starts)), stream),
+    )
+    for start, id_, seq, desired, observed in rows:
+        found[start].append((id_, seq, desired, observed))
+    return found
+
+
+def _desired(members: Sequence[_Member]) -> frozenset[str]:
+    return frozenset([_name(id_, desired) for id_, _, desired, _ in members if desired])
+
+
+def _observed(members: Sequence[_Member]) -> frozenset[str]:
+    return frozenset([_name(id_, observed) for id_, _, _, observed in members if observed])
+
+
+@lru_cache(maxsize=1024)
+def _name(slice_id: str, marked: int) -> str:
+    """Of a slice that is marked."""
+    return contribution_name(slice_id, marked - mark(0))
+
+
+def unknown(slice_id: str, stream: str) -> StorageError:
+    return StorageError(
+        f"slice {slice_id} is not in the ledger of stream {stream}",
+        hint="run `tidemill recover` to rebuild the state from the warehouse",
+    )

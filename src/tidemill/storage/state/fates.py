@@ -1,0 +1,114 @@
+"""What becomes of an entry of the ledger by an act: from the entry as it is to what it shall be.
+
+Pure functions; nothing here knows how entries are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.model.errors import StorageError
+from tidemill.model.slices import Counts, SliceEntry, SliceStatus
+from tidemill.storage.state.protocol import Retraction, SliceResult
+
+
+def after_retraction(entry: SliceEntry, act: Retraction) -> SliceEntry:
+    """Retracted, if it is the one that is taken back; else sent back to the gate."""
+    return _retracted(entry, act) if entry.id == act.slice else _sent_back(entry, act)
+
+
+def _retracted(entry: SliceEntry, act: Retraction) -> SliceEntry:
+    if entry.status is SliceStatus.RETRACTED:
+        return entry  # the first act is the story
+    return replace(
+        entry,
+        status=SliceStatus.RETRACTED,
+        batch=None,
+        accepted_before=None,
+        retracted_at=act.at,
+        retract_reason=act.reason,
+        retry_at=None,
+        failed_as=None,
+    )
+
+
+def _sent_back(entry: SliceEntry, act: Retraction) -> SliceEntry:
+    if entry.status is SliceStatus.RETRACTED:
+        raise StorageError(
+            f"slice {entry.id} can not go back to the gate: it was retracted",
+            hint="run `tidemill recover` to rebuild the state from the warehouse",
+        )
+    return replace(
+        entry,
+        status=SliceStatus.PENDING,
+        counts=Counts(),
+        observed=None,
+        watermark=None,
+        repeats=(),
+        batch=None,
+        error=None,
+        attempt=entry.attempt + 1,
+        accepted_before=act.again[entry.id],
+        retry_at=None,
+        failed_as=None,
+    )
+
+
+def decided(entry: SliceEntry, batch: str, result: SliceResult) -> SliceEntry:
+    """By a batch."""
+    return replace(
+        entry,
+        status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
+        counts=result.counts,
+        observed=result.observed,
+        watermark=result.watermark,
+        repeats=result.repeats,
+        batch=batch,
+        error=result.error,
+        judgement=result.judgement,
+        accepted_before=None,
+        failures=entry.failures + 1 if result.error is not None else 0,
+        retry_at=result.retry_at,
+        failed_as=result.failed_as,
+    )
+
+
+def landed_again(entry: SliceEntry) -> SliceEntry:
+    """Its bytes came once more; if they could not be had from where they are kept, they may be now."""
+    waits = entry.status is SliceStatus.FAILED and entry.retry_at is not None
+    return replace(entry, landings=entry.landings + 1, retry_at=0 if waits else entry.retry_at)
+
+
+def postponed(entry: SliceEntry, error: str, retry_at: int) -> SliceEntry:
+    """It failed, and still can not be read."""
+    return replace(entry, error=error, failures=entry.failures + 1, retry_at=retry_at, failed_as=None)
+
+
+def sent_again(entry: SliceEntry, place: int) -> SliceEntry:
+    """It failed, and goes to the gate again behind all others."""
+    if entry.status is not SliceStatus.FAILED:
+        raise StorageError(
+            f"slice {entry.id} can not be tried again: it is {entry.status.value}",
+            hint="run `tidemill recover` to rebuild the state from the warehouse",
+        )
+    return replace(
+        entry,
+        seq=place,
+        status=SliceStatus.PENDING,
+        counts=Counts(),
+        observed=None,
+        watermark=None,
+        repeats=(),
+        batch=None,
+        error=None,
+        retried=entry.retried + 1,
+        retry_at=None,
+        failed_as=None,
+    )
+
+
+def hastened(entry: SliceEntry) -> SliceEntry:
+    """It failed, and is tried again at once."""
+    if entry.retry_at is None:
+        return replace(entry, failures=0, failed_as="")  # no declaration is called that
+    return replace(entry, failures=0, retry_at=0)

@@ -1,0 +1,52 @@
+"""Opens the state of a warehouse, and puts a fresh one in its place.
+
+The fresh state is filled beside the old one and replaces it in one step: a crash leaves one of them, whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tidemill.model.errors import StorageError
+from tidemill.storage.state.protocol import State
+from tidemill.storage.state.schema import storage_errors, sync_folder
+from tidemill.storage.state.sqlite import open_state
+
+STATE_FILE: Final = "state.db"
+FRESH_FILE: Final = f"{STATE_FILE}.new"
+
+
+def state_file(warehouse: Path) -> Path:
+    """A warehouse with slices and without this file needs `recover` first."""
+    return warehouse / STATE_FILE
+
+
+def open_store(warehouse: Path) -> State:
+    """The state of a warehouse; created if there is none."""
+    return open_state(state_file(warehouse))
+
+
+def open_fresh(warehouse: Path) -> State:
+    """An empty state beside the one in use, which is left alone; what an earlier try left is deleted.
+    Only one process at a time may do this."""
+    fresh = warehouse / FRESH_FILE
+    with storage_errors(fresh):
+        _remove(fresh)
+    return open_state(fresh)
+
+
+def replace_with_fresh(warehouse: Path) -> None:
+    """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
+    target, fresh = state_file(warehouse), warehouse / FRESH_FILE
+    with storage_errors(target):
+        if not fresh.exists():
+            raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")
+        _remove(target)  # with its write-ahead log, which the new file must not meet
+        fresh.replace(target)
+        sync_folder(warehouse)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

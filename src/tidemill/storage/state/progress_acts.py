@@ -1,0 +1,79 @@
+"""How far a stream has come in event time: its clocks, its progress, the marks of its streaming windows.
+
+Statements inside a transaction somebody else opened; only a retraction ever makes time go back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Final
+
+from tidemill.storage.state.protocol import NO_PROGRESS, ClockState, Progress
+
+_ADVANCE_CLOCK: Final = (
+    "INSERT INTO clocks (stream, source, max_seen, watermark, arrival) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (stream, source) DO UPDATE SET max_seen = max(max_seen, excluded.max_seen),"
+    " watermark = max(watermark, excluded.watermark), arrival = max(arrival, excluded.arrival)"
+)
+# `max` of something and null is null: before the first watermark there is none.
+_ADVANCE: Final = (
+    "INSERT INTO progress (stream, watermark, emitted, buffered_rows, buffered_bytes, released_early)"
+    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE SET"
+    " watermark = max(coalesce(watermark, excluded.watermark), coalesce(excluded.watermark, watermark)),"
+    " emitted = max(emitted, excluded.emitted), buffered_rows = excluded.buffered_rows,"
+    " buffered_bytes = excluded.buffered_bytes, released_early = max(released_early, excluded.released_early)"
+)
+
+
+def advance(db: sqlite3.Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
+    """What a batch says; nothing but the size of the buffer ever goes back."""
+    db.executemany(
+        _ADVANCE_CLOCK,
+        [(stream, clock.source, clock.max_seen, clock.watermark, clock.arrival) for clock in clocks],
+    )
+    db.execute(
+        _ADVANCE,
+        (
+            stream, progress.watermark, progress.emitted, progress.buffered_rows, progress.buffered_bytes,
+            progress.released_early,
+        ),
+    )  # fmt: skip
+
+
+def replace(db: sqlite3.Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
+    """What a retraction says, whatever was known before."""
+    db.execute("DELETE FROM clocks WHERE stream = ?", (stream,))
+    db.execute("DELETE FROM progress WHERE stream = ?", (stream,))
+    advance(db, stream, clocks, progress)
+
+
+def clocks(db: sqlite3.Connection, stream: str) -> list[ClockState]:
+    rows = db.execute(
+        "SELECT source, max_seen, watermark, arrival FROM clocks WHERE stream = ? ORDER BY source", (stream,)
+    ).fetchall()
+    return [ClockState(*row) for row in rows]
+
+
+def progress(db: sqlite3.Connection, stream: str) -> Progress:
+    row = db.execute(
+        "SELECT watermark, emitted, buffered_rows, buffered_bytes, released_early FROM progress"
+        " WHERE stream = ?",
+        (stream,),
+    ).fetchone()
+    return Progress(*row) if row else NO_PROGRESS
+
+
+def marks(db: sqlite3.Connection, stream: str) -> dict[str, str]:
+    return dict(db.execute("SELECT name, mark FROM marks WHERE stream = ?", (stream,)).fetchall())
+
+
+def set_mark(db: sqlite3.Connection, stream: str, window: str, mark: str | None) -> None:
+    if mark is None:
+        db.execute("DELETE FROM marks WHERE stream = ? AND name = ?", (stream, window))
+        return
+    db.execute(
+        "INSERT INTO marks (stream, name, mark) VALUES (?, ?, ?)"
+        " ON CONFLICT (stream, name) DO UPDATE SET mark = excluded.mark",
+        (stream, window, mark),
+    )

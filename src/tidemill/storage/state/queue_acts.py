@@ -1,0 +1,122 @@
+"""The queue of windows to be built: taken under a lease, completed, failed, given back.
+
+Statements inside a transaction somebody else opened, which is what keeps two owners from one window. What
+becomes of a window is said in `phases`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
+from tidemill.storage.state import outbox_acts, phases
+from tidemill.storage.state.phases import Kept
+from tidemill.storage.state.window_acts import WINDOW, load, mark_observed, members, save, stamp
+from tidemill.storage.state.window_rows import kept_from
+
+QUEUED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
+LEASED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_leases WHERE phase = 'building'"
+LENGTH: Final = "SELECT count(*) FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
+ORDER: Final = "ORDER BY priority DESC, stream, start"
+
+
+def take(
+    db: sqlite3.Connection, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None
+) -> list[Build]:
+    if limit <= 0 or (streams is not None and not streams):
+        return []
+    names = tuple(streams or ())
+    of_streams = f" AND stream IN ({', '.join('?' * len(names))})" if names else ""
+    rows = db.execute(
+        f"{QUEUED} AND not_before <= ?{of_streams} {ORDER} LIMIT ?", (now, *names, limit)
+    ).fetchall()
+    queued = [kept_from(row) for row in rows]
+    run_out = db.execute(f"{LEASED} AND lease_until <= ?{of_streams}", (now, *names)).fetchall()
+    if not queued and not run_out:
+        return []  # a builder that looks again and again writes nothing
+    version = stamp(db)
+    for row in run_out:
+        lost = phases.released(kept_from(row), counted=True)
+        if lost.window.phase is Phase.QUEUED:
+            queued.append(lost)
+        else:
+            save(db, lost, version)
+    builds = []
+    for kept in sorted(queued, key=_order)[:limit]:
+        leased = phases.taken(kept, owner, lease_until)
+        save(db, leased, version)
+        found = members(db, leased.window.key)
+        used = [member for member in found if member.desired]
+        ignored = sum(member.ignored is not None for member in found)
+        builds.append(replace(phases.build_of(leased, used), ignored=ignored))
+    return builds
+
+
+def _order(kept: Kept) -> tuple[int, str, int]:
+    key = kept.window.key
+    return -key.priority, key.stream, key.start
+
+
+def renew(db: sqlite3.Connection, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+    return [
+        key
+        for key in keys
+        if db.execute(
+            "UPDATE windows SET lease_until = ?"
+            " WHERE stream = ? AND start = ? AND span = ? AND phase = 'building' AND owner = ?",
+            (lease_until, key.stream, key.start, key.span, owner),
+        ).rowcount
+    ]
+
+
+def complete(
+    db: sqlite3.Connection,
+    build: Build,
+    dataset: Dataset,
+    now: int,
+    events: Sequence[OutboxEvent],
+    version: int,
+) -> bool:
+    kept = load(db, build.key)
+    after = None if kept is None else phases.completed(kept, build, dataset, now)
+    if after is None:
+        return False
+    save(db, after, version)
+    mark_observed(db, build.key, {member.seq: member.name for member in build.members})
+    outbox_acts.enter(db, events)
+    return True
+
+
+def fail(db: sqlite3.Connection, build: Build, error: str, not_before: int, tries: int) -> bool:
+    kept = load(db, build.key)
+    if kept is None or not phases.holds(kept, build):
+        return False
+    save(db, phases.failed(kept, error, not_before, tries), stamp(db))
+    return True
+
+
+def release(db: sqlite3.Connection, owner: str) -> int:
+    rows = db.execute(f"{LEASED} AND owner = ?", (owner,)).fetchall()
+    version = stamp(db)
+    for row in rows:
+        save(db, phases.released(kept_from(row)), version)
+    return len(rows)
+
+
+def retry(db: sqlite3.Connection, stream: str, start: int | None) -> int:
+    of_start, value = ("", ()) if start is None else (" AND start = ?", (start,))
+    rows = db.execute(
+        f"SELECT {WINDOW} FROM windows WHERE stream = ? AND phase = 'failed'{of_start}", (stream, *value)
+    ).fetchall()
+    version = stamp(db)
+    for row in rows:
+        save(db, phases.retried(kept_from(row)), version)
+    return len(rows)
+
+
+def length(db: sqlite3.Connection, stream: str | None) -> int:
+    of_stream, value = ("", ()) if stream is None else (" AND stream = ?", (stream,))
+    return int(db.execute(LENGTH + of_stream, value).fetchone()[0])

@@ -1,0 +1,43 @@
+"""Receipts of what came in over the network: for a while, an ingestion's id leads to its lines in a slice.
+
+Statements inside a transaction somebody else opened; whether a receipt has had its time is said by who asks
+for it to be dropped, never by a clock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from tidemill.model.gateway import Receipt
+from tidemill.storage.state.rows import RECEIPT_COLUMNS, receipt_row
+
+PIECE: Final = 20_000  # receipts that go in one transaction: others do not wait longer for their turn
+
+_COLUMNS: Final = ", ".join(RECEIPT_COLUMNS)
+_KEEP: Final = (
+    f"INSERT INTO receipts ({_COLUMNS}, until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE excluded.until > until"
+)
+
+
+def keep(db: sqlite3.Connection, receipts: Iterable[Receipt], until: int) -> None:
+    db.executemany(_KEEP, ((*receipt_row(receipt), until) for receipt in receipts))
+
+
+def receipt(db: sqlite3.Connection, id: str) -> Receipt | None:
+    row = db.execute(f"SELECT {_COLUMNS} FROM receipts WHERE id = ?", (id,)).fetchone()
+    if row is None:
+        return None
+    *told, repeated = row
+    return replace(Receipt(*told), repeated=bool(repeated))
+
+
+def drop(db: sqlite3.Connection, before: int) -> int:
+    """Up to `PIECE` of them, those first whose time was up first; how many."""
+    return db.execute(
+        "DELETE FROM receipts WHERE id IN (SELECT id FROM receipts WHERE until <= ? ORDER BY until LIMIT ?)",
+        (before, PIECE),
+    ).rowcount

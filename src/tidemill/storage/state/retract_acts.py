@@ -1,0 +1,75 @@
+"""Taking a slice back: the ledger, the tiles, the windows, the clocks and batches as if it had never arrived.
+
+Statements inside a transaction somebody else opened; the slice and the story stay in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from tidemill.model.levels import BASE
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.storage.state import progress_acts, window_acts
+from tidemill.storage.state.acts import entry_of, rehash, rewrite, saw_version
+from tidemill.storage.state.fates import after_retraction
+from tidemill.storage.state.protocol import ClockState, Progress, Retraction
+
+
+def applied(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT value FROM counters WHERE name = 'retractions'").fetchone()[0])
+
+
+def set_applied(db: sqlite3.Connection, count: int) -> None:
+    db.execute("UPDATE counters SET value = ? WHERE name = 'retractions'", (count,))
+
+
+def apply(
+    db: sqlite3.Connection,
+    act: Retraction,
+    clocks: Sequence[ClockState],
+    raw_version: int,
+    quarantine_version: int,
+    progress: Progress,
+) -> bool:
+    slices = [entry_of(db, act.stream, act.slice)]
+    if slices[0].status is SliceStatus.RETRACTED:
+        return False
+    set_applied(db, applied(db) + 1)
+    slices += [entry_of(db, act.stream, slice_id) for slice_id in act.again if slice_id != act.slice]
+    for before in slices:
+        rewrite(db, before, after_retraction(before, act))
+    forget_batches(db, act.stream, slices)
+    progress_acts.replace(db, act.stream, clocks, progress)
+    saw_version(db, act.stream, "raw", raw_version)
+    saw_version(db, act.stream, "quarantine", quarantine_version)
+    seqs = json.dumps([entry.seq for entry in slices])
+    _leave_tiles(db, act.stream, seqs)
+    window_acts.leave(db, act.stream, seqs, slices[0].seq)
+    return True
+
+
+def forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
+    """Those that none of their slices is left in; one look at the ledger for all of them."""
+    touched = json.dumps(sorted({entry.batch for entry in slices if entry.batch is not None}))
+    db.execute(
+        "DELETE FROM batches WHERE stream = ? AND batch IN (SELECT value FROM json_each(?))"
+        " AND batch NOT IN (SELECT batch FROM slices WHERE stream = ? AND batch IS NOT NULL)",
+        (stream, touched, stream),
+    )
+
+
+def _leave_tiles(db: sqlite3.Connection, stream: str, seqs: str) -> None:
+    of_them = "stream = ? AND slice IN (SELECT value FROM json_each(?))"
+    starts = db.execute(
+        f"SELECT DISTINCT start FROM tile_slices WHERE desired != 0 AND {of_them}", (stream, seqs)
+    ).fetchall()
+    db.execute(f"UPDATE tile_slices SET desired = 0 WHERE desired != 0 AND {of_them}", (stream, seqs))
+    db.execute(f"DELETE FROM tile_slices WHERE desired = 0 AND observed = 0 AND {of_them}", (stream, seqs))
+    rehash(db, stream, [start for (start,) in starts])
+    db.executemany(
+        "DELETE FROM tiles WHERE stream = ? AND level = ? AND start = ? AND hash IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM tile_slices t WHERE t.stream = tiles.stream AND t.start = tiles.start)",
+        [(stream, BASE.name, start) for (start,) in starts],
+    )

@@ -1,0 +1,69 @@
+"""Slices that failed: which are due, those that still can not be read, those that go to the gate again.
+
+Statements inside a transaction somebody else opened. A slice that is sent again takes a new place, and what
+still refers to it goes there with it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.storage.state import fates
+from tidemill.storage.state.acts import ENTRY, entry_by_id, last_place, rewrite, unknown
+from tidemill.storage.state.retract_acts import forget_batches
+from tidemill.storage.state.rows import from_row
+
+_BY_TIME: Final = (
+    f"SELECT {ENTRY} FROM slices INDEXED BY slices_retry WHERE stream = ? AND status = 'failed'"
+    " AND retry_at IS NOT NULL AND retry_at <= ? ORDER BY retry_at LIMIT ?"
+)
+_BY_DECLARATION: Final = (
+    f"SELECT {ENTRY} FROM slices INDEXED BY slices_unread WHERE stream = ? AND status = 'failed'"
+    " AND retry_at IS NULL AND failed_as {} ? LIMIT ?"
+)
+
+
+def failing(db: sqlite3.Connection, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+    rows = db.execute(_BY_TIME, (stream, now, limit)).fetchall()
+    for other in ("<", ">"):
+        rest = limit - len(rows)
+        rows += db.execute(_BY_DECLARATION.format(other), (stream, declared, rest)).fetchall()
+    return sorted((from_row(row) for row in rows), key=lambda entry: entry.seq)
+
+
+def postpone(db: sqlite3.Connection, slice_id: str, error: str, retry_at: int) -> None:
+    _change(db, slice_id, lambda entry: fates.postponed(entry, error, retry_at))
+
+
+def hasten(db: sqlite3.Connection, stream: str) -> int:
+    rows = db.execute("SELECT id FROM slices WHERE stream = ? AND status = 'failed'", (stream,)).fetchall()
+    for (slice_id,) in rows:
+        _change(db, slice_id, fates.hastened)
+    return len(rows)
+
+
+def _change(db: sqlite3.Connection, slice_id: str, fate: Callable[[SliceEntry], SliceEntry]) -> None:
+    entry = entry_by_id(db, slice_id)
+    if entry is not None and entry.status is SliceStatus.FAILED:
+        rewrite(db, entry, fate(entry))
+
+
+def send_again(db: sqlite3.Connection, slice_ids: Sequence[str]) -> list[SliceEntry]:
+    db.execute("PRAGMA defer_foreign_keys = ON")  # until the commit: place and references change one by one
+    sent = []
+    for slice_id in slice_ids:
+        before = entry_by_id(db, slice_id)
+        if before is None:
+            raise unknown(slice_id, "of its landing")
+        after = fates.sent_again(before, last_place(db) + 1)
+        db.execute("UPDATE slices SET seq = ? WHERE seq = ?", (after.seq, before.seq))
+        if before.attempt:  # it was accepted once: something may be left that was built with it
+            for table in ("tile_slices", "window_slices"):
+                db.execute(f"UPDATE {table} SET slice = ? WHERE slice = ?", (after.seq, before.seq))
+        rewrite(db, before, after)
+        forget_batches(db, before.slice.stream, [before])
+        sent.append(after)
+    return sent

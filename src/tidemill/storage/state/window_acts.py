@@ -1,0 +1,454 @@
+"""Windows and their members as rows: laid out, entered, found due, judged, forced, looked at.
+
+Statements inside a transaction somebody else opened. What becomes of a window is said in `phases`; nothing
+here costs more than the windows it touches.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tidemill.model.errors import StorageError
+from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
+from tidemill.model.time import Interval
+from tidemill.model.windows import (
+    Dataset,
+    Judged,
+    Member,
+    MemberCounts,
+    OutboxEvent,
+    Phase,
+    Undecided,
+    Window,
+    WindowKey,
+)
+from tidemill.storage.state import outbox_acts, phases
+from tidemill.storage.state.acts import ENTRY, entry_by_id, entry_of
+from tidemill.storage.state.phases import Kept
+from tidemill.storage.state.rows import from_row, interval, mark
+from tidemill.storage.state.window_rows import (
+    MEMBER,
+    WINDOW_COLUMNS,
+    kept_from,
+    kept_row,
+    member_from,
+    runs_text,
+)
+
+WINDOW: Final = ", ".join(WINDOW_COLUMNS)
+_WINDOW_OF: Final = ", ".join(f"w.{column}" for column in WINDOW_COLUMNS)
+UNLAID: Final = (
+    f"SELECT {ENTRY} FROM slices WHERE seq IN"
+    " (SELECT slice FROM unlaid WHERE stream = ? ORDER BY slice LIMIT ?) ORDER BY seq"
+)
+CHANGED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_due WHERE due = 1 AND stream = ?"
+CHECKED: Final = (
+    f"SELECT {WINDOW} FROM windows INDEXED BY windows_check"
+    " WHERE due = 0 AND check_at IS NOT NULL AND stream = ? AND check_at <= ?"
+)
+_MEMBERS: Final = (
+    f"SELECT {MEMBER} FROM window_slices m JOIN slices s ON s.seq = m.slice"
+    " LEFT JOIN slices o ON o.id = s.replays"
+    " WHERE m.stream = ? AND m.start = ? AND m.member = 1"
+)
+_ENTER_MEMBER: Final = (
+    "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored, runs)"
+    " VALUES (?, ?, ?, 1, 0, 0, NULL, ?) ON CONFLICT (stream, start, slice)"
+    " DO UPDATE SET member = 1, runs = excluded.runs WHERE member = 0 OR runs IS NOT excluded.runs"
+)
+_INSERT: Final = f"INSERT INTO windows ({WINDOW}) VALUES ({', '.join('?' * len(WINDOW_COLUMNS))})"
+_UPDATE: Final = (
+    f"UPDATE windows SET {', '.join(f'{column} = ?' for column in WINDOW_COLUMNS[3:])}"
+    " WHERE stream = ? AND start = ? AND span = ?"
+)
+_MARK: Final = (
+    "UPDATE window_slices SET desired = ?, ignored = ? WHERE stream = ? AND start = ? AND slice = ?"
+)
+_FORGET_LEFT: Final = (
+    "DELETE FROM window_slices WHERE stream = ? AND start = ? AND member = 0 AND observed = 0"
+)
+
+
+def stamp(db: sqlite3.Connection) -> int:
+    """A version that no window ever had; one is enough for all windows of a transaction."""
+    db.execute("UPDATE counters SET value = value + 1 WHERE name = 'version'")
+    return int(db.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()[0])
+
+
+def load(db: sqlite3.Connection, key: WindowKey) -> Kept | None:
+    row = db.execute(
+        f"SELECT {WINDOW} FROM windows WHERE stream = ? AND start = ? AND span = ?",
+        (key.stream, key.start, key.span),
+    ).fetchone()
+    return kept_from(row) if row else None
+
+
+def save(db: sqlite3.Connection, kept: Kept, version: int) -> None:
+    row = kept_row(kept, version)
+    db.execute(_UPDATE, (*row[3:], *row[:3]))
+
+
+def members(db: sqlite3.Connection, key: WindowKey) -> list[Member]:
+    rows = db.execute(f"{_MEMBERS} ORDER BY m.slice", (key.stream, key.start)).fetchall()
+    return [member_from(row) for row in rows]
+
+
+# -- laying
+
+
+def span(db: sqlite3.Connection, stream: str) -> int | None:
+    row = db.execute("SELECT span FROM layouts WHERE stream = ?", (stream,)).fetchone()
+    return int(row[0]) if row else None
+
+
+def layout(db: sqlite3.Connection, stream: str) -> tuple[int, str] | None:
+    row = db.execute("SELECT span, declared FROM layouts WHERE stream = ?", (stream,)).fetchone()
+    return (int(row[0]), str(row[1])) if row else None
+
+
+def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> None:
+    assert new > 0, new
+    old = layout(db, stream)
+    if old == (new, declared):
+        return
+    db.execute(
+        "INSERT INTO layouts (stream, span, declared) VALUES (?, ?, ?) ON CONFLICT (stream)"
+        " DO UPDATE SET span = excluded.span, declared = excluded.declared",
+        (stream, new, declared),
+    )
+    if old is None:  # nothing can have been laid yet
+        return
+    if old[0] == new:  # the windows are the same ones, evaluated by other rules
+        db.execute("UPDATE windows SET due = 1, version = ? WHERE stream = ?", (stamp(db), stream))
+        if old[1].partition(" ")[0] != declared.partition(" ")[0]:
+            _lay_again(db, stream)
+        return
+    db.execute("DELETE FROM windows WHERE stream = ?", (stream,))
+    db.execute("DELETE FROM window_slices WHERE stream = ?", (stream,))
+    db.execute(
+        "INSERT OR IGNORE INTO unlaid (stream, slice)"
+        " SELECT stream, seq FROM slices WHERE stream = ? AND status = 'accepted'",
+        (stream,),
+    )
+
+
+def _lay_again(db: sqlite3.Connection, stream: str) -> None:
+    """Slices without bounds cover something else by other rules: they leave their windows and are unlaid."""
+    unbound = "SELECT seq FROM slices WHERE stream = ? AND declared_start IS NULL"
+    of_them = f"stream = ? AND slice IN ({unbound})"
+    db.execute(
+        f"UPDATE window_slices SET member = 0, desired = 0, ignored = NULL WHERE {of_them}", (stream, stream)
+    )
+    db.execute(f"DELETE FROM window_slices WHERE observed = 0 AND {of_them}", (stream, stream))
+    db.execute(
+        f"INSERT OR IGNORE INTO unlaid (stream, slice) SELECT ?, seq FROM slices"
+        f" WHERE status = 'accepted' AND seq IN ({unbound})",
+        (stream, stream),
+    )
+
+
+def reach(db: sqlite3.Connection, stream: str, reason: str, watermark: int) -> int:
+    return db.execute(
+        "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'waiting' AND reason = ?"
+        " AND start <= ? - span",
+        (stream, reason, watermark),
+    ).rowcount
+
+
+def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
+    width = span(db, stream)
+    if width is None:
+        return 0
+    where = (stream, before - width)
+    db.execute("DELETE FROM window_slices WHERE stream = ? AND start <= ?", where)
+    return db.execute("DELETE FROM windows WHERE stream = ? AND start <= ?", where).rowcount
+
+
+def unlaid(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
+    return [from_row(row) for row in db.execute(UNLAID, (stream, limit)).fetchall()]
+
+
+def lay(
+    db: sqlite3.Connection,
+    stream: str,
+    windows: Mapping[str, Iterable[int]],
+    runs: Mapping[str, Mapping[int, Sequence[Interval]]],
+) -> None:
+    width = span(db, stream)
+    if width is None:
+        raise StorageError(
+            f"the windows of stream {stream} are not laid out",
+            hint="declare `aggregation_span` on the stream; the next tick lays them out",
+        )
+    touched: set[int] = set()
+    for slice_id, starts in windows.items():
+        entry = entry_of(db, stream, slice_id)
+        if entry.status is not SliceStatus.ACCEPTED:
+            continue  # it was retracted or sent back meanwhile
+        covered = runs.get(slice_id)
+        for start in starts:
+            assert start % width == 0, f"{start} is not the start of a window of {width}"
+            text = None if covered is None else runs_text(covered.get(start, ()))
+            if db.execute(_ENTER_MEMBER, (stream, start, entry.seq, text)).rowcount:
+                touched.add(start)
+        db.execute("DELETE FROM unlaid WHERE stream = ? AND slice = ?", (stream, entry.seq))
+    version = stamp(db) if touched else 0
+    for start in touched:
+        _touch(db, WindowKey(stream, start, width), version)
+
+
+def _touch(db: sqlite3.Connection, key: WindowKey, version: int) -> None:
+    """Make a window due, and make it if need be."""
+    changed = db.execute(
+        "UPDATE windows SET due = 1, version = ? WHERE stream = ? AND start = ?",
+        (version, key.stream, key.start),
+    )
+    if not changed.rowcount:
+        db.execute(_INSERT, kept_row(Kept(Window(key, version), due=True), version))
+
+
+# -- judging
+
+
+def due(db: sqlite3.Connection, stream: str, now: int, limit: int) -> Iterator[tuple[Window, list[Member]]]:
+    rows = db.execute(f"{CHANGED} ORDER BY start LIMIT ?", (stream, limit)).fetchall()
+    rows += db.execute(f"{CHECKED} ORDER BY start LIMIT ?", (stream, now, limit)).fetchall()
+    for row in sorted(rows, key=lambda row: int(row[1]))[:limit]:
+        window = kept_from(row).window
+        yield window, members(db, window.key)
+
+
+def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
+    rows = db.execute(
+        "SELECT s.id, s.seq, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end, s.status,"
+        " s.retry_at FROM slices s INDEXED BY slices_by_status LEFT JOIN slices o ON o.id = s.replays"
+        " WHERE s.stream = ? AND s.status IN ('pending', 'failed') ORDER BY s.seq",
+        (stream,),
+    ).fetchall()
+    return [
+        Undecided(
+            slice=id_,
+            seq=seq,
+            arrival=arrival,
+            declared=interval(start, end),
+            failed=status == SliceStatus.FAILED,
+            retried=status == SliceStatus.FAILED and retry_at is not None,
+        )
+        for id_, seq, arrival, start, end, status, retry_at in rows
+    ]
+
+
+def judge(db: sqlite3.Connection, judged: Sequence[Judged]) -> list[WindowKey]:
+    void: list[WindowKey] = []
+    version = stamp(db)
+    for verdict in judged:
+        kept = load(db, verdict.key)
+        if kept is None or kept.window.version != verdict.version or _is_unblocked(db, verdict):
+            void.append(verdict.key)
+            continue
+        present = members(db, verdict.key)
+        if present or kept.window.revision:
+            _mark_judged(db, verdict, present)
+            save(db, phases.judged(kept, verdict), version)
+        else:
+            where = (verdict.key.stream, verdict.key.start)
+            db.execute("DELETE FROM window_slices WHERE stream = ? AND start = ?", where)
+            db.execute("DELETE FROM windows WHERE stream = ? AND start = ?", where)
+        outbox_acts.enter(db, verdict.events)
+    return void
+
+
+def _is_unblocked(db: sqlite3.Connection, verdict: Judged) -> bool:
+    """Whether the slice that the window was to wait for has been decided meanwhile."""
+    if verdict.blocked_by is None:
+        return False
+    row = db.execute("SELECT status FROM slices WHERE seq = ?", (verdict.blocked_by,)).fetchone()
+    return row is None or row[0] not in (SliceStatus.PENDING, SliceStatus.FAILED)
+
+
+def _mark_judged(db: sqlite3.Connection, verdict: Judged, present: Sequence[Member]) -> None:
+    key = verdict.key
+    strangers = verdict.used - {member.name for member in present}
+    assert not strangers, f"{key}: {sorted(strangers)} are no members"
+    assert verdict.desired == set_hash(verdict.used), f"{key}: desired is not the hash of what is used"
+    db.executemany(
+        _MARK,
+        [
+            (int(wanted), ignored, key.stream, key.start, member.seq)
+            for member in present
+            for wanted, ignored in [(member.name in verdict.used, verdict.ignored.get(member.name))]
+            if (member.desired, member.ignored) != (wanted, ignored)
+        ],
+    )
+    if verdict.withdraw:
+        mark_observed(db, key, {})
+
+
+def mark_observed(db: sqlite3.Connection, key: WindowKey, built: Mapping[int, str]) -> None:
+    """Make these slices (place -> name) the ones that the window was built from."""
+    where = (key.stream, key.start)
+    rows = db.execute(
+        "SELECT slice, observed FROM window_slices WHERE stream = ? AND start = ?", where
+    ).fetchall()
+    marks = {seq: mark(contribution_of(name)[1]) for seq, name in built.items()}
+    flips = [(marks.get(seq, 0), *where, seq) for seq, observed in rows if observed != marks.get(seq, 0)]
+    db.executemany(
+        "UPDATE window_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips
+    )
+    strangers = marks.keys() - {seq for seq, _ in rows}
+    db.executemany(
+        "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored)"
+        " VALUES (?, ?, ?, 0, 0, ?, NULL)",
+        [(*where, seq, marks[seq]) for seq in strangers],
+    )
+    db.execute(_FORGET_LEFT, where)
+
+
+def force(
+    db: sqlite3.Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool
+) -> list[WindowKey]:
+    (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()
+    version = stamp(db)
+    found: list[WindowKey] = []
+    for key in dict.fromkeys(keys):
+        kept = load(db, key)
+        if kept is not None:
+            save(db, phases.forced(kept, trigger, newest if reopen else None), version)
+            found.append(key)
+    return found
+
+
+def observe(db: sqlite3.Connection, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+    version = stamp(db)
+    for dataset in sorted(datasets, key=lambda dataset: dataset.revision):
+        key = dataset.key
+        if span(db, key.stream) != key.span:
+            continue
+        _touch(db, key, version)
+        kept = load(db, key)
+        assert kept is not None, key
+        if dataset.revision < kept.window.revision:
+            continue
+        save(db, phases.observed(kept, dataset), version)
+        entries = {name: entry_by_id(db, contribution_of(name)[0]) for name in dataset.slices}
+        mark_observed(db, key, {entry.seq: name for name, entry in entries.items() if entry is not None})
+    outbox_acts.enter(db, events)
+
+
+def leave(db: sqlite3.Connection, stream: str, seqs: str, retracted: int) -> None:
+    """Slices (a JSON list of places) are members of nothing any more; one of them was retracted, and may have
+    left windows before that were built with it."""
+    of_them = "stream = ? AND slice IN (SELECT value FROM json_each(?))"
+    rows = db.execute(
+        "SELECT start, max(desired), max(observed != 0 AND slice = ?) FROM window_slices"
+        f" WHERE (member = 1 OR slice = ?) AND {of_them} GROUP BY start",
+        (retracted, retracted, stream, seqs),
+    ).fetchall()
+    db.execute(
+        f"UPDATE window_slices SET member = 0, desired = 0, ignored = NULL WHERE {of_them}", (stream, seqs)
+    )
+    db.execute(f"DELETE FROM window_slices WHERE observed = 0 AND {of_them}", (stream, seqs))
+    db.execute(f"DELETE FROM unlaid WHERE {of_them}", (stream, seqs))
+    width = span(db, stream)
+    version = stamp(db)
+    for start, desired, built in rows:
+        assert width is not None, stream
+        kept = load(db, WindowKey(stream, start, width))
+        assert kept is not None, (stream, start)
+        save(db, phases.bereft(kept, desired=bool(desired), built=bool(built)), version)
+
+
+# -- looking
+
+
+def windows(
+    db: sqlite3.Connection,
+    stream: str | None,
+    phase: Phase | None,
+    within: Interval | None,
+    *,
+    newest: bool,
+    limit: int | None,
+) -> list[Window]:
+    where: dict[str, int | str | None] = {
+        "stream = ?": stream,
+        "phase = ?": phase.value if phase else None,
+        "start >= ?": within.start if within else None,
+        "start < ?": within.end if within else None,
+    }
+    given = {condition: value for condition, value in where.items() if value is not None}
+    order = "DESC" if newest else "ASC"
+    rows = db.execute(
+        f"SELECT {WINDOW} FROM windows WHERE {' AND '.join(given) or 'true'}"
+        f" ORDER BY start {order}, stream {order} LIMIT ?",
+        (*given.values(), -1 if limit is None else limit),
+    ).fetchall()
+    return [kept_from(row).window for row in rows]
+
+
+def with_members(
+    db: sqlite3.Connection, stream: str, within: Interval | None, limit: int
+) -> list[tuple[Window, list[Member]]]:
+    """The first windows that start in a span (or at any time), each with its members. Two queries do it."""
+    found = windows(db, stream, None, within, newest=False, limit=limit)
+    if not found:
+        return []
+    rows = db.execute(
+        f"SELECT m.start, {MEMBER} FROM window_slices m JOIN slices s ON s.seq = m.slice"
+        " LEFT JOIN slices o ON o.id = s.replays"
+        " WHERE m.stream = ? AND m.start BETWEEN ? AND ? AND m.member = 1 ORDER BY m.start, m.slice",
+        (stream, found[0].key.start, found[-1].key.start),
+    )
+    of_start: dict[int, list[Member]] = {window.key.start: [] for window in found}
+    for start, *row in rows:
+        of_start[start].append(member_from(row))
+    return [(window, of_start[window.key.start]) for window in found]
+
+
+def counts(db: sqlite3.Connection, stream: str) -> dict[Phase, int]:
+    rows = db.execute(
+        "SELECT phase, count(*) FROM windows INDEXED BY windows_by_phase WHERE stream = ? GROUP BY phase",
+        (stream,),
+    ).fetchall()
+    return dict.fromkeys(Phase, 0) | {Phase(phase): count for phase, count in rows}
+
+
+def member_counts(db: sqlite3.Connection, key: WindowKey) -> MemberCounts:
+    if load(db, key) is None:
+        return MemberCounts()
+    counts = db.execute(
+        "SELECT total(m.desired), total(m.observed = s.judgement + 1), count(m.ignored),"
+        " total(CASE WHEN m.desired THEN s.rejected ELSE 0 END)"
+        " FROM window_slices m JOIN slices s ON s.seq = m.slice"
+        " WHERE m.stream = ? AND m.start = ? AND m.member = 1",
+        (key.stream, key.start),
+    ).fetchone()
+    return MemberCounts(*map(int, counts))
+
+
+def windows_touched(db: sqlite3.Connection, slice_id: str) -> int:
+    entry = entry_by_id(db, slice_id)
+    if entry is None:
+        return 0
+    where = (entry.slice.stream, entry.seq)
+    found = db.execute(
+        "SELECT count(*) FROM window_slices WHERE stream = ? AND slice = ? AND member = 1", where
+    )
+    return int(found.fetchone()[0])
+
+
+def windows_of(db: sqlite3.Connection, slice_id: str, limit: int | None) -> list[tuple[Window, Member]]:
+    entry = entry_by_id(db, slice_id)
+    if entry is None:
+        return []
+    rows = db.execute(
+        f"SELECT {_WINDOW_OF}, {MEMBER} FROM (SELECT * FROM window_slices"
+        " WHERE slice = ? AND member = 1 AND stream = ? ORDER BY start LIMIT ?) m"
+        " JOIN windows w ON w.stream = m.stream AND w.start = m.start"
+        " JOIN slices s ON s.seq = m.slice LEFT JOIN slices o ON o.id = s.replays ORDER BY m.start",
+        (entry.seq, entry.slice.stream, -1 if limit is None else limit),
+    ).fetchall()
+    width = len(WINDOW_COLUMNS)
+    return [(kept_from(row[:width]).window, member_from(row[width:])) for row in rows]

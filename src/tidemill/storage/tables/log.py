@@ -1,0 +1,211 @@
+"""The entries of a Delta log as files: reading them, making them durable, dropping what is too old.
+
+Writes no entry: commits go through `Table.commit` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidemill.model.errors import StorageError
+from tidemill.storage.files import storage_errors, sync_file, sync_folder
+from tidemill.storage.tables.snapshot import plain_path
+
+INFO_KEY: Final = "tidemill"  # where our metadata is inside Delta's commitInfo
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One entry of the log: what its writer said, and the parts that came and went."""
+
+    version: int
+    info: dict[str, str]
+    added: list[str] = field(default_factory=list)
+    removed_at: dict[str, int | None] = field(default_factory=dict)  # None: its writer did not say when
+
+    @property
+    def removed(self) -> list[str]:
+        return list(self.removed_at)
+
+
+def log_folder(root: Path) -> Path:
+    return root / "_delta_log"
+
+
+def entry_path(root: Path, version: int) -> Path:
+    return log_folder(root) / f"{version:020d}.json"
+
+
+def _numbered(root: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    with storage_errors("list the log", log_folder(root)):
+        matches = ((pattern.fullmatch(path.name), path) for path in log_folder(root).iterdir())
+        return {int(match.group(1)): path for match, path in matches if match}
+
+
+def entries(root: Path) -> dict[int, Path]:
+    return _numbered(root, _ENTRY)
+
+
+def is_newest(root: Path, version: int) -> bool:
+    """Whether the log ends with `version`; False also when that can not be told from two names.
+
+    Entries go oldest first, so as long as the entry of `version` is there, a later one is too.
+    """
+    return not entry_path(root, version + 1).exists() and entry_path(root, version).exists()
+
+
+def checkpoints(root: Path) -> dict[int, Path]:
+    return _numbered(root, _CHECKPOINT)
+
+
+def _actions(path: Path) -> Iterator[dict[str, dict[str, object]]]:
+    for line in path.read_bytes().splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def read_commit(root: Path, version: int) -> Commit:
+    path = entry_path(root, version)
+    commit = Commit(version, {})
+    try:
+        with storage_errors("read the log entry", path):
+            for action in _actions(path):
+                if "commitInfo" in action:
+                    info = action["commitInfo"].get(INFO_KEY, {})
+                    assert isinstance(info, dict), path
+                    commit.info.update(info)
+                elif "add" in action:
+                    commit.added.append(plain_path(str(action["add"]["path"])))
+                elif "remove" in action:
+                    at = action["remove"].get("deletionTimestamp")  # milliseconds
+                    name = plain_path(str(action["remove"]["path"]))
+                    commit.removed_at[name] = at * 1000 if isinstance(at, int) else None
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise StorageError(
+                f"version {version} of the table is no longer in its log",
+                hint="run `tidemill recover`: it rebuilds the state from the parts themselves",
+                where=str(path),
+            ) from None
+        raise
+    except ValueError as error:
+        raise StorageError(
+            f"version {version} of the log is damaged: {error}",
+            hint="run `tidemill recover`",
+            where=str(path),
+        ) from error
+    return commit
+
+
+def is_whole(path: Path) -> bool:
+    """Does every line of the entry parse, and is there one?"""
+    with storage_errors("read the log entry", path):
+        try:
+            return len(list(_actions(path))) > 0
+        except ValueError:
+            return False
+
+
+def set_torn_entries_aside(root: Path, aside: Path) -> list[int]:
+    """Move away the newest entries when a power loss left them empty or cut.
+
+    deltalake renames an entry into place without syncing its bytes first. We acknowledge a commit only
+    after syncing them, so an entry that is not whole was never acknowledged to anybody.
+    """
+    if not log_folder(root).is_dir():
+        return []
+    found = entries(root)
+    torn: list[int] = []
+    for version in sorted(found, reverse=True):
+        if is_whole(found[version]):
+            break
+        torn.append(version)
+    for version in torn:
+        with storage_errors("set the torn log entry aside", found[version]):
+            aside.mkdir(parents=True, exist_ok=True)
+            found[version].replace(aside / found[version].name)
+    if torn:
+        sync_folder(log_folder(root))
+    return torn
+
+
+def last_checkpoint(root: Path) -> int:
+    """The version of the newest checkpoint, -1 when there is none."""
+    path = log_folder(root) / "_last_checkpoint"
+    with storage_errors("read", path):
+        try:
+            return int(json.loads(path.read_bytes())["version"])
+        except FileNotFoundError:
+            return -1
+        except (ValueError, KeyError):  # only a pointer: the checkpoint itself is found by its name
+            return max(checkpoints(root), default=-1)
+
+
+def sync_entries(root: Path, after: int, upto: int) -> None:
+    """Make the entries in (after, upto] durable, and their names.
+
+    Not only the last one: another writer may have committed in between and not synced yet, and a
+    durable entry on top of one that a power loss tears would be worth nothing.
+    """
+    for version in range(after + 1, upto + 1):
+        path = entry_path(root, version)
+        if version == upto or path.exists():
+            sync_file(path)
+    sync_folder(log_folder(root))
+
+
+def sync_checkpoint(root: Path, version: int) -> None:
+    for path in (
+        log_folder(root) / f"{version:020d}.checkpoint.parquet",
+        log_folder(root) / "_last_checkpoint",
+    ):
+        sync_file(path)
+    sync_folder(log_folder(root))
+
+
+def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
+    """When parts were removed, by the clock of who removed them. `written`: when the file of each was.
+    A part is left out when no entry removed it.
+
+    Looks from the newest entry back. An entry that is older than a file did not remove it: a part of the same
+    name went then, and this one was written since.
+    """
+    found: dict[str, int] = {}
+    sought = dict(written)
+    for version, path in sorted(entries(root).items(), reverse=True):
+        if not sought:
+            break
+        with storage_errors("look at the log entry", path):
+            at = path.stat().st_mtime_ns // 1000
+        if at < min(sought.values()):
+            break
+        for name, said in read_commit(root, version).removed_at.items():
+            if sought.get(name, at + 1) <= at:
+                found[name] = at if said is None else said
+                del sought[name]
+    return found
+
+
+def trim(root: Path, before: int) -> int:
+    """Delete entries and checkpoints below the newest checkpoint that is older than `before`.
+
+    Every version from that checkpoint on can still be read; returns how many entries went.
+    """
+    marks = checkpoints(root)
+    with storage_errors("look at the log", log_folder(root)):
+        old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
+        floor = max(old, default=-1)
+        # oldest first: who sees an entry knows that none after it has gone
+        gone = [path for version, path in sorted(entries(root).items()) if version < floor]
+        for path in [*gone, *(path for version, path in marks.items() if version < floor)]:
+            path.unlink(missing_ok=True)
+    if gone:
+        sync_folder(log_folder(root))
+    return len(gone)

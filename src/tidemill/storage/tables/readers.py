@@ -1,0 +1,49 @@
+"""The tables of a warehouse as they are now, for those who only look: from any number of threads at once.
+
+It never writes, and hands out snapshots only: a table itself is for one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemill.storage.tables.snapshot import Snapshot
+    from tidemill.storage.tables.table import Table
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One table, and who looks at it now."""
+
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    table: Table | None = None
+
+
+class Looks:
+    """Snapshots by the kind of table and its stream. Who waits for one table does not wait for another."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+        self._guard = threading.Lock()
+        self._kept: dict[tuple[str, str], _Kept] = {}
+
+    def snapshot(self, kind: str, stream: str) -> Snapshot | None:
+        """The newest version; None before anybody wrote to it."""
+        from tidemill.storage.tables.table import (
+            Table,  # loads Arrow: a mill that reads no table starts without it
+        )
+
+        with self._guard:
+            kept = self._kept.setdefault((kind, stream), _Kept())
+        with kept.guard:
+            if kept.table is None:
+                kept.table = Table.existing(self._warehouse / kind / stream)
+                if kept.table is None:
+                    return None
+            else:
+                kept.table.refresh()
+            return kept.table.snapshot()

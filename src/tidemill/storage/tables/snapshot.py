@@ -1,0 +1,167 @@
+"""The parts that make up one version of a table, and which of them a filter can touch.
+
+A snapshot never changes and never looks at the disk; readers go through it, never through a glob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tidemill.storage.tables.stats import Bound, Bounds
+
+Range = tuple[Bound | None, Bound | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An immutable Parquet file of a table. Bounds hold every value; instants in them are microseconds."""
+
+    path: str  # relative to the table, with forward slashes, not URL-encoded
+    size: int
+    rows: int
+    partition: dict[str, str] = field(hash=False)
+    mins: Bounds = field(hash=False)
+    maxs: Bounds = field(hash=False)
+    stats: str = field(default="", compare=False, repr=False)  # Delta's JSON, of a part not yet committed
+
+    def may_hold(self, column: str, low: Bound | None, high: Bound | None) -> bool:
+        """Can a row have `low <= column <= high`? Yes unless the statistics rule it out."""
+        least, most = self.mins.get(column), self.maxs.get(column)
+        below = low is not None and most is not None and most < low  # type: ignore[operator]
+        above = high is not None and least is not None and least > high  # type: ignore[operator]
+        return not (below or above)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All parts of a table at one version."""
+
+    root: Path
+    version: int
+    parts: Sequence[Part]
+
+    @cached_property
+    def by_path(self) -> Mapping[str, Part]:
+        return {part.path: part for part in self.parts}
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def select(
+        self,
+        partition: Mapping[str, Collection[str]] | None = None,
+        ranges: Mapping[str, Range] | None = None,
+    ) -> list[Part]:
+        """Parts that can hold a matching row. Ranges are inclusive at both ends; None leaves an end open."""
+        found = [part for part in self._among(partition or {}) if part.rows]
+        for column, (low, high) in (ranges or {}).items():
+            found = [part for part in found if part.may_hold(column, low, high)]
+        return found
+
+    def _among(self, partition: Mapping[str, Collection[str]]) -> Sequence[Part]:
+        """Parts that lie in these partitions, in the order of all."""
+        if not partition:
+            return self.parts
+        found = [
+            (place, part)
+            for key, parts in self._by_partition.items()
+            if all(dict(key)[column] in values for column, values in partition.items())
+            for place, part in parts
+        ]
+        return [part for _, part in sorted(found, key=itemgetter(0))]
+
+    @cached_property
+    def _by_partition(self) -> Mapping[tuple[tuple[str, str], ...], Sequence[tuple[int, Part]]]:
+        """The parts of each partition, with their places among all."""
+        found: dict[tuple[tuple[str, str], ...], list[tuple[int, Part]]] = {}
+        for place, part in enumerate(self.parts):
+            found.setdefault(tuple(part.partition.items()), []).append((place, part))
+        return found
+
+    def apart(self, column: str, parts: Sequence[Part]) -> list[list[Part]]:
+        """Parts in groups whose values of an integer column do not overlap, in ascending order."""
+        low, high = -(1 << 63), (1 << 63) - 1
+        ends = [(part.mins.get(column, low), part.maxs.get(column, high), part) for part in parts]
+        groups: list[list[Part]] = []
+        reached = low
+        for least, most, part in sorted(ends, key=lambda one: (int(str(one[0])), one[2].path)):
+            if not groups or int(str(least)) > reached:
+                groups.append([])
+            groups[-1].append(part)
+            reached = max(reached, int(str(most)))
+        return groups
+
+    def paths(self, parts: Sequence[Part] | None = None) -> list[str]:
+        """Absolute paths of `parts` (all when None)."""
+        top = str(self.root)
+        return [f"{top}/{part.path}" for part in (self.parts if parts is None else parts)]
+
+
+def plain_path(logged: str) -> str:
+    """The log URL-encodes paths; on disk they are not."""
+    return unquote(logged) if "%" in logged else logged
+
+
+def _values(column: pa.ChunkedArray) -> list[Bound | None]:
+    """Instants are microseconds in Delta. To read them as integers takes none of the functions of Arrow, so
+    that most commands need not load them."""
+    if pa.types.is_timestamp(column.type):
+        assert column.type.unit == "us", column.type
+        return [value for chunk in column.chunks for value in chunk.view(pa.int64()).to_pylist()]
+    values: list[Bound | None] = column.to_pylist()
+    return values
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    texts: list[str | None] = (
+        column if pa.types.is_string(column.type) else column.cast(pa.string())
+    ).to_pylist()
+    return texts
+
+
+def _bounds(actions: pa.Table, prefix: str) -> list[Bounds]:
+    """Per row the columns called `prefix`*, without the nulls."""
+    rows: list[Bounds] = [{} for _ in range(actions.num_rows)]
+    for name in actions.column_names:
+        column = actions.column(name)
+        if not name.startswith(prefix) or column.null_count == len(column):
+            continue
+        key = name.removeprefix(prefix)
+        for bounds, value in zip(rows, _values(column), strict=True):
+            if value is not None:
+                bounds[key] = value
+    return rows
+
+
+def snapshot_of(root: Path, version: int, actions: pa.Table) -> Snapshot:
+    """From the flattened add actions of a Delta table; parts come in the order of their paths."""
+    keys = [name for name in actions.column_names if name.startswith("partition.")]
+    columns = [_texts(actions.column(key)) for key in keys]
+    names = [key.removeprefix("partition.") for key in keys]
+    partitions = (
+        [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        if keys
+        else [{} for _ in range(actions.num_rows)]
+    )
+    parts = [
+        Part(plain_path(path), size, rows or 0, partition, mins, maxs)
+        for path, size, rows, partition, mins, maxs in zip(
+            actions.column("path").to_pylist(),
+            actions.column("size_bytes").to_pylist(),
+            actions.column("num_records").to_pylist(),
+            partitions,
+            _bounds(actions, "min."),
+            _bounds(actions, "max."),
+            strict=True,
+        )
+    ]
+    parts.sort(key=lambda part: part.path)
+    return Snapshot(root, version, parts)

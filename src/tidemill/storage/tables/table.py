@@ -1,0 +1,431 @@
+"""A Delta table with a life: opened, published to, committed to through one path, read by snapshot.
+
+Every commit is a compare-and-set on the version it looked at; no other way of writing to a table may exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Schema
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemill.model.errors import ConfigError, ConflictError, StorageError
+from tidemill.storage.files import disk_error, make_folder, storage_errors, sync_folder
+from tidemill.storage.tables import log
+from tidemill.storage.tables.log import Commit
+from tidemill.storage.tables.parts import StagedPart
+from tidemill.storage.tables.schemas import added_columns, stored_schema
+from tidemill.storage.tables.snapshot import Part, Snapshot, plain_path, snapshot_of
+from tidemill.storage.tables.stats import bounds
+from tidemill.storage.tables.vacuum import delete_parts, delete_staging, unreferenced
+
+logger = logging.getLogger(__name__)
+
+APP_ID: Final = "tidemill"  # one for all: two stale commits of the same application conflict
+TRIES: Final = 64  # each lost try is a commit that another writer won, so no waiting is needed between them
+CHECKPOINT_EVERY: Final = 50
+_SETTINGS: Final = {
+    # entries go only by `trim_log`, checkpoints come only from here
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.dataSkippingNumIndexedCols": "-1",  # we choose the columns, wherever they stand in the schema
+}
+_NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@contextmanager
+def _delta_errors(act: str, root: Path) -> Iterator[None]:
+    """What deltalake says about the disk, as a StorageError. Conflicts pass through."""
+    try:
+        with storage_errors(act, root):
+            yield
+    except CommitFailedError:
+        raise
+    except DeltaError as error:
+        raise disk_error(act, root, error) from error
+
+
+class Table:
+    """One table. Not for use by several threads at once; any number of processes may open the same one."""
+
+    def __init__(self, root: Path, delta: DeltaTable) -> None:
+        self.root: Final = root
+        self._delta = delta
+        self._snapshot: Snapshot | None = None
+        self._live: tuple[int, frozenset[str]] | None = None
+        self._checkpoint = log.last_checkpoint(root)
+        self._synced = max(self._checkpoint - 1, -1)
+        self._tidied = self.version
+        self._read_shape()
+
+    def _read_shape(self) -> None:
+        self._schema = pa.schema(self._delta.schema().to_arrow())
+        self._partition_by: tuple[str, ...] = tuple(self._delta.metadata().partition_columns)
+
+    # -- opening
+
+    @staticmethod
+    def open(
+        root: Path,
+        *,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        name: str,
+        description: str = "",
+    ) -> Table:
+        """The table at `root`, created when missing, with the columns that `schema` has more added to it."""
+        wanted = stored_schema(schema, partition_by)
+        root = root.absolute()
+        table = Table.existing(root)
+        if table is None:
+            _create(root, wanted, partition_by, name, description)
+            table = Table.existing(root)
+            assert table is not None, root
+        table._grow(wanted, partition_by)
+        return table
+
+    @staticmethod
+    def existing(root: Path) -> Table | None:
+        """The table at `root` as it is, for those who only read; None when there is none."""
+        root = root.absolute()
+        if unquote(str(root)) != str(root):
+            raise ConfigError(
+                "the path of a table can not hold a % followed by two hexadecimal digits",
+                hint="deltalake reads that as an escape: move the warehouse to a folder without it",
+                where=str(root),
+            )
+        torn = log.set_torn_entries_aside(root, root / "_staging" / "torn")
+        if torn:
+            logger.warning("set torn log entries aside: %s", torn, extra={"table": str(root)})
+        with _delta_errors("open the table", root):
+            if not log.log_folder(root).is_dir():
+                return None
+            try:
+                return Table(root, DeltaTable(root.as_uri()))
+            except TableNotFoundError:
+                return None
+
+    def _grow(self, wanted: pa.Schema, partition_by: Sequence[str]) -> None:
+        for _ in range(TRIES):
+            added = added_columns(self._schema, wanted, self._partition_by, partition_by)
+            if not added:
+                return
+            base = self.version
+            fields = Schema.from_arrow(pa.schema(added)).fields
+            try:
+                with _delta_errors("add columns", self.root):
+                    self._delta.alter.add_columns(
+                        fields,
+                        commit_properties=self._properties({"columns": ",".join(f.name for f in added)}),
+                        post_commithook_properties=_NO_HOOKS,
+                    )
+            except CommitFailedError as error:
+                self._lost(base, error)
+            else:
+                self._won(base + 1)
+            self._read_shape()
+        raise self._contended()
+
+    # -- looking
+
+    @property
+    def version(self) -> int:
+        return int(self._delta.version())
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return self._partition_by
+
+    def refresh(self) -> int:
+        """Look at the newest version and return it."""
+        with _delta_errors("read the log", self.root):
+            # deltalake lists the log, which takes a hundred times as long as to look for two names
+            if not log.is_newest(self.root, self.version):
+                self._delta.update_incremental()
+        return self.version
+
+    def expect(self, version: int) -> None:
+        """What somebody has seen must still be there: a table never goes back."""
+        if self.refresh() < version:
+            raise StorageError(
+                f"the table is at version {self.version}; version {version} was committed once",
+                where=str(self.root),
+                hint="it was deleted or taken from an old copy: run `tidemill recover`",
+            )
+
+    def snapshot(self) -> Snapshot:
+        """The parts of the version last looked at."""
+        if self._snapshot is None or self._snapshot.version != self.version:
+            with _delta_errors("list the parts", self.root):
+                actions = self._add_actions()
+            self._snapshot = snapshot_of(self.root, self.version, actions)
+        return self._snapshot
+
+    def commits(self, after: int) -> list[Commit]:
+        """All commits newer than version `after`, oldest first."""
+        return [log.read_commit(self.root, v) for v in range(max(after, -1) + 1, self.refresh() + 1)]
+
+    def _live_paths(self) -> frozenset[str]:
+        if self._live is None or self._live[0] != self.version:
+            with _delta_errors("list the parts", self.root):
+                column = self._add_actions().column("path")
+            self._live = (self.version, frozenset(map(plain_path, column.to_pylist())))
+        return self._live[1]
+
+    def _add_actions(self) -> pa.Table:
+        return pa.RecordBatchReader.from_stream(self._delta.get_add_actions(flatten=True)).read_all()
+
+    # -- staging and publishing
+
+    def staging(self, batch: str) -> Path:
+        """The folder where the parts of `batch` are written; nobody reads it."""
+        folder = self.root / "_staging" / _one_name(batch)
+        with storage_errors("create the folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def clean_staging(self, keep: Collection[str] = ()) -> None:
+        """Remove what any batch left in staging, except those named in `keep`."""
+        top = self.root / "_staging"
+        with storage_errors("clean staging", top):
+            for folder in top.iterdir() if top.is_dir() else ():
+                if folder.name not in keep:
+                    shutil.rmtree(folder, ignore_errors=False)
+
+    def publish(self, parts: Sequence[StagedPart]) -> list[Part]:
+        """Give staged parts their durable place in the table, still unknown to readers.
+
+        May be repeated after a crash: what already moved is recognised by its name and size.
+        """
+        published = [self._move(part) for part in parts]
+        for folder in sorted({(self.root / part.path).parent for part in published}):
+            sync_folder(folder)
+        return published
+
+    def _move(self, part: StagedPart) -> Part:
+        values = dict(part.partition)
+        assert set(values) == set(self._partition_by), (part.partition, self._partition_by)
+        # as Hive does: what can not be in a file name is escaped in the folder
+        folders = [f"{column}={quote(values[column], safe=' ')}" for column in self._partition_by]
+        path = "/".join([*folders, _one_name(part.name)])
+        target, staged = self.root / path, Path(part.path)
+        make_folder(target.parent, top=self.root)
+        with storage_errors("publish the part", target):
+            if staged.exists():
+                if target.exists() and path in self._current_paths():
+                    self._same_size(target, part.size)  # immutable: a part that readers see is never replaced
+                    staged.unlink()
+                else:
+                    staged.replace(target)
+            elif not target.exists():
+                raise StorageError(
+                    f"the staged part {part.name} is gone",
+                    hint="run the same batch again: it is staged anew",
+                    where=part.path,
+                )
+            self._same_size(target, part.size)
+        mins, maxs = bounds(part.stats, self._schema)
+        return Part(path, part.size, part.rows, values, mins, maxs, part.stats)
+
+    def _current_paths(self) -> frozenset[str]:
+        self.refresh()
+        return self._live_paths()
+
+    def _same_size(self, path: Path, size: int) -> None:
+        found = path.stat().st_size
+        if found != size:
+            raise ConflictError(
+                f"a part of the same name has {found} bytes instead of {size}",
+                hint="give every part its own name, made of its batch and what it holds",
+                where=str(path),
+            )
+
+    # -- the one commit path
+
+    def commit(
+        self,
+        adds: Sequence[Part],
+        removes: Sequence[Part] = (),
+        *,
+        info: Mapping[str, str],
+        now: int | None = None,
+        data_change: bool = True,
+    ) -> int:
+        """Add and remove parts in one durable step and return the new version.
+
+        A commit that another writer overtook is tried again on top of the winner, as long as every part
+        to remove is still there and none to add is; otherwise ConflictError, and nothing has changed.
+        `now` is recorded as the time of the removal (default: when the newest part concerned was written).
+        Without `data_change` the rows are the same after it as before: who follows the log passes it over.
+        """
+        written = [self._written(part) for part in adds]
+        actions: list[AddAction | RemoveAction] = [
+            _add(part, at, data_change) for part, at in zip(adds, written, strict=True)
+        ]
+        if removes:
+            gone_at = now if now is not None else max(written or map(self._written, removes))
+            actions += [_remove(part, gone_at, data_change) for part in removes]
+        self.refresh()
+        for _ in range(TRIES):
+            check_inputs(self._live_paths(), adds, removes)
+            base = self.version
+            try:
+                with _delta_errors("commit", self.root):
+                    self._delta.create_write_transaction(
+                        actions,
+                        "append",  # the mode in which deltalake takes our removes instead of its own
+                        self._delta.schema(),
+                        list(self._partition_by),
+                        commit_properties=self._properties(dict(info)),
+                        post_commithook_properties=_NO_HOOKS,
+                    )
+            except CommitFailedError as error:
+                self._lost(base, error)
+                continue
+            self._won(base + 1)
+            return base + 1
+        raise self._contended()
+
+    def _properties(self, info: dict[str, str]) -> CommitProperties:
+        # no retries inside deltalake: it would rebase without looking at whether our inputs still stand.
+        # The application transaction makes a stale commit fail in any client that does rebase.
+        previous = self._delta.transaction_version(APP_ID)
+        return CommitProperties(
+            custom_metadata={log.INFO_KEY: info},
+            max_commit_retries=0,
+            app_transactions=[Transaction(APP_ID, (previous or 0) + 1)],
+        )
+
+    def _written(self, part: Part) -> int:
+        """When the part's file was last written; it must be there, whole."""
+        path = self.root / part.path
+        with storage_errors("look at the part", path):
+            found = path.stat()
+        assert found.st_size == part.size, (path, found.st_size, part.size)
+        return found.st_mtime_ns // 1000
+
+    def _lost(self, base: int, error: CommitFailedError) -> None:
+        """Another writer took version base + 1: look at it. If nobody did, the failure is no conflict."""
+        if self.refresh() == base:
+            raise disk_error("commit", self.root, error) from error
+
+    def _won(self, version: int) -> None:
+        log.sync_entries(self.root, self._synced, version)
+        self._synced = version
+        self.refresh()
+        if version - self._checkpoint >= CHECKPOINT_EVERY and self.version == version:
+            try:
+                with _delta_errors("write a checkpoint", self.root):
+                    self._delta.create_checkpoint()
+                log.sync_checkpoint(self.root, version)
+                self._checkpoint = version
+            except StorageError as error:  # the commit stands without it; the next one tries again
+                logger.warning("no checkpoint: %s", error, extra={"table": str(self.root)})
+
+    def _contended(self) -> ConflictError:
+        return ConflictError(
+            f"other writers committed first {TRIES} times in a row",
+            hint="run fewer writers on this table, then try again",
+            where=str(self.root),
+        )
+
+    # -- expiry
+
+    def is_untidy(self, every: int) -> bool:
+        """Whether the version passed a multiple of `every` since the table was opened or last vacuumed.
+        Of many short-lived processes, the one whose commit passes it finds so."""
+        return self.version // every > self._tidied // every
+
+    def vacuum(self, retain: int, now: int) -> list[str]:
+        """Delete our files that no version younger than `retain` refers to; returns their paths.
+
+        A part that was removed is kept for `retain` after its removal, by the clock of that commit.
+        A file that no commit removed (its writer died) is kept while it is younger than `retain`. Staging of
+        that age goes too, so `retain` must exceed the longest build. Files that Tidemill did not write are
+        never touched.
+        """
+        oldest = now - retain
+        left = unreferenced(self.root, self._current_paths())
+        ages = left | log.removed_at(self.root, left)
+        deleted = delete_parts(self.root, [path for path in left if ages[path] < oldest])
+        delete_staging(self.root, oldest)
+        self._tidied = self.version
+        return deleted
+
+    def trim_log(self, retain: int, now: int) -> int:
+        """Delete log entries that no version younger than `retain` needs; returns how many.
+
+        `commits` can not go back further afterwards: call it once everything older is in the state.
+        """
+        return log.trim(self.root, now - retain)
+
+
+def check_inputs(live: Collection[str], adds: Sequence[Part], removes: Sequence[Part]) -> None:
+    """deltalake itself removes what is not there, and adds what is, without a word."""
+    gone = [part.path for part in removes if part.path not in live]
+    if gone:
+        raise ConflictError(
+            f"{len(gone)} of the parts to remove are no longer in the table, {gone[0]} first",
+            hint="another writer replaced them: read the new snapshot and decide anew",
+        )
+    there = [part.path for part in adds if part.path in live]
+    if there:
+        raise ConflictError(
+            f"{len(there)} of the parts to add are already in the table, {there[0]} first",
+            hint="this was committed before: look at `commits` instead of committing again",
+        )
+
+
+def _add(part: Part, written: int, data_change: bool) -> AddAction:
+    assert part.stats, f"{part.path} was not published here: only new parts can be added"
+    return AddAction(part.path, part.size, part.partition, written // 1000, data_change, part.stats)
+
+
+def _remove(part: Part, at: int, data_change: bool) -> RemoveAction:
+    return RemoveAction(part.path, data_change, at // 1000, part.size, dict(part.partition))
+
+
+def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: str, description: str) -> None:
+    """Leave a durable version 0 at `root`, ours or that of another process that was quicker."""
+    top = next(folder for folder in root.parents if folder.is_dir())
+    make_folder(root, top=top)
+    try:
+        with _delta_errors("create the table", root):
+            DeltaTable.create(
+                root.as_uri(),
+                Schema.from_arrow(schema),
+                mode="ignore",
+                partition_by=list(partition_by),
+                name=name,
+                description=description,
+                configuration=dict(_SETTINGS),
+                # with retries the slower of two creators would land a second table as version 1
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, app_transactions=[Transaction(APP_ID, 1)]
+                ),
+                post_commithook_properties=_NO_HOOKS,
+            )
+    except CommitFailedError as error:
+        if not log.entry_path(root, 0).exists():
+            raise disk_error("create the table", root, error) from error
+    log.sync_entries(root, -1, 0)
+    sync_folder(root)
+
+
+def _one_name(name: str) -> str:
+    assert "/" not in name, name
+    assert name not in ("", ".", ".."), name
+    return name

@@ -1,0 +1,121 @@
+"""Tables as files of a format that others ask for: Parquet, Arrow or CSV.
+
+Batches are written as they come, a few of them in memory at a time. Numbers are exact; instants are RFC 3339.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import RawIOBase
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from pyarrow import ipc
+
+from tidemill.model.errors import InputError
+from tidemill.storage.files import storage_errors, sync_folder
+
+COMPRESSION: Final = "zstd"
+_GROUP_ROWS: Final = 131_072  # of a Parquet row group
+_GROUP_BYTES: Final = 32 << 20
+_INSTANT: Final = "%Y-%m-%dT%H:%M:%S"  # of microseconds: six digits after the point
+
+Target: TypeAlias = "Path | RawIOBase | pa.NativeFile"
+Write = Callable[[pa.RecordBatch], None]
+Writer = Callable[[Target, pa.Schema], AbstractContextManager[Write]]
+
+
+@contextmanager
+def parquet_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
+    held: list[pa.RecordBatch] = []
+
+    with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
+
+        def flush() -> None:
+            if held:
+                writer.write_table(pa.Table.from_batches(held, schema), _GROUP_ROWS)
+                held.clear()
+
+        def write(batch: pa.RecordBatch) -> None:
+            held.append(batch)
+            if sum(b.num_rows for b in held) >= _GROUP_ROWS or sum(b.nbytes for b in held) >= _GROUP_BYTES:
+                flush()
+
+        yield write
+        flush()
+
+
+@contextmanager
+def arrow_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
+    options = ipc.IpcWriteOptions(compression=COMPRESSION)
+    where = str(target) if isinstance(target, Path) else target
+    with ipc.new_file(where, schema, options=options) as writer:
+        yield writer.write_batch
+
+
+@contextmanager
+def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
+    """Instants as RFC 3339, in UTC or with the offset of the column's zone. Text stands in quotes, so that an
+    empty one is told from none."""
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            raise InputError(
+                f"column {field.name!r} holds lists, which CSV has no place for",
+                hint="ask for rows and not for series, or use parquet or arrow",
+            )
+    shown = pa.schema(
+        [pa.field(f.name, pa.string() if pa.types.is_timestamp(f.type) else f.type) for f in schema]
+    )
+    opened = pa.OSFile(str(target), "wb") if isinstance(target, Path) else nullcontext(target)
+    with opened as sink, pacsv.CSVWriter(sink, shown) as writer:
+
+        def write(batch: pa.RecordBatch) -> None:
+            columns = [
+                pc.strftime(column, _INSTANT + ("Z" if column.type.tz == "UTC" else "%Ez"))
+                if pa.types.is_timestamp(column.type)
+                else column
+                for column in batch.columns
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=shown))
+
+        yield write
+
+
+WRITERS: Final[dict[str, Writer]] = {"parquet": parquet_file, "arrow": arrow_file, "csv": csv_file}
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A path to write to; the target appears, durable, when the block ends well, and not at all otherwise."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    with storage_errors("write", target):
+        try:
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    sync_folder(target.absolute().parent)
+
+
+def write_table(table: pa.Table, target: Path | None, to: str) -> None:
+    """A whole table as `to`; None: to standard output."""
+    if target is None:
+        sink = pa.BufferOutputStream()
+        with WRITERS[to](sink, table.schema) as write:
+            for batch in table.to_batches():
+                write(batch)
+        sys.stdout.buffer.write(sink.getvalue())
+        return
+    with whole_file(target) as path, WRITERS[to](path, table.schema) as write:
+        for batch in table.to_batches():
+            write(batch)
