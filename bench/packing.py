@@ -73,7 +73,7 @@ def _pack(folder: Path, spark: SparkSession, now: int, slices: int) -> float:
     """Seconds."""
     with Mill.open(folder, spark=spark, clock=FakeClock(now)) as mill:
         began = time.perf_counter()
-        done = mill.packer.pack(STREAM)
+        done = mill.pack(STREAM)
         took = time.perf_counter() - began
     assert sum(len(one.slices) for one in done) == slices, "not all are packed"
     return took

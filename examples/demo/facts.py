@@ -224,7 +224,7 @@ def tile_changes(reports: Sequence[TickReport], before: View, after: View) -> li
 
 def lateness(mill: Mill, late_slice: str) -> dict[int, tuple[int, int]]:
     """Events by whole hours behind the watermark they met, read from raw as any Delta reader could."""
-    paths = mill.acceptor(STREAM).raw.snapshot().paths()
+    paths = mill.workers.acceptor(STREAM).raw.snapshot().paths()
     with duckdb.connect() as connection:
         rows = connection.execute(
             f"""

@@ -1,4 +1,4 @@
-"""The one object that wires the rooms: open a project, land slices, tick, ask.
+"""A project that is open: land slices, tick, ask; one short method for each verb.
 
 Opening is cheap: it starts no JVM and loads neither Arrow nor Delta, since a command that only asks the state
 needs none of them. So methods import what they alone need. The wall clock is read here and nowhere below.
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -18,22 +18,18 @@ from typing import TYPE_CHECKING, Literal, Self
 from tidemill.config import Project
 from tidemill.ingest import arguments as given
 from tidemill.ingest.adopt import has_landings
-from tidemill.ingest.declarations import DeclarationLog
-from tidemill.ingest.expiries import ExpiryLog
-from tidemill.ingest.landing import Landed, LandedMany, Landing
+from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.ingest.plugins import open_project
-from tidemill.ingest.retractions import is_judging_again
-from tidemill.model.errors import NotFoundError, StorageError
+from tidemill.ingest.warehouse import Progress, Warehouse
+from tidemill.model.errors import StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
-from tidemill.outputs.vectors import chainer as chaining
 from tidemill.pipeline.reports import StreamStatus, TickReport
-from tidemill.raw.watermark import watermark_of
+from tidemill.pipeline.workers import Workers
 from tidemill.storage.files import storage_errors
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.faults import Round, StreamFault
+from tidemill.storage.state.faults import Round
 from tidemill.storage.state.opening import open_store, state_file
 from tidemill.storage.state.protocol import State
-from tidemill.storage.tables.readers import Looks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,34 +39,25 @@ if TYPE_CHECKING:
     from tidemill.eventtime import Watermark
     from tidemill.ingest.feeds import Sources
     from tidemill.outputs.datasets.builder import Outcome
-    from tidemill.outputs.datasets.maintenance import WindowYard
     from tidemill.outputs.datasets.reader import Desk, RebuildStep
-    from tidemill.outputs.index.indexer import Indexer
-    from tidemill.outputs.rollups.roller import Roller
+    from tidemill.outputs.vectors.chainer import Chainer
     from tidemill.outputs.vectors.reading import VectorDesk
     from tidemill.outputs.vectors.view import ChainView
-    from tidemill.outputs.windows.maintenance import Flow
     from tidemill.outputs.windows.refresh import Refreshed
-    from tidemill.pipeline.events.delivery import Delivery
     from tidemill.pipeline.metrics import Meter
     from tidemill.pipeline.rebuild import Remaker
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.retention import Keeper
     from tidemill.pipeline.verify import Audit
-    from tidemill.pipeline.workers import Workshop
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
     from tidemill.query.search.searching import Found, SearchPlan
     from tidemill.query.service import Asked
-    from tidemill.raw.accept.batch import Acceptor
-    from tidemill.raw.compaction.packer import Packer
+    from tidemill.raw.compaction.packer import Packed, Packer
     from tidemill.raw.quarantine import Place
     from tidemill.raw.retract import RetractionPlan
     from tidemill.raw.tail import Feed
     from tidemill.storage.tables.snapshot import Snapshot
-    from tidemill.storage.tables.table import Table
-
-Progress = Callable[[str, str, float], None]  # stream, step, share done
 
 
 def wall_clock() -> int:
@@ -98,15 +85,8 @@ class Mill:
         self.project = project
         self.state = state
         self.clock = clock
-        self.progress: Progress = progress or (lambda _stream, _step, _done: None)
-        self._spark = spark
-        self.landing = Landing(project.warehouse, state)
-        self.expiries = ExpiryLog(project.warehouse)
-        self.declarations = DeclarationLog(project.warehouse)
-        self._tables: dict[tuple[str, str], Table] = {}  # of rounds; acceptors and rollers have their own
-        self.looks = Looks(project.warehouse)
-        self.unrecorded_faults: dict[str, StreamFault] = {}
-        self.chains = chaining.Chainer(self)
+        self.warehouse = Warehouse(project, state, clock=clock, spark=spark, progress=progress)
+        self.workers = Workers(self.warehouse)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
 
@@ -141,14 +121,10 @@ class Mill:
         self.close()
 
     def close(self) -> None:
-        for name in ("packer", "engine"):
-            if name in self.__dict__:
-                getattr(self, name).close()
+        self.workers.close()
         if self._asked is not None:
             self._asked.close()
-        if "delivery" in self.__dict__:
-            self.delivery.close()
-        self.state.close()
+        self.warehouse.close()
 
     # -- landing
 
@@ -172,13 +148,15 @@ class Mill:
 
         bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
         names = [str(file) for file in files]
-        return land_files(self, stream, names, bounds, source, format, progress, empty=empty)
+        return land_files(self.warehouse, stream, names, bounds, source, format, progress, empty=empty)
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
         """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
         from tidemill.ingest.files import land_commands
 
-        return land_commands(self.project, self.landing, [str(file) for file in files], self.clock())
+        return land_commands(
+            self.project, self.warehouse.landing, [str(file) for file in files], self.clock()
+        )
 
     def land(
         self,
@@ -189,22 +167,16 @@ class Mill:
         start: str | int | None = None, end: str | int | None = None, many_windows: bool = False,
     ) -> Landed:  # fmt: skip
         """Land one slice given as bytes; `many_windows` as for `ingest`."""
-        declared = self.project.stream(stream)
-        kind = given.format_of(declared, format) or (None if content else Format.NDJSON)
-        return self.landing.land_bytes(
-            stream, content, arrival=self.clock(), format=kind, source=source, name=name,
-            declared=given.bounds(declared, start, end, many=many_windows),
-        )  # fmt: skip
+        from tidemill.ingest.files import land_bytes
+
+        bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
+        return land_bytes(self.warehouse, stream, content, bounds, name, source, format)
 
     # -- the pipeline
 
-    @cached_property
+    @property
     def engine(self) -> Engine:
-        from tidemill.engine import Engine
-
-        settings = self.project.engine
-        cores = settings.cores if isinstance(settings.cores, int) else None
-        return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
+        return self.warehouse.engine
 
     def tick(self, now: int | None = None, *, patient: bool = False) -> TickReport:
         """One round: take up what a crash left, accept, roll up, pack, look after windows, build, tell.
@@ -216,7 +188,7 @@ class Mill:
         from tidemill.pipeline import rounds
 
         with self._working():
-            return rounds.tick(self, self.clock if now is None else _running(now), patient=patient)
+            return rounds.tick(self.workers, self.clock if now is None else _running(now), patient=patient)
 
     def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
         """A graceful stop: windows that are still open come out as they are, with trigger `stop`. The
@@ -224,7 +196,7 @@ class Mill:
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         now = self.clock()
         with self._working():
-            return self.flow.refresh_all(names, now, Round(self.state, now, {}), flush=True)
+            return self.workers.flow.refresh_all(names, now, Round(self.state, now, {}), flush=True)
 
     def run_until_idle(self) -> list[TickReport]:
         """Tick until a round finds nothing to do and nothing is under way in the background."""
@@ -250,34 +222,11 @@ class Mill:
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
 
-    def acceptor(self, stream: str) -> Acceptor:
-        return self._workshop.acceptor(stream)
-
-    def roller(self, stream: str) -> Roller:
-        return self._workshop.roller(stream)
-
-    def indexer(self, stream: str) -> Indexer | None:
-        """Keeps the index of a stream; None where nothing is indexed, now or before."""
-        return self._workshop.indexer(stream)
-
-    @cached_property
-    def _workshop(self) -> Workshop:
-        from tidemill.pipeline.workers import Workshop
-
-        return Workshop(self)
-
     # -- windows, datasets, events
 
     @property
     def _has_streaming(self) -> bool:
         return any(stream.windows for stream in self.project.streams.values())
-
-    @cached_property
-    def flow(self) -> Flow:
-        """Streaming windows and the watermarks that move them."""
-        from tidemill.outputs.windows.maintenance import Flow
-
-        return Flow(self.project, self.state, lambda: self.engine, self.progress, self.expiries)
 
     def results(
         self, stream: str, window: str, *, start: str | int | None = None, end: str | int | None = None,
@@ -290,20 +239,10 @@ class Mill:
         span = given.span(start, end)
         return read_results(self.project.warehouse, declared, window, span, tenant, revisions=revisions)
 
-    @cached_property
+    @property
     def windows(self) -> Desk:
         """Answers about windows: what there is, why one waits, what a rebuild would do."""
-        from tidemill.outputs.datasets.reader import Desk
-
-        streams, gone = self.project.streams, self.expiries.horizons
-        return Desk(self.project.warehouse, streams, self.state, self.clock, gone, self.watermark)
-
-    @cached_property
-    def yard(self) -> WindowYard:
-        """Where windows are looked after and built."""
-        from tidemill.outputs.datasets.maintenance import WindowYard
-
-        return WindowYard(self.project, self.state, lambda: self.engine, self.progress)
+        return self.workers.windows
 
     def build(
         self,
@@ -316,36 +255,39 @@ class Mill:
     ) -> None:
         """A builder beside the daemon, in this or another process: takes from the queue until `stop` is set,
         or with `once` until it is empty. It needs no lock: leases keep builders apart."""
-        self.yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
+        self.workers.yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
 
     def rebuild(self, steps: Sequence[RebuildStep]) -> list[Outcome]:
         """Do what a plan of `windows.plan_rebuild` says."""
         keys = set(self.windows.rebuild(steps))
         with self._working():
             for name in sorted({key.stream for key in keys}):
-                self.yard.coordinate(self.project.stream(name), self.clock())
-            return [outcome for outcome in self.yard.build(self.clock, None) if outcome.key in keys]
+                self.workers.yard.coordinate(self.project.stream(name), self.clock())
+            return [outcome for outcome in self.workers.yard.build(self.clock, None) if outcome.key in keys]
 
     @cached_property
     def remake(self) -> Remaker:
         """Makes rollups and index again from raw."""
         from tidemill.pipeline.rebuild import Remaker
 
-        return Remaker(self)
+        return Remaker(self.workers)
 
-    @cached_property
+    @property
     def sources(self) -> Sources:
         """Lands what raw manifests of request/response feeds say is complete."""
-        from tidemill.ingest.feeds import Sources
+        return self.workers.sources
 
-        return Sources(self)
-
-    @cached_property
+    @property
     def packer(self) -> Packer:
-        """Makes large parts of the small ones of raw, and says what is in them."""
-        from tidemill.raw.compaction.packer import Packer
+        """Says what waits to be packed, and what is in large parts of raw."""
+        return self.workers.packer
 
-        return Packer(self)
+    def pack(self, stream: str | None = None, *, rebuild: bool = False) -> list[Packed]:
+        """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew."""
+        from tidemill.pipeline import rounds
+
+        with self._working("pack"):
+            return rounds.pack(self.workers, stream, rebuild=rebuild)
 
     def export(
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
@@ -353,7 +295,8 @@ class Mill:
         """Write the datasets of windows as parquet, arrow or csv to a file (for one) or into a folder."""
         from tidemill.outputs.datasets.maintenance import export
 
-        return export(self, stream, [given.instant(window) for window in windows], to, target, revision)
+        starts = [given.instant(window) for window in windows]
+        return export(self.project.warehouse, self.windows, stream, starts, to, target, revision)
 
     def events(
         self, after: int = 0, limit: int = 1000, stream: str | None = None
@@ -361,15 +304,7 @@ class Mill:
         """CloudEvents of the outbox behind the place `after`, each with its place."""
         from tidemill.pipeline.status import told
 
-        return told(self, after, limit, stream)
-
-    @cached_property
-    def delivery(self) -> Delivery:
-        """Brings events to the declared sinks."""
-        from tidemill.pipeline.events.delivery import Delivery
-
-        project = self.project
-        return Delivery(self.state, project.events, project.root, warehouse=project.warehouse)
+        return told(self.workers, after, limit, stream)
 
     @cached_property
     def meter(self) -> Meter:
@@ -377,53 +312,38 @@ class Mill:
         from tidemill.pipeline.metrics import Meter
         from tidemill.raw.tail.late import LateCounts
 
-        tries, late = self.project.builder.attempts, LateCounts(self.feed)
+        tries, late = self.project.builder.attempts, LateCounts(self.workers.feed)
         return Meter(self.project.streams, self.state, self.clock, tries, late.of)
 
     def plan_retraction(self, slice_id: str, reason: str) -> RetractionPlan:
         """What taking a slice back does: the steps, and which slices are judged again."""
         from tidemill.raw.retract import plan_retraction
 
-        return plan_retraction(self, self.slice(slice_id).id, reason, self.clock())
+        return plan_retraction(self.warehouse, slice_id, reason, self.clock())
 
     def retract(self, plan: RetractionPlan) -> SliceEntry:
         """Take a slice back, as planned; the next rounds judge again what has to be."""
-        from tidemill.raw.retract import retract
+        from tidemill.pipeline import rounds
 
         with self._working():
-            retract(self, plan)
+            rounds.retract(self.workers, plan)
         return self.slice(plan.slice)
 
-    @cached_property
+    @property
     def retention(self) -> Keeper:
         """Plans what goes by the retention of its stream, and lets it go."""
-        from tidemill.pipeline.retention import Keeper
-
-        return Keeper(self)
+        return self.workers.retention
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
-        with exclusive(self.project.warehouse / ".tick.lock", "tick"):
+    def _working(self, what: str = "tick") -> Iterator[None]:
+        with exclusive(self.project.warehouse / ".tick.lock", what):
             yield
 
     # -- looking
 
-    def existing(self, kind: str, stream: str) -> Table | None:
-        """A table as it is now, for who works on it; None before anybody wrote to it."""
-        from tidemill.storage.tables.table import Table
-
-        known = self._tables.get((kind, stream))
-        if known is not None:
-            known.refresh()
-            return known
-        found = Table.existing(self.project.warehouse / kind / stream)
-        if found is not None:
-            self._tables[kind, stream] = found
-        return found
-
     def snapshot(self, kind: str, stream: str) -> Snapshot | None:
         """What a table holds now, for any thread that looks; None before anybody wrote to it."""
-        return self.looks.snapshot(kind, stream)
+        return self.warehouse.snapshot(kind, stream)
 
     def ledger(
         self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None
@@ -436,21 +356,16 @@ class Mill:
         )
 
     def slice(self, id_or_prefix: str) -> SliceEntry:
-        entry = self.state.slice(id_or_prefix)
-        if entry is None:
-            raise NotFoundError(
-                f"there is no slice {id_or_prefix!r}", hint="`tidemill ledger` lists the slices"
-            )
-        return entry
+        return self.warehouse.slice(id_or_prefix)
 
     def status(self) -> list[StreamStatus]:
         from tidemill.pipeline.status import status_of
 
-        return [status_of(self, name) for name in self.project.streams]
+        return [status_of(self.workers, name) for name in self.project.streams]
 
     def watermark(self, stream: str) -> int | None:
         """Of the stream as of now: the least of those of its sources that are not idle."""
-        return watermark_of(self.project.stream(stream), self.state, self.clock())
+        return self.workers.watermark(stream)
 
     def quarantine(
         self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None,
@@ -459,7 +374,7 @@ class Mill:
         """What was not accepted, verbatim, with the reason; behind the row `after`."""
         from tidemill.pipeline.status import quarantined
 
-        return quarantined(self, stream, reason, slice, limit, after, tenant)
+        return quarantined(self.workers, stream, reason, slice, limit, after, tenant)
 
     def replay(self, stream: str, *, reason: str | None = None) -> list[Landed]:
         """Land what is in quarantine, to be judged again: as one slice, or, for a stream with datasets, one
@@ -468,7 +383,8 @@ class Mill:
 
         declared = self.project.stream(stream)
         with self._working():
-            return replay(self.project.warehouse, declared, self.state, self.landing, self.clock(), reason)
+            landing, root = self.warehouse.landing, self.project.warehouse
+            return replay(root, declared, self.state, landing, self.clock(), reason)
 
     # -- event time
 
@@ -496,9 +412,7 @@ class Mill:
 
     def feed(self, stream: str) -> Feed:
         """What `tidemill.raw.tail` reads: `tail`, `late_rows`, `late_totals`."""
-        from tidemill.raw.tail import Feed
-
-        return Feed(self.project.warehouse, self.project.stream(stream), self.state, self.clock)
+        return self.workers.feed(stream)
 
     # -- asking
 
@@ -509,7 +423,7 @@ class Mill:
 
         with self._guard:
             if self._asked is None:
-                self._asked = querier_of(self)
+                self._asked = querier_of(self.warehouse)
             return self._asked
 
     def ask(
@@ -524,7 +438,7 @@ class Mill:
         from tidemill.query.service import Whose, ask
 
         whose = Whose(tenant, all_tenants, check_tenant)
-        return ask(self, self._querier, query, whose, strict=strict, engine=engine)
+        return ask(self.warehouse, self._querier, query, whose, strict=strict, engine=engine)
 
     def query(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
@@ -545,24 +459,27 @@ class Mill:
         from tidemill.query.service import Whose
 
         whose = Whose(tenant, all_tenants, check_tenant)
-        return find(self, stream, asked, whose, cursor, limit, total=total, strict=strict, engine=engine)
+        return find(
+            self.warehouse, stream, asked, whose, cursor, limit, total=total, strict=strict, engine=engine
+        )
 
     def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
         """What there is to ask for."""
         from tidemill.query.catalog import catalog
 
-        return catalog(self, stream, tenant)
+        return catalog(self.warehouse, stream, tenant)
 
     # -- vectors
 
-    @cached_property
+    @property
+    def chains(self) -> Chainer:
+        """Chains of vectors: compacted, planned, and deltas in batches."""
+        return self.workers.chains
+
+    @property
     def vector_desk(self) -> VectorDesk:
         """Answers about vectors: what they are, and the chains they are made of."""
-        from tidemill.outputs.vectors.reading import VectorDesk
-
-        seal, count = self.expiries.seal, self.chains.was_read
-        pending = partial(is_judging_again, self.state)
-        return VectorDesk(self.project.streams, self.state, self.looks, seal, count, pending)
+        return self.workers.vector_desk
 
     def vectors(
         self, stream: str, ids: Sequence[str | int], at: str | int | None = None, *, tenant: str | None = None
@@ -585,7 +502,7 @@ class Mill:
 
         names = [stream] if stream is not None else list(self.project.streams)
         with self._working():
-            return audit(self, names)
+            return audit(self.workers, names)
 
 
 def recover(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.ingest import feeds as sourcing
-from tidemill.ingest.manifests import RawManifest
+from tidemill.ingest.manifests import RawManifest, dataset_facts
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import observed
@@ -152,16 +152,16 @@ def test_a_slice_has_its_bounds_its_name_and_its_dataset(klines: Plant, feed: Fe
 
 def test_the_dataset_of_a_stream_is_that_of_its_only_feed(klines: Plant, feed: Feed) -> None:
     with klines.open() as mill:
-        assert mill.sources.dataset("klines") == {}
+        assert dataset_facts(mill.state, "klines") == {}
         feed.says("ok", "missing")
         feed.has(0, 1)
         mill.tick()
         facts = {"source": "binance", "kind": "klines", "symbol": "BTCUSDT", "interval": "1m", "limit": 5}
-        assert mill.sources.dataset("klines") == facts
+        assert dataset_facts(mill.state, "klines") == facts
         assert facts.items() <= mill.packer.manifest("klines")["dataset"].items()  # type: ignore[attr-defined]
         mill.land("klines", answer(1), source="by hand")
         mill.tick()
-        assert mill.sources.dataset("klines") == {}
+        assert dataset_facts(mill.state, "klines") == {}
 
 
 def test_rows_of_raw_are_objects_with_the_values_as_they_came(klines: Plant, feed: Feed) -> None:
@@ -564,7 +564,7 @@ def test_what_a_feed_declares_is_never_packed_together(new_plant: NewPlant) -> N
     says_as(feed_of(plant, "ETHUSDT"), "e", 4)
     with plant.open() as mill:
         mill.run_until_idle()
-        mill.packer.pack("klines")
+        mill.pack("klines")
         ours = {entry.id: entry.slice.name for entry in mill.state.slices("klines")}
         told = mill.packer.manifest("klines")["parts"]
         assert mill.verify().ok

@@ -262,7 +262,7 @@ def test_commands_over_all_streams_go_on_past_one_that_fails(new_plant: NewPlant
     with plant.open() as mill:
         mill.land("visits", ndjson(request(3)))
         with pytest.raises(StorageError, match="raw"):
-            mill.packer.pack()
+            mill.pack()
         assert mill.state.totals("visits")["accepted"] == 3
         audit = mill.verify()
         assert {(finding.stream, finding.what) for finding in audit.findings} == {("requests", "stream")}

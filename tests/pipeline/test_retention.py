@@ -155,7 +155,7 @@ def test_levels_of_the_rollups_go_each_by_its_own_retention(plant: Plant) -> Non
         done = {step.what: step for step in mill.tick().expired}
         assert list(done) == ["rollups:5s", "rollups:1m", "raw"]
         assert done["rollups:5s"].before == NOON - DAY
-        tiles = mill.existing("rollups", "requests")
+        tiles = mill.warehouse.existing("rollups", "requests")
         assert tiles is not None
         kept = dict.fromkeys(("5s", "1m", "1h"), 0)
         for part in tiles.snapshot().parts:

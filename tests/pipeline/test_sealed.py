@@ -199,7 +199,7 @@ def test_a_mill_that_lets_go_says_the_same_as_one_that_keeps_everything(
         assert {e.id: (e.counts, e.observed) for e in mill.ledger()} == {
             e.id: (e.counts, e.observed) for e in old.ledger()
         }
-        sealed = mill.expiries.seal("requests")
+        sealed = mill.warehouse.expiries.seal("requests")
         assert sealed is not None
         assert sealed >= MIDNIGHT - 4 * DAY
         assert keeps.tiles() == lets_go.tiles()

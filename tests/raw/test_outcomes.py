@@ -345,7 +345,7 @@ def test_what_is_asked_for_again_is_not_read_again(plant: Plant, monkeypatch: py
         mill.tick()
         reads: list[str] = []
         monkeypatch.setattr(pq, "read_table", _counting(reads))
-        desk = Outcomes(mill)
+        desk = Outcomes(mill.warehouse)
         answers: list[Decided] = []
         threads = [
             threading.Thread(target=lambda: answers.append(desk.decided(receipts[0]))) for _ in range(8)
@@ -358,7 +358,7 @@ def test_what_is_asked_for_again_is_not_read_again(plant: Plant, monkeypatch: py
         once = len(reads) // 2  # by the desk, and by the one of the mill
         reads.clear()
         one = desk.held
-        small = Outcomes(mill, cache_bytes=3 * one)
+        small = Outcomes(mill.warehouse, cache_bytes=3 * one)
         for receipt in receipts:
             assert small.decided(receipt).counts == {"accepted": 50}
         assert len(reads) == 6 * once

@@ -58,7 +58,7 @@ def test_it_is_read_packed_searched_expired_and_recovered(plant: Plant) -> None:
             mill.run_until_idle()
         assert folders(plant, "raw") == folders(plant, "index") == days
         before = plant.raw()
-        (done,) = mill.packer.pack()
+        (done,) = mill.pack()
         assert (len(done.slices), len(done.parts), done.rows) == (2, 3, 18)
         mill.run_until_idle()
         assert folders(plant, "raw") == folders(plant, "index") == days

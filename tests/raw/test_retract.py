@@ -117,7 +117,7 @@ class Feeding:
         self.gone: set[str] = set()
         if one_at_a_time:  # every slice in a batch of its own, also when several are sent back
             small = self.mill.project.engine.model_copy(update={"batch_bytes": 1})
-            self.mill.acceptor(self.stream).settings = small
+            self.mill.workers.acceptor(self.stream).settings = small
 
     def land(self, landing: Landing) -> None:
         clock = self.mill.clock

@@ -190,7 +190,7 @@ def running(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Se
             service.woken.ring()
 
         with Gateway(
-            warehouse, mill.project.streams, settings, mill.state, mill.landing, mill.clock, told
+            warehouse, mill.project.streams, settings, mill.state, mill.warehouse.landing, mill.clock, told
         ) as gateway:
             service = Service(mill, gateway, Tokens(warehouse), RateLimits(), mill.meter, landed=told)
             stop, ready = threading.Event(), threading.Event()

@@ -156,7 +156,7 @@ class Plant:
         return sorted(rows, key=lambda row: (row["vector_id"], row["ts"], row["delta_id"]))
 
     def version(self) -> int:
-        table = self.mill.existing("chains", "drift")
+        table = self.mill.warehouse.existing("chains", "drift")
         assert table is not None
         return table.version
 

@@ -64,7 +64,7 @@ class Plant:
 
     def accept(self) -> None:
         """What a round does up to the raw commit: the rest of it would look after the index itself."""
-        acceptor = self.mill.acceptor("requests")
+        acceptor = self.mill.workers.acceptor("requests")
         catch_up(acceptor)
         acceptor.accept()
         acceptor.finish()

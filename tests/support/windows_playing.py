@@ -64,7 +64,7 @@ class Playing:
             self.mill = Mill.open(self.root, spark=self.spark, clock=self.clock)
             if self.one_at_a_time:
                 small = self.mill.project.engine.model_copy(update={"batch_bytes": 1})
-                self.mill.acceptor(STREAM).settings = small
+                self.mill.workers.acceptor(STREAM).settings = small
         return self.mill
 
     def close(self) -> None:

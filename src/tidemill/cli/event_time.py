@@ -130,6 +130,6 @@ def explain(session: Session, stream: StreamName) -> int:
 
     with session.mill() as mill:
         now, declared = mill.clock(), mill.project.stream(stream)
-        found = explain_stream(declared, mill.state, now, mill.expiries.seal(stream))
+        found = explain_stream(declared, mill.state, now, mill.warehouse.expiries.seal(stream))
         session.out.time.explained(found, now)
     return OK

@@ -40,7 +40,7 @@ def pack(
             session.out.packing.packing(steps, None, mill.packer.waiting(stream, rebuild=rebuild))
         return OK
     with session.working() as progress, session.mill(progress) as mill:
-        done = mill.packer.pack(stream, rebuild=rebuild)
+        done = mill.pack(stream, rebuild=rebuild)
         waiting = mill.packer.waiting(stream)
     session.out.packing.packing([one.step for one in done], done, waiting)
     return OK

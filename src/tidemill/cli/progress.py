@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from tidemill.mill import Progress as Report
+    from tidemill.ingest.warehouse import Progress as Report
 
 
 @contextmanager

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tidemill.cli.output import Output
-    from tidemill.mill import Mill, Progress
+    from tidemill.ingest.warehouse import Progress
+    from tidemill.mill import Mill
     from tidemill.pipeline.metrics import Meter
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Slices of request/response feeds: what a raw manifest says is complete is landed, each hash once.
 
-Part of the mill. The ledger alone says what was landed: what a process remembers here only saves it from
+The ledger alone says what was landed: what a process remembers here only saves it from
 looking again, and can be lost. Nothing is ever written to the feed.
 """
 
@@ -25,7 +25,6 @@ from tidemill.ingest.manifests import (
     RawManifest,
     RawSlice,
     RawStatus,
-    facts_of,
     is_from_manifest,
     metadata_of,
     read_manifest,
@@ -37,7 +36,7 @@ from tidemill.model.slices import Format, SliceStatus, slice_id
 from tidemill.model.time import Interval
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +88,8 @@ class ResponseError(InputError):
 class Sources:
     """The manifests that a project names, and those that callers do."""
 
-    def __init__(self, mill: Mill) -> None:
-        self._mill = mill
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
         self._sealed: dict[str, dict[str, _Sealed]] = {}  # by stream and hash
         self._read_up_to: dict[str, tuple[int, int]] = {}  # by stream: landings, and the last place
         self._seen: dict[tuple[str, Path], _Seen] = {}
@@ -100,7 +99,7 @@ class Sources:
 
     def watch(self, stream: Stream, now: int) -> None:
         """Land what has become complete. What is wrong with a manifest is logged once; it stops nothing."""
-        if self._mill.state.retractions() != self._retractions:
+        if self._warehouse.state.retractions() != self._retractions:
             self._seen.clear()  # a hash may have been reopened
         for path in self._found(stream):
             seen = self._seen.get((stream.name, path))
@@ -115,7 +114,7 @@ class Sources:
         progress: Callable[[], None] | None = None,
     ) -> Sourced:
         """Land what is complete of the manifests that these names (files, their folders, globs) lead to."""
-        declared, now = self._mill.project.stream(stream), self._mill.clock()
+        declared, now = self._warehouse.project.stream(stream), self._warehouse.clock()
         landed: list[Landed] = []
         refused: list[Refused] = []
         sealed, waiting = 0, Counter[str]()
@@ -151,18 +150,9 @@ class Sources:
         order = (*RawStatus, UNREADABLE)
         return {str(status): total[status] for status in order if total[status]}
 
-    def dataset(self, stream: str) -> Mapping[str, object]:
-        """What the feed of a stream is of: source, kind, symbol, interval, limit. Nothing where it is not one
-        dataset that all comes from."""
-        state = self._mill.state
-        if len(state.clocks(stream)) != 1:
-            return {}
-        newest = state.slices(stream, newest=True, limit=1)
-        return facts_of(newest[0].slice.metadata) if newest else {}
-
     def _found(self, stream: Stream) -> list[Path]:
         """The manifests that there are, each once."""
-        root = self._mill.project.root
+        root = self._warehouse.project.root
         found: dict[Path, None] = {}
         for pattern in stream.manifests.files:
             for match in sorted(glob.glob(pattern, root_dir=root, recursive=True)):  # noqa: PTH207 - patterns may be absolute
@@ -240,7 +230,7 @@ class Sources:
         oldest_first = sorted(offered, key=lambda one: (one.declared.start, one.name))
         if most is not None and len(offered) > most:
             mark = _NEVER
-        done = self._mill.landing.land_offered(
+        done = self._warehouse.landing.land_offered(
             stream.name,
             oldest_first[:most],
             arrival=now,
@@ -257,7 +247,7 @@ class Sources:
 
     def _land_nothing(self, stream: Stream, manifest: RawManifest, one: RawSlice, now: int) -> Landed:
         """A slice without rows that covers what the feed says is empty."""
-        return self._mill.landing.land_bytes(
+        return self._warehouse.landing.land_bytes(
             stream.name,
             b"",
             arrival=now,
@@ -284,7 +274,7 @@ class Sources:
     def _known(self, stream: str) -> Mapping[str, _Sealed]:
         """The hashes that the ledger has, also by other processes; only what is new in it is read, and all of
         it after a retraction."""
-        state = self._mill.state
+        state = self._warehouse.state
         if self._retractions != (retractions := state.retractions()):
             self._sealed.clear()
             self._read_up_to.clear()

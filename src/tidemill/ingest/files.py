@@ -1,6 +1,6 @@
 """Files that are named, and IngestDataCommands that name them: each is landed with its bounds and metadata.
 
-Part of the mill. What can not be landed is refused and does not keep the others out.
+What can not be landed is refused and does not keep the others out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemill.model.slices import Format
 from tidemill.model.time import Interval
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
 
 
 def land_files(
-    mill: Mill,
+    warehouse: Warehouse,
     stream: str,
     files: Sequence[str],
     bounds: Interval | None,
@@ -38,19 +38,38 @@ def land_files(
     if empty:
         if files or bounds is None:
             raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
-        nothing = mill.land(
-            stream, b"", name="nothing", start=bounds.start, end=bounds.end, source=source,
-            many_windows=True,  # the bounds were checked
-        )  # fmt: skip
+        nothing = land_bytes(warehouse, stream, b"", bounds, "nothing", source, format)
         return LandedMany((nothing,), ())
-    return mill.landing.land_named(
+    return warehouse.landing.land_named(
         stream,
         files,
-        arrival=mill.clock(),
-        format=given.format_of(mill.project.stream(stream), format),
+        arrival=warehouse.clock(),
+        format=given.format_of(warehouse.project.stream(stream), format),
         declared=bounds,
         source=source,
         progress=(lambda _result: progress()) if progress else None,
+    )
+
+
+def land_bytes(
+    warehouse: Warehouse,
+    stream: str,
+    content: bytes,
+    bounds: Interval | None,
+    name: str,
+    source: str,
+    format: str | Format | None,
+) -> Landed:
+    """Land one slice given as bytes."""
+    kind = given.format_of(warehouse.project.stream(stream), format)
+    return warehouse.landing.land_bytes(
+        stream,
+        content,
+        arrival=warehouse.clock(),
+        format=kind or (None if content else Format.NDJSON),
+        declared=bounds,
+        source=source,
+        name=name,
     )
 
 

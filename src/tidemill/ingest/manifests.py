@@ -18,6 +18,7 @@ from typing import Final
 from tidemill.ingest.bounds import parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
+from tidemill.storage.state.protocol import State
 
 FILE_NAME: Final = "manifest.json"
 MAX_BYTES: Final = 64 << 20
@@ -297,3 +298,12 @@ def _word(given: Mapping[str, object], key: str, otherwise: str | None, where: s
             f"dataset.{key} is not a short text", where=where, hint="write some, or leave it out"
         )
     return found
+
+
+def dataset_facts(state: State, stream: str) -> Mapping[str, object]:
+    """What the feed of a stream is of: source, kind, symbol, interval, limit. Nothing where it is not one
+    dataset that all comes from."""
+    if len(state.clocks(stream)) != 1:
+        return {}
+    newest = state.slices(stream, newest=True, limit=1)
+    return facts_of(newest[0].slice.metadata) if newest else {}

@@ -1,6 +1,6 @@
 """`rebuild --rollups` and `--index`: makes them again from raw; what comes out is what was there.
 
-Part of the mill. It decides nothing: the rooms that keep tiles and index have one way to make them.
+It decides nothing: rollups and index have one way to be made.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tidemill.pipeline.rounds import tick_stream
 from tidemill.storage.locks import exclusive
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
     from tidemill.model.tiles import TileState
     from tidemill.outputs.index.indexer import Indexed
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.pipeline.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +43,43 @@ class RemakePlan:
 
 
 class Remaker:
-    """Of one mill."""
+    """Of one warehouse."""
 
-    def __init__(self, mill: Mill) -> None:
-        self._mill = mill
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
 
     def rollups(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Remade:
         """Make the tiles of a span (without one: all) again from raw."""
-        mill, span = self._mill, given.span(start, end)
+        workers, span = self._workers, given.span(start, end)
         self._check_metrics(stream)
-        with exclusive(mill.project.warehouse / ".tick.lock", "rebuild"):
+        with exclusive(workers.root / ".tick.lock", "rebuild"):
             self._settle(stream)
-            roller = mill.roller(stream)
-            mill.progress(stream, "tiles", 0.0)
+            roller = workers.roller(stream)
+            workers.warehouse.progress(stream, "tiles", 0.0)
             done = Remade(roller.rebuild(span), roller.sealed(span))
-            mill.progress(stream, "tiles", 1.0)
+            workers.warehouse.progress(stream, "tiles", 1.0)
             return done
 
     def index(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Indexed:
         """Make the index of a span (without one: all) again from raw."""
-        mill, span = self._mill, given.span(start, end)
+        workers, span = self._workers, given.span(start, end)
         self._check_indexed(stream)
-        with exclusive(mill.project.warehouse / ".tick.lock", "rebuild"):
+        with exclusive(workers.root / ".tick.lock", "rebuild"):
             self._settle(stream)
-            indexer = mill.indexer(stream)
+            indexer = workers.indexer(stream)
             assert indexer is not None  # since something is indexed
-            mill.progress(stream, "index", 0.0)
-            done = indexer.rebuild(mill.clock(), _all(span))
-            mill.progress(stream, "index", 1.0)
+            workers.warehouse.progress(stream, "index", 0.0)
+            done = indexer.rebuild(workers.warehouse.clock(), _all(span))
+            workers.warehouse.progress(stream, "index", 1.0)
             return done
 
     def results(self, stream: str, window: str) -> Refreshed:
         """Make the results of a streaming window that are damaged again from raw."""
-        mill = self._mill
-        declared = mill.project.stream(stream)
-        with exclusive(mill.project.warehouse / ".tick.lock", "rebuild"):
+        workers = self._workers
+        declared = workers.project.stream(stream)
+        with exclusive(workers.root / ".tick.lock", "rebuild"):
             self._settle(declared.name)
-            return mill.flow.repair(declared.name, window, mill.clock())
+            return workers.flow.repair(declared.name, window, workers.warehouse.clock())
 
     def plan(
         self,
@@ -91,25 +91,25 @@ class Remaker:
         index: bool = True,
     ) -> RemakePlan:
         """What `rollups` and `index` would make again. It looks only."""
-        mill, span = self._mill, given.span(start, end)
+        workers, span = self._workers, given.span(start, end)
         tiles, sealed = self._tiles(stream, span) if rollups else ({}, 0)
         parts = self._parts(stream, span) if index else 0
-        return RemakePlan(tiles, sealed, parts, mill.state.totals(stream)["pending_slices"])
+        return RemakePlan(tiles, sealed, parts, workers.state.totals(stream)["pending_slices"])
 
     def _tiles(self, stream: str, span: Interval) -> tuple[dict[str, int], int]:
         """By level how many can be made again, and how many 5s tiles are sealed."""
         from tidemill.outputs.rollups.planning import horizons_of
 
         self._check_metrics(stream)
-        mill, whole = self._mill, LEVELS[1].tile  # 5s tiles are made again by the minute
+        workers, whole = self._workers, LEVELS[1].tile  # 5s tiles are made again by the minute
         reach = Interval(align(span.start, whole), -(-span.end // whole) * whole)
-        horizons = horizons_of(mill.expiries.horizons(stream))
-        base = mill.state.tiles(stream, BASE.name, reach)
+        horizons = horizons_of(workers.warehouse.expiries.horizons(stream))
+        base = workers.state.tiles(stream, BASE.name, reach)
         open_ = [tile for tile in base if not horizons.sealed(tile.key)]
         found = {BASE.name: _there(open_)}
         for level in LEVELS[1:]:
             starts = {align(tile.key.start, level.tile) for tile in open_}
-            above = mill.state.tiles(stream, level.name)
+            above = workers.state.tiles(stream, level.name)
             found[level.name] = _there([tile for tile in above if tile.key.start in starts])
         return {level: count for level, count in found.items() if count}, len(base) - len(open_)
 
@@ -117,24 +117,24 @@ class Remaker:
         from tidemill.outputs.index.indexer import touches, wanted_parts
 
         self._check_indexed(stream)
-        mill, raw = self._mill, self._mill.existing("raw", stream)
+        workers, raw = self._workers, self._workers.warehouse.existing("raw", stream)
         parts = raw.snapshot().parts if raw is not None else []
-        wanted = wanted_parts(mill.project.stream(stream), parts, mill.clock())
+        wanted = wanted_parts(workers.project.stream(stream), parts, workers.warehouse.clock())
         return sum(touches(part, _all(span)) for part in wanted.values())
 
     def _check_metrics(self, stream: str) -> None:
-        if not self._mill.project.stream(stream).metrics:
+        if not self._workers.project.stream(stream).metrics:
             raise InputError(f"stream {stream!r} has no metrics", hint="declare `metrics: {NAME: …}` for it")
 
     def _check_indexed(self, stream: str) -> None:
-        if not self._mill.project.stream(stream).indexed:
+        if not self._workers.project.stream(stream).indexed:
             raise InputError(
                 f"nothing is indexed in stream {stream!r}", hint="declare `indexed: [PATH, …]` for it"
             )
 
     def _settle(self, stream: str) -> None:
         """What has landed or was left by a crash comes first."""
-        tick_stream(self._mill, self._mill.project.stream(stream), self._mill.clock())
+        tick_stream(self._workers, self._workers.project.stream(stream), self._workers.warehouse.clock())
 
 
 def _there(tiles: list[TileState]) -> int:

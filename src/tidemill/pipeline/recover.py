@@ -6,7 +6,8 @@ The new state is made beside the old one and takes its place at the end, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,10 @@ from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
 from tidemill.ingest.log import scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
-from tidemill.mill import Mill, wall_clock
+from tidemill.ingest.warehouse import Clock, Warehouse
+from tidemill.ingest.warehouse import Progress as ShowProgress
 from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.recall import PartFacts, part_facts, progress_told, records_of
 from tidemill.raw.undo import clocks_left, progress_left, remove_batches
@@ -44,52 +47,55 @@ def recover_state(
     project: Project,
     *,
     spark: SparkSession | None = None,
-    clock: Callable[[], int] = wall_clock,
-    progress: Callable[[str, str, float], None] | None = None,
+    clock: Clock,
+    progress: ShowProgress | None = None,
 ) -> Recovered:
     warehouse = project.warehouse
     with exclusive(warehouse / ".tick.lock", "recover"):
         fresh = open_fresh(warehouse)
-        with Mill(project, fresh, spark=spark, clock=clock, progress=progress) as mill:
-            result = _fill(mill, str(state_file(warehouse)))
+        opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
+        with closing(opened), closing(Workers(opened)) as workers:
+            result = _fill(workers, str(state_file(warehouse)))
         replace_with_fresh(warehouse)
     return result
 
 
-def _fill(mill: Mill, target: str) -> Recovered:
-    warehouse = mill.project.warehouse
+def _fill(workers: Workers, target: str) -> Recovered:
+    warehouse = workers.root
     lines = list(RetractionLog(warehouse).lines())
     for line in {line.act.stream: line for line in lines}.values():
-        _finish(mill, line)
+        _finish(workers, line)
     entries = with_retractions(scan_slices(warehouse), lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
-    for stream in mill.project.streams:
-        records += _records(mill, stream, entries)
+    for stream in workers.project.streams:
+        records += _records(workers, stream, entries)
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
-    mill.state.restore(entries, [replace(record, runs=()) for record in records])
-    adopt(warehouse, mill.state, thorough=True)
+    workers.state.restore(entries, [replace(record, runs=()) for record in records])
+    adopt(warehouse, workers.state, thorough=True)
     tiles = 0
-    for stream in mill.project.streams:
+    for stream in workers.project.streams:
         if not (warehouse / "raw" / stream).is_dir():
             continue
-        acceptor, roller = mill.acceptor(stream), mill.roller(stream)
-        mill.state.replace_runs(stream, [], rebuild_runs(acceptor))
+        acceptor, roller = workers.acceptor(stream), workers.roller(stream)
+        workers.state.replace_runs(stream, [], rebuild_runs(acceptor))
         # Where all batches were undone none of them says it, and the log must not be read from its start.
         seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
-        mill.state.saw(stream, seen)
+        workers.state.saw(stream, seen)
         tiles += roller.recall()
-    datasets = mill.yard.recall(mill.clock())
-    results = mill.flow.recall(mill.clock())
+    datasets = workers.yard.recall(workers.warehouse.clock())
+    results = workers.flow.recall(workers.warehouse.clock())
     return Recovered(len(entries), len(records), tiles, datasets, results, target)
 
 
-def _finish(mill: Mill, line: RetractionLine) -> None:
+def _finish(workers: Workers, line: RetractionLine) -> None:
     """A crash may have left what the last retraction of a stream undoes: then nothing was judged since."""
     for name in ("raw", "quarantine"):
-        table = Table.existing(mill.project.warehouse / name / line.act.stream)
+        table = Table.existing(workers.root / name / line.act.stream)
         if table is not None and line.undone:
-            remove_batches(table, line.undone, {"retracted": line.act.slice}, line.act.at, mill.engine)
+            remove_batches(
+                table, line.undone, {"retracted": line.act.slice}, line.act.at, workers.warehouse.engine
+            )
 
 
 def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
@@ -105,23 +111,23 @@ def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> 
     return [record for record in left if record.results]
 
 
-def _records(mill: Mill, stream: str, entries: Sequence[SliceEntry]) -> list[BatchRecord]:
-    raw = Table.existing(mill.project.warehouse / "raw" / stream)
-    quarantine = Table.existing(mill.project.warehouse / "quarantine" / stream)
+def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> list[BatchRecord]:
+    raw = Table.existing(workers.root / "raw" / stream)
+    quarantine = Table.existing(workers.root / "quarantine" / stream)
     if raw is None:
         return []
-    mill.progress(stream, "recover", 0.0)
+    workers.warehouse.progress(stream, "recover", 0.0)
     size = sum(part.size for part in raw.snapshot().parts)
-    facts = mill.engine.run(part_facts, raw.snapshot().paths(), "recover raw", size)
-    mill.progress(stream, "recover", 1.0)
+    facts = workers.warehouse.engine.run(part_facts, raw.snapshot().paths(), "recover raw", size)
+    workers.warehouse.progress(stream, "recover", 1.0)
     if quarantine is not None:
         # It is committed before raw: what a crash left of a batch that raw does not have goes again.
         told = {str(read_footer(path)["batch"]) for path in quarantine.snapshot().paths()}
         lost = told - {str(fact.footer["batch"]) for fact in facts}
-        remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, mill.clock())
+        remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, workers.warehouse.clock())
     version = quarantine.version if quarantine is not None else 0
     records = _standing(list(records_of(stream, facts, raw.version, version).values()), entries)
-    progress = _progress(TimeRules.of(mill.project.stream(stream)), raw, facts, _ledger(entries, records))
+    progress = _progress(TimeRules.of(workers.project.stream(stream)), raw, facts, _ledger(entries, records))
     return [replace(record, progress=progress) for record in records]
 
 

@@ -31,7 +31,7 @@ from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.pipeline.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -77,26 +77,26 @@ class ExpiryPlan:
 
 
 class Keeper:
-    """What a mill keeps and lets go."""
+    """What a workers keeps and lets go."""
 
-    def __init__(self, mill: Mill) -> None:
-        self._mill = mill
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
         self._looked_at: int | None = None
 
     def plan(self, stream: str | None = None) -> ExpiryPlan:
         """What is older than its retention, and what holds it back. Nothing is changed."""
-        names = [self._mill.project.stream(stream).name] if stream is not None else None
-        return plan_expiry(self._mill, self._mill.clock(), names)
+        names = [self._workers.project.stream(stream).name] if stream is not None else None
+        return plan_expiry(self._workers, self._workers.warehouse.clock(), names)
 
     def expire(self, plan: ExpiryPlan) -> list[ExpiryStep]:
         """Let go of what the plan says; what went."""
-        with exclusive(self._mill.project.warehouse / ".tick.lock", "expire"):
+        with exclusive(self._workers.root / ".tick.lock", "expire"):
             streams, done = sorted({step.stream for step in plan.steps}), list[ExpiryStep]()
-            adopt_for(self._mill.project.warehouse, self._mill.state, streams)
+            adopt_for(self._workers.root, self._workers.state, streams)
 
             def work(stream: str) -> None:
-                finish_retractions(self._mill, stream)
-                done.extend(_expire_stream(self._mill, stream, plan.now))
+                finish_retractions(self._workers.warehouse, self._workers.acceptor, stream)
+                done.extend(_expire_stream(self._workers, stream, plan.now))
 
             one_by_one(streams, work)
             return done
@@ -107,31 +107,31 @@ class Keeper:
         if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOK_EVERY:
             return []
         self._looked_at = now
-        plan = plan_expiry(self._mill, now, streams)
-        return expire(self._mill, plan) if plan.due else []
+        plan = plan_expiry(self._workers, now, streams)
+        return expire(self._workers, plan) if plan.due else []
 
 
-def plan_expiry(mill: Mill, now: int, streams: Sequence[str] | None = None) -> ExpiryPlan:
+def plan_expiry(workers: Workers, now: int, streams: Sequence[str] | None = None) -> ExpiryPlan:
     """What the retention of these streams (all, when None) lets go at `now`. Nothing is changed."""
-    declared = mill.project.streams
+    declared = workers.project.streams
     chosen = [declared[name] for name in (streams if streams is not None else declared)]
-    return ExpiryPlan(now, [step for stream in chosen for step in _steps(mill, stream, now)])
+    return ExpiryPlan(now, [step for stream in chosen for step in _steps(workers, stream, now)])
 
 
-def _steps(mill: Mill, stream: Stream, now: int) -> Iterator[ExpiryStep]:
+def _steps(workers: Workers, stream: Stream, now: int) -> Iterator[ExpiryStep]:
     kept = stream.retention
     if kept.quarantine is not None:
-        parts = _quarantined(mill, stream.name, now - kept.quarantine)
+        parts = _quarantined(workers, stream.name, now - kept.quarantine)
         yield _step(stream, QUARANTINE, kept.quarantine, now - kept.quarantine, parts)
     if kept.datasets is not None and stream.aggregation_span is not None:
-        yield _dataset_step(mill, stream, kept.datasets, now - kept.datasets)
-    if mill.existing("rollups", stream.name) is not None:
+        yield _dataset_step(workers, stream, kept.datasets, now - kept.datasets)
+    if workers.warehouse.existing("rollups", stream.name) is not None:
         for level, keep in kept.rollups.items():
-            found = mill.roller(stream.name).expiring(level, now - keep)
+            found = workers.roller(stream.name).expiring(level, now - keep)
             files, rows, size = len(found.parts), found.rows, found.bytes
             yield ExpiryStep(stream.name, f"{ROLLUPS}{level}", keep, found.before, files, rows, size)
     if kept.raw is not None:
-        yield _raw_step(mill, stream, kept.raw, align(now - kept.raw, DAY))
+        yield _raw_step(workers, stream, kept.raw, align(now - kept.raw, DAY))
 
 
 def _step(
@@ -141,9 +141,9 @@ def _step(
     return ExpiryStep(stream.name, what, keep, before, len(parts), rows, size, held_by=held_by)
 
 
-def _quarantined(mill: Mill, stream: str, before: int) -> list[Part]:
+def _quarantined(workers: Workers, stream: str, before: int) -> list[Part]:
     """Parts whose newest record arrived before."""
-    table = mill.existing("quarantine", stream)
+    table = workers.warehouse.existing("quarantine", stream)
     found = table.snapshot().parts if table is not None else ()
     newest = [(part, part.maxs.get("arrival")) for part in found]
     return [part for part, arrival in newest if isinstance(arrival, int) and arrival < before]
@@ -152,18 +152,18 @@ def _quarantined(mill: Mill, stream: str, before: int) -> list[Part]:
 # -- datasets
 
 
-def _dataset_step(mill: Mill, stream: Stream, keep: int, before: int) -> ExpiryStep:
-    windows = _windows(mill, stream, before)
-    warehouse = mill.project.warehouse
+def _dataset_step(workers: Workers, stream: Stream, keep: int, before: int) -> ExpiryStep:
+    windows = _windows(workers, stream, before)
+    warehouse = workers.root
     files = sum(len(revisions(warehouse, window.key)) for window in windows)
     rows, size = sum(window.rows or 0 for window in windows), sum(window.bytes or 0 for window in windows)
     return ExpiryStep(stream.name, DATASETS, keep, before, files, rows, size, len(windows))
 
 
-def _windows(mill: Mill, stream: Stream, before: int) -> list[Window]:
+def _windows(workers: Workers, stream: Stream, before: int) -> list[Window]:
     """Windows that end at an instant or earlier."""
     assert stream.aggregation_span is not None, stream.name
-    return mill.state.windows(
+    return workers.state.windows(
         stream.name, None, Interval(MIN_INSTANT - DAY, before - stream.aggregation_span + 1)
     )
 
@@ -171,14 +171,14 @@ def _windows(mill: Mill, stream: Stream, before: int) -> list[Window]:
 # -- raw
 
 
-def _raw_step(mill: Mill, stream: Stream, keep: int, before: int) -> ExpiryStep:
-    table = mill.existing("raw", stream.name)
+def _raw_step(workers: Workers, stream: Stream, keep: int, before: int) -> ExpiryStep:
+    table = workers.warehouse.existing("raw", stream.name)
     if table is None:
         return ExpiryStep(stream.name, RAW, keep, before)
     wanted = _expirable(stream, table.snapshot(), before)
     if not wanted.whole and not wanted.straddling:
         return ExpiryStep(stream.name, RAW, keep, before)
-    limit = min(_limits(mill, stream, before, table.version), key=lambda one: one[0], default=None)
+    limit = min(_limits(workers, stream, before, table.version), key=lambda one: one[0], default=None)
     if limit is None or limit[0] >= before:
         return _gone(stream, keep, before, wanted, table)
     before = align(limit[0], DAY)
@@ -202,9 +202,9 @@ def _gone(
     return step
 
 
-def _limits(mill: Mill, stream: Stream, before: int, raw: int) -> Iterator[tuple[int, str]]:
+def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator[tuple[int, str]]:
     """Instants from which on raw is still needed, each with what needs it."""
-    state, name = mill.state, stream.name
+    state, name = workers.state, stream.name
     if pending := state.pending(name, 1):
         yield MIN_INSTANT, f"slice {pending[0].id[:12]}, which is not judged yet"
     if stream.metrics and (stale := [tile.state.key.start for tile in state.stale_tiles(name)]):
@@ -215,16 +215,16 @@ def _limits(mill: Mill, stream: Stream, before: int, raw: int) -> Iterator[tuple
             said = format_instant(watermark) if watermark is not None else "nowhere yet"
             yield watermark if watermark is not None else MIN_INSTANT, f"the watermark, which is at {said}"
     if stream.aggregation_span is not None:
-        yield from _unbuilt(mill, stream, before)
+        yield from _unbuilt(workers, stream, before)
     if stream.kind == "delta":  # a late delta, or a retraction, and all of a chain is made again
         yield MIN_INSTANT, "its chains, which are made again from all that raw has"
-    for refresher, at, why in mill.flow.needed(name, raw) if stream.windows else ():
+    for refresher, at, why in workers.flow.needed(name, raw) if stream.windows else ():
         yield at, f"window {refresher}, {why}"
 
 
-def _unbuilt(mill: Mill, stream: Stream, before: int) -> Iterator[tuple[int, str]]:
+def _unbuilt(workers: Workers, stream: Stream, before: int) -> Iterator[tuple[int, str]]:
     """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer than that."""
-    state, name = mill.state, stream.name
+    state, name = workers.state, stream.name
     if unlaid := state.unlaid(name, 1):
         yield MIN_INSTANT, f"slice {unlaid[0].id[:12]}, which is not entered in its windows yet"
     span = Interval(MIN_INSTANT - DAY, before)
@@ -236,43 +236,43 @@ def _unbuilt(mill: Mill, stream: Stream, before: int) -> Iterator[tuple[int, str
 # -- doing it
 
 
-def expire(mill: Mill, plan: ExpiryPlan) -> list[ExpiryStep]:
+def expire(workers: Workers, plan: ExpiryPlan) -> list[ExpiryStep]:
     """Do what the plan says, made anew on what there is now; the steps that were done. Who calls holds the
     lock of a tick. What a crash left is finished by doing it again."""
     done: list[ExpiryStep] = []
     for name in dict.fromkeys(step.stream for step in plan.steps):
-        done += _expire_stream(mill, name, plan.now)
+        done += _expire_stream(workers, name, plan.now)
     return done
 
 
-def _expire_stream(mill: Mill, name: str, now: int) -> list[ExpiryStep]:
-    stream = mill.project.stream(name)
-    if (mill.project.warehouse / "raw" / name).is_dir():
-        catch_up(mill.acceptor(name))
-        mill.roller(name).catch_up()
-    steps = [step for step in _steps(mill, stream, now) if step.due]
+def _expire_stream(workers: Workers, name: str, now: int) -> list[ExpiryStep]:
+    stream = workers.project.stream(name)
+    if (workers.root / "raw" / name).is_dir():
+        catch_up(workers.acceptor(name))
+        workers.roller(name).catch_up()
+    steps = [step for step in _steps(workers, stream, now) if step.due]
     if steps:
-        mill.expiries.append([Expiry(name, step.what, step.before, now) for step in steps])
+        workers.warehouse.expiries.append([Expiry(name, step.what, step.before, now) for step in steps])
     for step in steps:
-        _carry_out(mill, stream, step, now)
+        _carry_out(workers, stream, step, now)
         log.info("expired: %s", step, extra={"stream": name})
     return steps
 
 
-def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
-    keep = mill.project.engine.keep_replaced
+def _carry_out(workers: Workers, stream: Stream, step: ExpiryStep, now: int) -> None:
+    keep = workers.project.engine.keep_replaced
     if step.what == DATASETS:
-        _drop_datasets(mill, stream, step.before)
+        _drop_datasets(workers, stream, step.before)
         return
     if step.what.startswith(ROLLUPS):
-        roller = mill.roller(stream.name)
+        roller = workers.roller(stream.name)
         roller.expire(step.what.removeprefix(ROLLUPS), step.before, now)
         roller.table.vacuum(keep, now)
         return
-    acceptor = mill.acceptor(stream.name)
+    acceptor = workers.acceptor(stream.name)
     if step.what == QUARANTINE:
         acceptor.quarantine.refresh()
-        parts = _quarantined(mill, stream.name, step.before)
+        parts = _quarantined(workers, stream.name, step.before)
         expire_quarantine(acceptor, parts, step.before, now)
         acceptor.quarantine.vacuum(keep, now)
         return
@@ -285,9 +285,9 @@ def _carry_out(mill: Mill, stream: Stream, step: ExpiryStep, now: int) -> None:
     acceptor.raw.vacuum(keep, now)
 
 
-def _drop_datasets(mill: Mill, stream: Stream, before: int) -> None:
+def _drop_datasets(workers: Workers, stream: Stream, before: int) -> None:
     """Files first: the state knows which there are until they are gone."""
-    keys = [window.key for window in _windows(mill, stream, before)]
-    drop_datasets(mill.project.warehouse, stream.name, keys)
+    keys = [window.key for window in _windows(workers, stream, before)]
+    drop_datasets(workers.root, stream.name, keys)
     failpoint("expire.after_files")
-    mill.state.forget_windows(stream.name, before)
+    workers.state.forget_windows(stream.name, before)

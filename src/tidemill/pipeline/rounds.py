@@ -1,7 +1,7 @@
 """One round for each stream: take up what a crash left, accept, roll up, index, pack, look after the windows
 of datasets; and how long the daemon rests between two rounds.
 
-Part of the mill. It decides nothing: each room does its own work, and a round with nothing to do costs a few
+It decides nothing: each room does its own work, and a round with nothing to do costs a few
 look-ups.
 """
 
@@ -17,20 +17,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
-from tidemill.ingest.adopt import adopt
+from tidemill.ingest.adopt import adopt, adopt_for
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.time import SECOND
 from tidemill.pipeline.reports import StreamTick, TickReport
-from tidemill.storage.state.faults import Round
+from tidemill.storage.state.faults import Round, one_by_one
 from tidemill.storage.tables.tidy import tidy
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
     from tidemill.outputs.index.indexer import Indexed
     from tidemill.outputs.rollups.planning import Fresh
     from tidemill.outputs.rollups.roller import Roller
+    from tidemill.pipeline.workers import Workers
     from tidemill.raw.accept.batch import Batch
+    from tidemill.raw.compaction.packer import Packed
+    from tidemill.raw.retract import RetractionPlan
 
 log = logging.getLogger(__name__)
 
@@ -77,22 +79,22 @@ def rest_after(report: TickReport, interval: float) -> float:
     return interval if report.rest is None else min(interval, report.rest / SECOND)
 
 
-def finish_retractions(mill: Mill, stream: str) -> None:
+def finish_retractions(workers: Workers, stream: str) -> None:
     """Carry out what a process that died had begun to take back of a stream."""
-    if RetractionLog(mill.project.warehouse).unfinished(mill.state, stream) is not None:
+    if RetractionLog(workers.root).unfinished(workers.state, stream) is not None:
         from tidemill.raw.retract import finish_retractions
 
-        finish_retractions(mill, stream)
+        finish_retractions(workers.warehouse, workers.acceptor, stream)
 
 
-def take_up_logs(mill: Mill, now: int) -> None:
+def take_up_logs(workers: Workers, now: int) -> None:
     """Land what gateways that died had acknowledged."""
-    if not (mill.project.warehouse / "wal").is_dir():
+    if not (workers.root / "wal").is_dir():
         return
     from tidemill.ingest.gateway.taking_up import take_up
 
-    project, until = mill.project, now + mill.project.gateway.receipts
-    take_up(project.warehouse, project.streams, mill.state, mill.landing, until)
+    project, until = workers.project, now + workers.project.gateway.receipts
+    take_up(project.warehouse, project.streams, workers.state, workers.warehouse.landing, until)
 
 
 @contextmanager
@@ -108,19 +110,19 @@ def _fewer_collections() -> Iterator[None]:
 
 
 @_fewer_collections()
-def tick(mill: Mill, clock: Callable[[], int], *, patient: bool) -> TickReport:
+def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickReport:
     """One round. The caller must hold the tick lock."""
     now, began = clock(), time.perf_counter()
-    faults = Round(mill.state, now, mill.unrecorded_faults)
-    adopt(mill.project.warehouse, mill.state, fault=faults.record)
-    take_up_logs(mill, now)
-    names = [name for name in mill.project.streams if not (patient and faults.is_waiting(name))]
-    done = tick_streams(mill, names, now, faults)
-    builds = mill.yard.build(clock, BUILDS_PER_ROUND)
-    streaming = [name for name in names if mill.project.stream(name).windows]
-    results = mill.flow.refresh_all(streaming, now, faults) if streaming else {}
-    delivered = mill.delivery.deliver(clock()) if mill.project.events.sinks else []
-    expired = mill.retention.expire_due(now, [name for name in names if name not in faults.found])
+    faults = Round(workers.state, now, workers.unrecorded_faults)
+    adopt(workers.root, workers.state, fault=faults.record)
+    take_up_logs(workers, now)
+    names = [name for name in workers.project.streams if not (patient and faults.is_waiting(name))]
+    done = tick_streams(workers, names, now, faults)
+    builds = workers.yard.build(clock, BUILDS_PER_ROUND)
+    streaming = [name for name in names if workers.project.stream(name).windows]
+    results = workers.flow.refresh_all(streaming, now, faults) if streaming else {}
+    delivered = workers.delivery.deliver(clock()) if workers.project.events.sinks else []
+    expired = workers.retention.expire_due(now, [name for name in names if name not in faults.found])
     faults.finish(names)
     return TickReport(
         now=now,
@@ -135,90 +137,109 @@ def tick(mill: Mill, clock: Callable[[], int], *, patient: bool) -> TickReport:
     )
 
 
-def tick_streams(mill: Mill, names: Iterable[str], now: int, faults: Round) -> list[StreamTick]:
+def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: Round) -> list[StreamTick]:
     """One stream after the other; what is wrong with one does not keep the others waiting."""
     done: list[StreamTick] = []
     for name in names:
         with faults.apart(name):
-            done.append(tick_stream(mill, mill.project.stream(name), now))
+            done.append(tick_stream(workers, workers.project.stream(name), now))
     return done
 
 
-def tick_stream(mill: Mill, stream: Stream, now: int) -> StreamTick:
-    finish_retractions(mill, stream.name)
-    mill.sources.watch(stream, now)
-    newest = mill.state.slices(stream.name, newest=True, limit=1)
-    done = settle(mill, stream, now)
-    packed = mill.packer.pack_due(stream, now) if stream.pack.enabled else None
+def tick_stream(workers: Workers, stream: Stream, now: int) -> StreamTick:
+    finish_retractions(workers, stream.name)
+    workers.sources.watch(stream, now)
+    newest = workers.state.slices(stream.name, newest=True, limit=1)
+    done = settle(workers, stream, now)
+    packed = workers.packer.pack_due(stream, now) if stream.pack.enabled else None
     if packed is not None and not packed.idle:  # the index has what was packed again at once
-        done = replace(done, indexed=_both(done.indexed, index(mill, stream, now)))
+        done = replace(done, indexed=_both(done.indexed, index(workers, stream, now)))
     if done.idle and stream.pack.enabled and stream.metrics:
-        done = replace(done, compacted=mill.packer.compact_due(stream, now))
-    done = replace(done, packed=packed, chains=mill.chains.round(stream.name, now))
+        done = replace(done, compacted=compact_idle(workers, stream, now))
+    done = replace(done, packed=packed, chains=workers.chains.round(stream.name, now))
     if stream.aggregation_span is None:
         return done
     seen = newest[0].seq if newest else 0
-    done = replace(done, windows=mill.yard.coordinate(stream, now, seen))
-    return replace(done, damaged=mill.yard.damage.look(stream.name, busy=not done.idle))
+    done = replace(done, windows=workers.yard.coordinate(stream, now, seen))
+    return replace(done, damaged=workers.yard.damage.look(stream.name, busy=not done.idle))
 
 
-def settle(mill: Mill, stream: Stream, now: int) -> StreamTick:
+def compact_idle(workers: Workers, stream: Stream, now: int) -> int:
+    """In a round that did nothing for the stream: merge the small parts of rollups that wait, once nothing
+    was written there for `pack.idle`. How many went. (A round with work spares what it wrote itself.)"""
+    from tidemill.outputs.rollups.compaction import crowded_parts
+
+    rollups = workers.warehouse.existing("rollups", stream.name)
+    if rollups is None or not workers.quiet_rollups.is_due(
+        stream.name, rollups.version, stream.pack.idle, now
+    ):
+        return 0
+    if workers.packer.is_held_back(stream) or not crowded_parts(rollups.snapshot().parts):
+        return 0
+    roller = workers.roller(stream.name)
+    roller.catch_up()
+    return roller.compact()
+
+
+def settle(workers: Workers, stream: Stream, now: int) -> StreamTick:
     """Accept what has landed or can be read by now, and bring rollups and index in line with it."""
     from tidemill.raw.retry import try_again
 
-    try_again(mill, stream, now)
-    done = _accept_and_roll(mill, stream, now) if _has_work(mill, stream) else StreamTick(stream.name)
-    return replace(done, indexed=index(mill, stream, now))
+    try_again(workers.warehouse, stream, now)
+    done = _accept_and_roll(workers, stream, now) if _has_work(workers, stream) else StreamTick(stream.name)
+    return replace(done, indexed=index(workers, stream, now))
 
 
-def _accept_and_roll(mill: Mill, stream: Stream, now: int) -> StreamTick:
+def _accept_and_roll(workers: Workers, stream: Stream, now: int) -> StreamTick:
     from tidemill.raw.accept.catch_up import catch_up, merge_runs
     from tidemill.raw.replay import finish_replays
 
-    acceptor, roller = mill.acceptor(stream.name), mill.roller(stream.name)
+    acceptor, roller = workers.acceptor(stream.name), workers.roller(stream.name)
     catch_up(acceptor)
     roller.catch_up()
-    finish_replays(mill.project.warehouse, stream, mill.state, now)
+    finish_replays(workers.root, stream, workers.state, now)
     batch = acceptor.accept(now)
-    fresh = _taken_up(mill, roller, batch) if batch is not None and batch.taps is not None else None
-    if is_judging_again(mill.state, stream.name):  # tiles wait until all that a retraction sent back is there
+    fresh = _taken_up(workers, roller, batch) if batch is not None and batch.taps is not None else None
+    if is_judging_again(
+        workers.state, stream.name
+    ):  # tiles wait until all that a retraction sent back is there
         acceptor.finish()
         return StreamTick(stream.name, batch)
-    mill.progress(stream.name, "tiles", 0.0)
+    workers.warehouse.progress(stream.name, "tiles", 0.0)
     was = roller.declared_before
     tiles = roller.refresh(fresh, now)
-    _record_declaration(mill, stream, now, was_current=was == roller.spec.declared)
-    mill.progress(stream.name, "tiles", 1.0)
+    _record_declaration(workers, stream, now, was_current=was == roller.spec.declared)
+    workers.warehouse.progress(stream.name, "tiles", 1.0)
     acceptor.finish()
     merged = merge_runs(acceptor)
     roller.chronicle.tidy()
-    tidy((acceptor.raw, acceptor.quarantine, roller.table), mill.project.engine.keep_replaced, now)
+    tidy((acceptor.raw, acceptor.quarantine, roller.table), workers.project.engine.keep_replaced, now)
     return StreamTick(stream.name, batch, tiles, len(merged))
 
 
-def _record_declaration(mill: Mill, stream: Stream, now: int, *, was_current: bool) -> None:
+def _record_declaration(workers: Workers, stream: Stream, now: int, *, was_current: bool) -> None:
     """All tiles that raw is there for are made for the metrics as they are declared now. A warehouse that
     has no log of that yet begins one; all that it holds is taken to be current if the state says so."""
     from tidemill.outputs.rollups.spec import declared_metrics
 
-    log, metrics = mill.declarations, declared_metrics(stream)
+    log, metrics = workers.warehouse.declarations, declared_metrics(stream)
     known = log.of(stream.name)
     if metrics or known:
-        sealed = None if was_current and not known else mill.expiries.seal(stream.name)
+        sealed = None if was_current and not known else workers.warehouse.expiries.seal(stream.name)
         log.built(stream.name, metrics, sealed, now)
 
 
-def index(mill: Mill, stream: Stream, now: int) -> Indexed | None:
+def index(workers: Workers, stream: Stream, now: int) -> Indexed | None:
     """Bring the index in line with raw, where there is something to index."""
-    if is_judging_again(mill.state, stream.name) or mill.existing("raw", stream.name) is None:
+    if is_judging_again(workers.state, stream.name) or workers.warehouse.existing("raw", stream.name) is None:
         return None
-    indexer = mill.indexer(stream.name)
+    indexer = workers.indexer(stream.name)
     if indexer is None:
         return None
-    mill.progress(stream.name, "index", 0.0)
+    workers.warehouse.progress(stream.name, "index", 0.0)
     done = indexer.refresh(now)
-    mill.progress(stream.name, "index", 1.0)
-    tidy([indexer.table], mill.project.engine.keep_replaced, now)
+    workers.warehouse.progress(stream.name, "index", 1.0)
+    tidy([indexer.table], workers.project.engine.keep_replaced, now)
     return done
 
 
@@ -233,39 +254,76 @@ def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
     )
 
 
-def _taken_up(mill: Mill, roller: Roller, batch: Batch) -> Fresh | None:
+def _taken_up(workers: Workers, roller: Roller, batch: Batch) -> Fresh | None:
     """What the batch left for the tiles, with what it changes in those that it has no rows in."""
     assert batch.taps is not None
     places: dict[str, int] = {}
     if roller.chronicle.needed:
-        found = (mill.state.slice(result.slice) for result in batch.record.results)
+        found = (workers.state.slice(result.slice) for result in batch.record.results)
         places = {entry.id: entry.seq for entry in found if entry is not None}
     return roller.take_up(batch.id, batch.record.tiles, places, batch.taps)
 
 
-def _has_work(mill: Mill, stream: Stream) -> bool:
+def _has_work(workers: Workers, stream: Stream) -> bool:
     """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
-    if mill.state.pending(stream.name, 1) or (stream.metrics and mill.state.stale_tiles(stream.name)):
+    if workers.state.pending(stream.name, 1) or (stream.metrics and workers.state.stale_tiles(stream.name)):
         return True
-    seen = mill.state.table_versions(stream.name)
+    seen = workers.state.table_versions(stream.name)
     for name in ("raw", "quarantine", "rollups"):
-        table = mill.existing(name, stream.name)
+        table = workers.warehouse.existing(name, stream.name)
         if (table.version if table is not None else 0) != seen.get(name, 0):
             return True
-    if stream.kept_metrics and mill.existing("rollups", stream.name) is not None:
+    if stream.kept_metrics and workers.warehouse.existing("rollups", stream.name) is not None:
         from tidemill.outputs.rollups.roller import DECLARED
         from tidemill.outputs.rollups.spec import declared_as
 
-        if mill.state.marks(stream.name).get(DECLARED) != declared_as(stream):
+        if workers.state.marks(stream.name).get(DECLARED) != declared_as(stream):
             return True
-    return _left_behind(mill, stream.name)
+    return _left_behind(workers, stream.name)
 
 
-def _left_behind(mill: Mill, stream: str) -> bool:
+def _left_behind(workers: Workers, stream: str) -> bool:
     """Whether a process that died left something in staging, or id runs other than those known."""
-    warehouse = mill.project.warehouse
+    warehouse = workers.root
     for name in ("raw", "quarantine", "rollups"):
         if any((warehouse / name / stream / "_staging").glob("*")):
             return True
     found = {path.name for path in (warehouse / "gate" / stream).glob("*")}
-    return found != set(mill.state.runs(stream))
+    return found != set(workers.state.runs(stream))
+
+
+def retract(workers: Workers, plan: RetractionPlan) -> None:
+    """Take a slice back, as planned. The caller must hold the tick lock. What a crash left unfinished of its
+    stream is finished first."""
+    from tidemill.raw.accept.catch_up import catch_up
+    from tidemill.raw.retract import retract
+
+    stream = plan.entry.slice.stream
+    adopt_for(workers.root, workers.state, [stream])
+    finish_retractions(workers, stream)
+    if (workers.root / "raw" / stream).is_dir():
+        catch_up(workers.acceptor(stream))
+        workers.roller(stream).catch_up()
+    retract(workers.warehouse, workers.acceptor, plan)
+
+
+def pack(workers: Workers, stream: str | None, *, rebuild: bool) -> list[Packed]:
+    """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew. The
+    caller must hold the tick lock."""
+    project, now = workers.project, workers.warehouse.clock()
+    names = [project.stream(stream).name] if stream is not None else list(project.streams)
+    adopt_for(workers.root, workers.state, names)
+    take_up_logs(workers, now)
+    done: list[Packed] = []
+    one_by_one(names, lambda name: done.extend(_packed(workers, project.stream(name), now, rebuild=rebuild)))
+    return done
+
+
+def _packed(workers: Workers, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
+    finish_retractions(workers, stream.name)
+    while not settle(workers, stream, now).idle:
+        pass
+    found = workers.packer.pack(stream, now, rebuild=rebuild)
+    if found:
+        index(workers, stream, now)
+    return found

@@ -1,4 +1,4 @@
-"""Where a stream stands: part of the mill. It only looks, and starts no JVM."""
+"""Where a stream stands. It only looks, and starts no JVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.storage.state.faults import fault_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.mill import Mill
+    from tidemill.pipeline.workers import Workers
     from tidemill.raw.quarantine import Place
     from tidemill.storage.tables.snapshot import Part
 
@@ -24,69 +24,72 @@ if TYPE_CHECKING:
 FAILED_LOOKED_AT: Final = 1000
 
 
-def status_of(mill: Mill, stream: str) -> StreamStatus:
-    raw, quarantine = mill.snapshot("raw", stream), mill.snapshot("quarantine", stream)
+def status_of(workers: Workers, stream: str) -> StreamStatus:
+    raw, quarantine = (
+        workers.warehouse.snapshot("raw", stream),
+        workers.warehouse.snapshot("quarantine", stream),
+    )
     parts = raw.parts if raw is not None else ()
-    declared, clocks = mill.project.stream(stream), mill.state.clocks(stream)
-    indexed, unindexed = _index_counts(mill, stream, parts)
+    declared, clocks = workers.project.stream(stream), workers.state.clocks(stream)
+    indexed, unindexed = _index_counts(workers, stream, parts)
     packed = sum(map(is_settled, parts))
-    totals = dict(mill.state.totals(stream))
+    totals = dict(workers.state.totals(stream))
     return StreamStatus(
         stream=stream,
         totals=totals,
         clocks=clocks,
-        watermark=mill.watermark(stream),
-        stale_tiles=len(mill.state.stale_tiles(stream)) if declared.metrics else 0,
+        watermark=workers.watermark(stream),
+        stale_tiles=len(workers.state.stale_tiles(stream)) if declared.metrics else 0,
         raw_parts=len(parts),
         raw_rows=raw.rows if raw is not None else 0,
         quarantine_rows=quarantine.rows if quarantine is not None else 0,
-        tiles=dict(mill.state.tile_counts(stream)),
-        windows=_window_counts(mill, stream),
-        outdated_windows=mill.windows.outdated(stream) if declared.aggregation_span is not None else 0,
-        progress=mill.state.progress(stream),
-        idle=idle_sources(declared, clocks, mill.clock()),
+        tiles=dict(workers.state.tile_counts(stream)),
+        windows=_window_counts(workers, stream),
+        outdated_windows=workers.windows.outdated(stream) if declared.aggregation_span is not None else 0,
+        progress=workers.state.progress(stream),
+        idle=idle_sources(declared, clocks, workers.warehouse.clock()),
         event_time=declared.in_event_time,
-        sealed=mill.expiries.seal(stream),
+        sealed=workers.warehouse.expiries.seal(stream),
         index_parts=indexed,
         unindexed_parts=unindexed,
         packed_parts=packed,
         fresh_parts=sum(part.rows > 0 for part in parts) - packed,
-        unpacked_slices=mill.packer.waiting(stream)[stream],
-        retry_at=_next_try(mill, stream) if totals["failed_slices"] else None,
-        manifests=mill.sources.counts(declared),
-        chains=mill.chains.standing(stream),
-        fault=fault_of(mill.state, stream),
-        late_dropped=LateCounts(mill.feed).of(stream, totals["late"]).dropped,
-        pending=arrivals(mill, stream, None, tiles=bool(declared.metrics)).pending,
+        unpacked_slices=workers.packer.waiting(stream)[stream],
+        retry_at=_next_try(workers, stream) if totals["failed_slices"] else None,
+        manifests=workers.sources.counts(declared),
+        chains=workers.chains.standing(stream),
+        fault=fault_of(workers.state, stream),
+        late_dropped=LateCounts(workers.feed).of(stream, totals["late"]).dropped,
+        pending=arrivals(workers.warehouse, stream, None, tiles=bool(declared.metrics)).pending,
     )
 
 
-def _next_try(mill: Mill, stream: str) -> int | None:
+def _next_try(workers: Workers, stream: str) -> int | None:
     """When the first of the failed slices (of the newest, if there are very many) is tried again."""
-    failed = mill.state.slices(stream, SliceStatus.FAILED, newest=True, limit=FAILED_LOOKED_AT)
+    failed = workers.state.slices(stream, SliceStatus.FAILED, newest=True, limit=FAILED_LOOKED_AT)
     return min((entry.tried_next for entry in failed if entry.tried_next is not None), default=None)
 
 
-def _index_counts(mill: Mill, stream: str, raw: Sequence[Part]) -> tuple[int | None, int]:
+def _index_counts(workers: Workers, stream: str, raw: Sequence[Part]) -> tuple[int | None, int]:
     """Parts of the index, and parts of raw without one."""
-    paths = mill.project.stream(stream).indexed
+    paths = workers.project.stream(stream).indexed
     if not paths:
         return None, 0
     from tidemill.outputs.index.layout import index_path
 
-    found = mill.snapshot("index", stream)
+    found = workers.warehouse.snapshot("index", stream)
     standing = found.by_path if found is not None else {}
     return len(standing), sum(index_path(part, paths) not in standing for part in raw if part.rows)
 
 
-def _window_counts(mill: Mill, stream: str) -> dict[str, int]:
-    if mill.project.stream(stream).aggregation_span is None:
+def _window_counts(workers: Workers, stream: str) -> dict[str, int]:
+    if workers.project.stream(stream).aggregation_span is None:
         return {}
-    return {phase.value: count for phase, count in mill.state.window_counts(stream).items()}
+    return {phase.value: count for phase, count in workers.state.window_counts(stream).items()}
 
 
 def quarantined(
-    mill: Mill,
+    workers: Workers,
     stream: str,
     reason: str | None,
     slice: str | None,
@@ -99,22 +102,22 @@ def quarantined(
     from tidemill.raw.quarantine_tenants import theirs
 
     def metadata(slice_id: str) -> str | None:
-        entry = mill.state.slice(slice_id)
+        entry = workers.state.slice(slice_id)
         return entry.slice.metadata if entry is not None else None
 
-    declared = mill.project.stream(stream).tenant
+    declared = workers.project.stream(stream).tenant
     of = theirs(tenant, metadata) if tenant is not None and declared.value != tenant else None
-    found = mill.slice(slice).id if slice is not None else None
-    held = mill.snapshot("quarantine", stream)
+    found = workers.warehouse.slice(slice).id if slice is not None else None
+    held = workers.warehouse.snapshot("quarantine", stream)
     return read_quarantine(held, reason=reason, slice_id=found, limit=limit, after=after, of=of)
 
 
-def told(mill: Mill, after: int, limit: int, stream: str | None) -> list[tuple[int, dict[str, object]]]:
+def told(workers: Workers, after: int, limit: int, stream: str | None) -> list[tuple[int, dict[str, object]]]:
     """CloudEvents of the outbox behind a place, each with its own."""
     from tidemill.pipeline.events.cloudevents import cloud_event
 
     if stream is not None:
-        mill.project.stream(stream)
-    source, warehouse = mill.project.events.source, mill.project.warehouse
-    found = mill.state.outbox(after, limit, stream)
+        workers.project.stream(stream)
+    source, warehouse = workers.project.events.source, workers.root
+    found = workers.state.outbox(after, limit, stream)
     return [(event.seq, cloud_event(event, source, warehouse)) for event in found]

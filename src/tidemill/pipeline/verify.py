@@ -29,8 +29,8 @@ from tidemill.raw.undo import quarantined_rows
 from tidemill.storage.tables.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
     from tidemill.outputs.rollups.roller import Roller
+    from tidemill.pipeline.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,51 +69,53 @@ class Audit:
         return not self.findings
 
 
-def audit(mill: Mill, streams: Sequence[str]) -> Audit:
+def audit(workers: Workers, streams: Sequence[str]) -> Audit:
     done: list[StreamAudit] = []
     findings: list[Finding] = []
     for number, stream in enumerate(streams):
-        mill.progress(stream, "verify", number / len(streams))
+        workers.warehouse.progress(stream, "verify", number / len(streams))
         try:
-            finish_retractions(mill, stream)
-            one_audit, found = _audit_stream(mill, stream)
+            finish_retractions(workers.warehouse, workers.acceptor, stream)
+            one_audit, found = _audit_stream(workers, stream)
         except StorageError as error:
             if len(streams) == 1:
                 raise
-            one_audit, found = _not_audited(mill, stream, error)  # the others are verified all the same
+            one_audit, found = _not_audited(workers, stream, error)  # the others are verified all the same
         done.append(one_audit)
         findings.extend(found)
-        mill.progress(stream, "verify", (number + 1) / len(streams))
+        workers.warehouse.progress(stream, "verify", (number + 1) / len(streams))
     return Audit(done, findings)
 
 
-def _not_audited(mill: Mill, stream: str, error: StorageError) -> tuple[StreamAudit, list[Finding]]:
-    totals = mill.state.totals(stream)
-    slices = len(mill.state.slices(stream))
+def _not_audited(workers: Workers, stream: str, error: StorageError) -> tuple[StreamAudit, list[Finding]]:
+    totals = workers.state.totals(stream)
+    slices = len(workers.state.slices(stream))
     where = error.where or stream
     finding = Finding(stream, "stream", where, f"it cannot be verified: {error.message}", error.hint)
     return StreamAudit(stream, slices, 0, 0, totals["pending_slices"]), [finding]
 
 
-def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
+def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Finding]]:
     from tidemill.raw.accept.catch_up import catch_up
 
-    acceptor, roller = mill.acceptor(stream), mill.roller(stream)
+    acceptor, roller = workers.acceptor(stream), workers.roller(stream)
     catch_up(acceptor)
     roller.catch_up()
     acceptor.raw.refresh()
-    entries = mill.state.slices(stream)
+    entries = workers.state.slices(stream)
     landed = sum(entry.slice.size for entry in entries)
-    changed = mill.engine.run(check_slice, _units(mill, entries), "verify slices", landed)
+    changed = workers.warehouse.engine.run(check_slice, _units(workers, entries), "verify slices", landed)
     findings = [Finding(stream, *f) for f in changed]
     paths = acceptor.raw.snapshot().paths()
     size = sum(part.size for part in acceptor.raw.snapshot().parts)
-    read = mill.engine.run(check_part, paths, "verify raw", size)
+    read = workers.warehouse.engine.run(check_part, paths, "verify raw", size)
     facts = [fact for fact in read if isinstance(fact, PartFacts)]
     findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
     if len(facts) == len(read):
         speaking = [part for part in acceptor.raw.snapshot().parts if not part.rows]
-        said = mill.engine.run(part_facts, acceptor.raw.snapshot().paths(speaking), "verify words", 0)
+        said = workers.warehouse.engine.run(
+            part_facts, acceptor.raw.snapshot().paths(speaking), "verify words", 0
+        )
         findings += [Finding(stream, *f) for f in _check_words(facts, said)]
     held = quarantined_rows(acceptor.quarantine)
     findings += [Finding(stream, *f) for f in _check_quarantine(entries, held)]
@@ -123,7 +125,7 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
         findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
         return StreamAudit(stream, len(entries), rows, 0, pending), findings
     if acceptor.plan.gated and paths:
-        twice = mill.engine.run(repeated_ids, [paths], "verify ids", size)
+        twice = workers.warehouse.engine.run(repeated_ids, [paths], "verify ids", size)
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
     tiles = sealed = 0
     if roller.spec.metrics:
@@ -134,20 +136,20 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
                 names = frozenset(called.get(each, each) for each in ids)
                 desired[start] = desired.get(start, frozenset()) | names
         folder = roller.table.staging("verify")
-        known = _known_of_tiles(mill, roller, desired, entries, folder)
+        known = _known_of_tiles(workers, roller, desired, entries, folder)
         tiles, sealed, differences = verify_tiles(
-            roller.spec, roller.plan, acceptor.raw, roller.table, mill.engine, known, folder
+            roller.spec, roller.plan, acceptor.raw, roller.table, workers.warehouse.engine, known, folder
         )
         shutil.rmtree(folder, ignore_errors=True)
         findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
-    datasets, wrong = _check_datasets(mill, stream, entries, acceptor.raw.snapshot())
+    datasets, wrong = _check_datasets(workers, stream, entries, acceptor.raw.snapshot())
     findings += wrong
-    results, wrong = _check_results(mill, stream)
+    results, wrong = _check_results(workers, stream)
     findings += wrong
-    index, wrong = _check_index(mill, stream)
+    index, wrong = _check_index(workers, stream)
     findings += wrong
-    windows = _sealed_windows(mill, stream)
-    chains, unlike = mill.chains.verify(stream)
+    windows = _sealed_windows(workers, stream)
+    chains, unlike = workers.chains.verify(stream)
     findings += [Finding(stream, "chain", d.vector, d.what) for d in unlike]
     done = StreamAudit(
         stream, len(entries), rows, tiles, pending, datasets, results, index, sealed, windows, chains
@@ -155,27 +157,27 @@ def _audit_stream(mill: Mill, stream: str) -> tuple[StreamAudit, list[Finding]]:
     return done, findings
 
 
-def _sealed_windows(mill: Mill, stream: str) -> int:
+def _sealed_windows(workers: Workers, stream: str) -> int:
     """Datasets and results that raw is gone for."""
-    sealed = mill.expiries.seal(stream)
+    sealed = workers.warehouse.expiries.seal(stream)
     if sealed is None:
         return 0
-    windows = mill.state.windows(stream, None, Interval(MIN_INSTANT - DAY, sealed))
-    results = mill.flow.sealed(stream) if mill.project.stream(stream).windows else 0
+    windows = workers.state.windows(stream, None, Interval(MIN_INSTANT - DAY, sealed))
+    results = workers.flow.sealed(stream) if workers.project.stream(stream).windows else 0
     return sum(window.file is not None for window in windows) + results
 
 
-def _check_index(mill: Mill, stream: str) -> tuple[int, list[Finding]]:
+def _check_index(workers: Workers, stream: str) -> tuple[int, list[Finding]]:
     """Parts of the index, made again beside it."""
-    indexer = mill.indexer(stream)
+    indexer = workers.indexer(stream)
     if indexer is None:
         return 0, []
-    wrong = indexer.verify(mill.clock())
+    wrong = indexer.verify(workers.warehouse.clock())
     return len(indexer.table.snapshot().parts), [Finding(stream, "index", d.part, d.what) for d in wrong]
 
 
 def _known_of_tiles(
-    mill: Mill,
+    workers: Workers,
     roller: Roller,
     desired: dict[int, frozenset[str]],
     entries: Sequence[SliceEntry],
@@ -186,7 +188,7 @@ def _known_of_tiles(
     expired = {
         tile.key: tile.hash
         for level in horizons.levels
-        for tile in mill.state.tiles(stream, level, Interval(MIN_INSTANT, horizons.levels[level]))
+        for tile in workers.state.tiles(stream, level, Interval(MIN_INSTANT, horizons.levels[level]))
         if tile.part is None and tile.hash is not None
     }
     if not roller.spec.in_order:
@@ -207,26 +209,32 @@ def _known_of_tiles(
 
 
 def _check_datasets(
-    mill: Mill, stream: str, entries: Sequence[SliceEntry], raw: Snapshot
+    workers: Workers, stream: str, entries: Sequence[SliceEntry], raw: Snapshot
 ) -> tuple[int, list[Finding]]:
     """Datasets of the stream, built again beside the warehouse."""
-    declared = mill.project.stream(stream)
-    rules = rules_of(declared, mill.expiries.horizons(stream))
+    declared = workers.project.stream(stream)
+    rules = rules_of(declared, workers.warehouse.expiries.horizons(stream))
     if rules is None:
         return 0, []
-    rules = replace(rules, watermark=mill.watermark(stream))
+    rules = replace(rules, watermark=workers.watermark(stream))
     from tidemill.outputs.datasets.damage import repair_command
     from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
 
     findings = [
         Finding(stream, "window", place, what)
-        for place, what in verify_sets(mill.state, rules, stream, entries, mill.clock())
+        for place, what in verify_sets(workers.state, rules, stream, entries, workers.warehouse.clock())
     ]
-    windows = [w for w in mill.state.windows(stream) if w.key.span == declared.aggregation_span]
-    warehouse = mill.project.warehouse
-    with TemporaryDirectory(prefix=".verify-", dir=warehouse) as scratch:
+    windows = [w for w in workers.state.windows(stream) if w.key.span == declared.aggregation_span]
+    with TemporaryDirectory(prefix=".verify-", dir=workers.root) as scratch:
         count, differences = verify_datasets(
-            mill.engine, declared, warehouse, windows, entries, raw, Path(scratch), rules.raw_from
+            workers.warehouse.engine,
+            declared,
+            workers.root,
+            windows,
+            entries,
+            raw,
+            Path(scratch),
+            rules.raw_from,
         )
     wrong = {place for place, _ in differences}
     named = ((str(window.key.interval), window.key) for window in (windows if wrong else ()))
@@ -237,10 +245,10 @@ def _check_datasets(
     return count, findings
 
 
-def _check_results(mill: Mill, stream: str) -> tuple[int, list[Finding]]:
+def _check_results(workers: Workers, stream: str) -> tuple[int, list[Finding]]:
     """Results of streaming windows, computed again: how many were compared, and what differs."""
     count, findings = 0, []
-    for told in mill.flow.verify(stream):
+    for told in workers.flow.verify(stream):
         if isinstance(told, int):
             count += told
         else:
@@ -255,9 +263,9 @@ class SliceCheck:
     entry: SliceEntry
 
 
-def _units(mill: Mill, entries: Sequence[SliceEntry]) -> list[list[SliceCheck]]:
-    checks = [SliceCheck(str(mill.project.warehouse / entry.slice.path), entry) for entry in entries]
-    groups = max(1, min(len(checks), 2 * mill.engine.parallelism))
+def _units(workers: Workers, entries: Sequence[SliceEntry]) -> list[list[SliceCheck]]:
+    checks = [SliceCheck(str(workers.root / entry.slice.path), entry) for entry in entries]
+    groups = max(1, min(len(checks), 2 * workers.warehouse.engine.parallelism))
     return [checks[i::groups] for i in range(groups)] if checks else []
 
 

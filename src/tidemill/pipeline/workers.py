@@ -1,64 +1,208 @@
-"""The workers of a mill, one of each kind for a stream: what accepts, what rolls up, what indexes.
+"""Everything that works on one warehouse: each part is made when it is first needed, since it opens tables.
 
-Part of the mill. They are made when they are first needed, since each opens tables.
+Nothing here runs by itself: a round, or a command, calls it. Methods import what they alone need, because a
+command that only looks starts many times faster without it.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tidemill.outputs.index.indexer import Indexer
-from tidemill.outputs.rollups.planning import horizons_of
-from tidemill.outputs.rollups.roller import Roller
-from tidemill.raw.accept.batch import Acceptor
+from tidemill.ingest.warehouse import Warehouse
+from tidemill.raw.watermark import watermark_of
+from tidemill.storage.state.faults import StreamFault
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from pathlib import Path
+
+    from tidemill.ingest.feeds import Sources
+    from tidemill.model.time import Interval
+    from tidemill.outputs.datasets.maintenance import WindowYard
+    from tidemill.outputs.datasets.reader import Desk
+    from tidemill.outputs.index.indexer import Indexer
+    from tidemill.outputs.rollups.compaction import QuietVersions
+    from tidemill.outputs.rollups.roller import Roller
+    from tidemill.outputs.vectors.chainer import Batches, Chainer
+    from tidemill.outputs.vectors.reading import VectorDesk
+    from tidemill.outputs.windows.maintenance import Flow
+    from tidemill.pipeline.events.delivery import Delivery
+    from tidemill.pipeline.retention import Keeper
+    from tidemill.raw.accept.batch import Acceptor
+    from tidemill.raw.compaction.packer import Packer
+    from tidemill.raw.tail import Feed
 
 
-class Workshop:
-    def __init__(self, mill: Mill) -> None:
-        self._mill = mill
+class Workers:
+    """Of one warehouse; `acceptor`, `roller` and `indexer` are of one stream each."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+        self.project, self.state, self.root = warehouse.project, warehouse.state, warehouse.root
+        self.unrecorded_faults: dict[str, StreamFault] = {}
         self._acceptors: dict[str, Acceptor] = {}
         self._rollers: dict[str, Roller] = {}
         self._indexers: dict[str, Indexer] = {}
 
+    def close(self) -> None:
+        for name in ("packer", "delivery"):
+            if name in self.__dict__:
+                getattr(self, name).close()
+
+    # -- raw
+
     def acceptor(self, stream: str) -> Acceptor:
-        mill, declared = self._mill, self._mill.project.stream(stream)
+        from tidemill.raw.accept.batch import Acceptor
+
+        warehouse, declared = self.warehouse, self.project.stream(stream)
         if stream not in self._acceptors:
             acceptor = self._acceptors[stream] = Acceptor(
-                mill.project.warehouse,
+                self.root,
                 declared,
-                mill.project.limits,
-                mill.project.engine,
-                mill.engine,
-                mill.state,
-                progress=lambda step, done: mill.progress(stream, step, done),
+                self.project.limits,
+                self.project.engine,
+                warehouse.engine,
+                self.state,
+                progress=lambda step, done: warehouse.progress(stream, step, done),
             )
             acceptor.tap = self.roller(stream).tap
-            acceptor.refused_before = lambda: mill.expiries.refused_before(declared)
+            acceptor.refused_before = lambda: warehouse.expiries.refused_before(declared)
         return self._acceptors[stream]
 
+    @cached_property
+    def packer(self) -> Packer:
+        """Makes large parts of the small ones of raw, and says what is in them."""
+        from tidemill.raw.compaction.packer import Packer
+
+        return Packer(self.warehouse, self.acceptor)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """Lands what raw manifests of request/response feeds say is complete."""
+        from tidemill.ingest.feeds import Sources
+
+        return Sources(self.warehouse)
+
+    def feed(self, stream: str) -> Feed:
+        """What `tidemill.raw.tail` reads: `tail`, `late_rows`, `late_totals`."""
+        from tidemill.raw.tail import Feed
+
+        return Feed(self.root, self.project.stream(stream), self.state, self.warehouse.clock)
+
+    def watermark(self, stream: str) -> int | None:
+        """Of the stream as of now: the least of those of its sources that are not idle."""
+        return watermark_of(self.project.stream(stream), self.state, self.warehouse.clock())
+
+    # -- outputs
+
     def roller(self, stream: str) -> Roller:
-        mill = self._mill
+        """Keeps the rollups of a stream."""
+        from tidemill.outputs.rollups.planning import horizons_of
+        from tidemill.outputs.rollups.roller import Roller
+
         raw = self.acceptor(stream).raw  # which may have needed the roller itself
         if stream not in self._rollers:
             self._rollers[stream] = Roller(
-                mill.project.warehouse,
-                mill.project.stream(stream),
-                mill.project.limits,
-                mill.engine,
-                mill.state,
+                self.root,
+                self.project.stream(stream),
+                self.project.limits,
+                self.warehouse.engine,
+                self.state,
                 raw,
-                lambda: horizons_of(mill.expiries.horizons(stream)),
+                lambda: horizons_of(self.warehouse.expiries.horizons(stream)),
             )
         return self._rollers[stream]
 
     def indexer(self, stream: str) -> Indexer | None:
-        mill, declared = self._mill, self._mill.project.stream(stream)
-        if not declared.indexed and mill.existing("index", stream) is None:
+        """Keeps the index of a stream; None where nothing is indexed, now or before."""
+        from tidemill.outputs.index.indexer import Indexer
+
+        declared = self.project.stream(stream)
+        if not declared.indexed and self.warehouse.existing("index", stream) is None:
             return None
         if stream not in self._indexers:
             raw = self.acceptor(stream).raw
-            self._indexers[stream] = Indexer(mill.project.warehouse, declared, mill.engine, raw)
+            self._indexers[stream] = Indexer(self.root, declared, self.warehouse.engine, raw)
         return self._indexers[stream]
+
+    @cached_property
+    def windows(self) -> Desk:
+        """Answers about windows: what there is, why one waits, what a rebuild would do."""
+        from tidemill.outputs.datasets.reader import Desk
+
+        warehouse = self.warehouse
+        horizons, watermark = warehouse.expiries.horizons, self.watermark
+        return Desk(self.root, self.project.streams, self.state, warehouse.clock, horizons, watermark)
+
+    @cached_property
+    def yard(self) -> WindowYard:
+        """Where windows are evaluated and their datasets built."""
+        from tidemill.outputs.datasets.maintenance import WindowYard
+
+        warehouse = self.warehouse
+        return WindowYard(self.project, self.state, lambda: warehouse.engine, warehouse.progress)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """Streaming windows and the watermarks that move them."""
+        from tidemill.outputs.windows.maintenance import Flow
+
+        warehouse = self.warehouse
+        engine, progress, expiries = (lambda: warehouse.engine), warehouse.progress, warehouse.expiries
+        return Flow(self.project, self.state, engine, progress, expiries)
+
+    @cached_property
+    def chains(self) -> Chainer:
+        """Keeps the chains of vectors."""
+        from tidemill.outputs.vectors.chainer import Chainer
+
+        return Chainer(
+            self.warehouse,
+            raw=lambda stream: self.acceptor(stream).raw,
+            deltas=lambda stream, since, until, tenant: self.vector_desk.deltas(stream, since, until, tenant),
+            published=self._published_batches,
+        )
+
+    def _published_batches(
+        self, stream: str, span: Interval, folder: Path | None, limit: int | None
+    ) -> Batches:
+        from tidemill.query.batches import published_batches
+
+        return published_batches(self.root, self.windows, self.state, stream, span, folder, limit)
+
+    @cached_property
+    def vector_desk(self) -> VectorDesk:
+        """Answers about vectors: what they are, and the chains they are made of."""
+        from tidemill.ingest.retractions import is_judging_again
+        from tidemill.outputs.vectors.reading import VectorDesk
+
+        return VectorDesk(
+            self.project.streams,
+            self.state,
+            self.warehouse.readers,
+            self.warehouse.expiries.seal,
+            self.chains.was_read,
+            lambda stream: is_judging_again(self.state, stream),
+        )
+
+    @cached_property
+    def quiet_rollups(self) -> QuietVersions:
+        from tidemill.outputs.rollups.compaction import QuietVersions
+
+        return QuietVersions()
+
+    # -- beside them
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """Brings events to the declared sinks."""
+        from tidemill.pipeline.events.delivery import Delivery
+
+        return Delivery(self.state, self.project.events, self.project.root, warehouse=self.root)
+
+    @cached_property
+    def retention(self) -> Keeper:
+        """Plans what goes by the retention of its stream, and lets it go."""
+        from tidemill.pipeline.retention import Keeper
+
+        return Keeper(self)

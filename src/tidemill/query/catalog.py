@@ -1,6 +1,6 @@
 """What there is to ask for: streams, event types, attributes with their most frequent values, metrics.
 
-Part of the mill. It only looks, and starts no JVM.
+It only looks, and starts no JVM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemill.config import Gauge, Histogram, Kept, Ratio, State, Stream
 from tidemill.config.metrics import DEFAULT_ACCURACY, Term
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
     from tidemill.outputs.index.attributes import Attributes
     from tidemill.query.tenants import Tenants
 
@@ -47,14 +47,14 @@ class StreamFacts:
 
 
 def catalog(
-    mill: Mill, stream: str | None = None, tenant: str | None = None, *, values: bool = True
+    warehouse: Warehouse, stream: str | None = None, tenant: str | None = None, *, values: bool = True
 ) -> list[StreamFacts]:
     """Of all streams or one; without `values` the index is not looked into."""
-    names = [mill.project.stream(stream).name] if stream is not None else list(mill.project.streams)
-    return [_facts(mill, mill.project.stream(name), tenant, values=values) for name in names]
+    names = [warehouse.project.stream(stream).name] if stream is not None else list(warehouse.project.streams)
+    return [_facts(warehouse, warehouse.project.stream(name), tenant, values=values) for name in names]
 
 
-def _facts(mill: Mill, stream: Stream, tenant: str | None, *, values: bool) -> StreamFacts:
+def _facts(warehouse: Warehouse, stream: Stream, tenant: str | None, *, values: bool) -> StreamFacts:
     return StreamFacts(
         stream=stream.name,
         description=stream.description,
@@ -66,25 +66,25 @@ def _facts(mill: Mill, stream: Stream, tenant: str | None, *, values: bool) -> S
             _ratio(stream, name, metric) if isinstance(metric, Ratio) else _metric(name, metric)
             for name, metric in stream.metrics.items()
         ],
-        attributes=_attributes(mill, stream, tenant) if values else None,
+        attributes=_attributes(warehouse, stream, tenant) if values else None,
         windows=tuple(stream.windows),
-        tenants=_tenants(mill, stream, tenant),
+        tenants=_tenants(warehouse, stream, tenant),
     )
 
 
-def _tenants(mill: Mill, stream: Stream, tenant: str | None) -> Tenants | None:
+def _tenants(warehouse: Warehouse, stream: Stream, tenant: str | None) -> Tenants | None:
     if stream.tenant.value is not None:
         return None
     from tidemill.query.service import tables_with_tenants
     from tidemill.query.tenants import known_tenants
 
-    return known_tenants(tables_with_tenants(mill, stream.name), tenant)
+    return known_tenants(tables_with_tenants(warehouse, stream.name), tenant)
 
 
-def _attributes(mill: Mill, stream: Stream, tenant: str | None) -> Attributes | None:
+def _attributes(warehouse: Warehouse, stream: Stream, tenant: str | None) -> Attributes | None:
     if not stream.indexed:
         return None
-    index, raw = mill.snapshot("index", stream.name), mill.snapshot("raw", stream.name)
+    index, raw = warehouse.snapshot("index", stream.name), warehouse.snapshot("raw", stream.name)
     if index is None or raw is None:
         return None
     from tidemill.outputs.index.attributes import attributes

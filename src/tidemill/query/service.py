@@ -1,4 +1,5 @@
-"""Questions to an open mill: which tables a query reads, whose events it is about, how complete they are.
+"""Questions to an open warehouse: which tables a query reads, whose events it is about, what is missing.
+
 Looks only: nothing here writes to the warehouse or the state.
 """
 
@@ -17,12 +18,13 @@ from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.names import ROLLUPS
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.query.pending import arrivals_of
+from tidemill.raw.watermark import watermark_of
 from tidemill.storage.state.faults import fault_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.source import Source
     from tidemill.storage.tables.snapshot import Snapshot
@@ -30,23 +32,23 @@ if TYPE_CHECKING:
 Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)
 
 
-def querier_of(mill: Mill) -> Querier:
+def querier_of(warehouse: Warehouse) -> Querier:
     """A querier over the rollups as they are whenever it is asked; Spark starts only when it is needed."""
     from tidemill.query import NoRollups, Querier, SnapshotSource
     from tidemill.query.raw import RawEvents
 
     def source_for(stream: str) -> Source:
-        found = mill.snapshot("rollups", stream)
-        project = mill.project
+        found = warehouse.snapshot("rollups", stream)
+        project = warehouse.project
         raw = RawEvents(
-            project.warehouse, project.stream(stream), project.limits, mill.snapshot("raw", stream)
+            project.warehouse, project.stream(stream), project.limits, warehouse.snapshot("raw", stream)
         )
-        since = available(mill, stream)
+        since = available(warehouse, stream)
         if found is None:
             return NoRollups(raw=raw, available=since)
         return SnapshotSource(found, raw, since)
 
-    return Querier(mill.project.streams, source_for, spark=lambda: mill.engine.session)
+    return Querier(warehouse.project.streams, source_for, spark=lambda: warehouse.engine.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,13 @@ class Whose:
 
 
 def ask(
-    mill: Mill, querier: Querier, query: Asked, whose: Whose, *, strict: bool, engine: str
+    warehouse: Warehouse, querier: Querier, query: Asked, whose: Whose, *, strict: bool, engine: str
 ) -> Answer | Explanation:
     return querier.ask(
         query,
-        tenant=lambda stream: tenant_of(mill, stream, whose),
-        now=mill.clock(),
-        arrivals=lambda stream, span: arrivals(mill, stream, span, tiles=True),
+        tenant=lambda stream: tenant_of(warehouse, stream, whose),
+        now=warehouse.clock(),
+        arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True),
         engine=engine,
         strict=strict,
     )
@@ -79,12 +81,13 @@ def rows_of(answer: Answer | Explanation) -> pa.Table:
     return answer.table
 
 
-def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> Arrivals:
+def arrivals(warehouse: Warehouse, stream: str, span: Interval | None, *, tiles: bool) -> Arrivals:
     """What an answer about `span` (None: all time) has to say of the stream."""
-    under_way = RetractionLog(mill.project.warehouse).unfinished(mill.state, stream)
+    under_way = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     act = under_way.act if under_way is not None else None
-    found = arrivals_of(mill.state, stream, span, mill.watermark(stream), tiles=tiles, retraction=act)
-    fault = fault_of(mill.state, stream) if found.pending else None
+    watermark = watermark_of(warehouse.project.stream(stream), warehouse.state, warehouse.clock())
+    found = arrivals_of(warehouse.state, stream, span, watermark, tiles=tiles, retraction=act)
+    fault = fault_of(warehouse.state, stream) if found.pending else None
     if fault is None:
         return found
     remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {fault.message}"
@@ -92,14 +95,14 @@ def arrivals(mill: Mill, stream: str, span: Interval | None, *, tiles: bool) -> 
     return replace(found, pending=tuple(pending))
 
 
-def available(mill: Mill, stream: str) -> Available:
+def available(warehouse: Warehouse, stream: str) -> Available:
     """From when on there is what answers about the stream are made of, and which metrics are not built."""
     from tidemill.outputs.rollups.spec import declared_metrics
 
-    gone = mill.expiries.horizons(stream)
+    gone = warehouse.expiries.horizons(stream)
     levels = {name.removeprefix(ROLLUPS): at for name, at in gone.items() if name.startswith(ROLLUPS)}
-    declared = declared_metrics(mill.project.stream(stream))
-    return Available(levels, gone.get(RAW), outdated(mill.declarations.of(stream), declared))
+    declared = declared_metrics(warehouse.project.stream(stream))
+    return Available(levels, gone.get(RAW), outdated(warehouse.declarations.of(stream), declared))
 
 
 def outdated(
@@ -124,17 +127,17 @@ def outdated(
     return found
 
 
-def tenant_of(mill: Mill, stream: str, whose: Whose) -> str | None:
+def tenant_of(warehouse: Warehouse, stream: str, whose: Whose) -> str | None:
     """The tenant that is meant; None: all of them."""
     from tidemill.query.tenants import tenant_for
 
     if whose.tenant is not None and not whose.check and not whose.all_tenants:
         return whose.tenant
-    declared, tables = mill.project.stream(stream).tenant.value, tables_with_tenants(mill, stream)
+    declared, tables = warehouse.project.stream(stream).tenant.value, tables_with_tenants(warehouse, stream)
     return tenant_for(stream, whose.tenant, declared, tables, all_tenants=whose.all_tenants)
 
 
-def tables_with_tenants(mill: Mill, stream: str) -> Iterator[Snapshot]:
+def tables_with_tenants(warehouse: Warehouse, stream: str) -> Iterator[Snapshot]:
     """The tables that say whose events a stream has, opened as they are taken."""
-    found = (mill.snapshot(table, stream) for table in ("rollups", "raw"))
+    found = (warehouse.snapshot(table, stream) for table in ("rollups", "raw"))
     return (snapshot for snapshot in found if snapshot is not None)

@@ -20,7 +20,7 @@ from tidemill.model.slices import Outcome, Reject, SliceEntry, SliceStatus
 from tidemill.raw.accept.decisions import KINDS, UNKNOWN, Decisions, read_decisions
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
 
 CACHE_BYTES: Final = 32 << 20  # of slices that were asked for last
 _OVERHEAD: Final = 2048  # of a slice in the cache, whatever it holds
@@ -61,27 +61,27 @@ class Decided:
     outcomes: tuple[EventOutcome, ...] = ()
 
 
-def decided(mill: Mill, receipt: Receipt, *, each: bool = True) -> Decided:
+def decided(warehouse: Warehouse, receipt: Receipt, *, each: bool = True) -> Decided:
     """What became of it; without `each`, only how many had which outcome. Any thread may ask."""
     with _OPENING:
-        desk = _DESKS.get(mill)
+        desk = _DESKS.get(warehouse)
         if desk is None:
-            desk = _DESKS[mill] = Outcomes(mill)
+            desk = _DESKS[warehouse] = Outcomes(warehouse)
     return desk.decided(receipt, each=each)
 
 
 class Outcomes:
-    """Answers of one mill, with the slices that were asked for last at hand. Threads may share it."""
+    """Answers of one warehouse, with the slices that were asked for last at hand. Threads may share it."""
 
-    def __init__(self, mill: Mill, cache_bytes: int = CACHE_BYTES) -> None:
-        project = mill.project
-        self._project, self._state, self._expiries = project, mill.state, mill.expiries
+    def __init__(self, warehouse: Warehouse, cache_bytes: int = CACHE_BYTES) -> None:
+        project = warehouse.project
+        self._project, self._state, self._expiries = project, warehouse.state, warehouse.expiries
         self._allowed = cache_bytes
         self._guard = threading.Lock()
         self._known: OrderedDict[_Key, Decisions] = OrderedDict()
         self._held = 0
         self._reading: dict[_Key, threading.Lock] = {}
-        self._looks = mill.looks
+        self._looks = warehouse.readers
 
     @property
     def held(self) -> int:
@@ -163,7 +163,7 @@ class Outcomes:
 
 
 _Key = tuple[str, int, int]  # slice, attempt, judgement: only what went through the gate is kept
-_DESKS: Final[WeakKeyDictionary[Mill, Outcomes]] = WeakKeyDictionary()
+_DESKS: Final[WeakKeyDictionary[Warehouse, Outcomes]] = WeakKeyDictionary()
 _OPENING: Final = threading.Lock()
 
 

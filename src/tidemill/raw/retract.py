@@ -7,18 +7,17 @@ the slice leaves raw and quarantine, and its slices go through the gate again, i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidemill.ingest.adopt import adopt_for
 from tidemill.ingest.expiries import QUARANTINE
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, format_instant
-from tidemill.raw.accept.catch_up import catch_up, ensure_runs, rebuild_runs
+from tidemill.raw.accept.catch_up import ensure_runs, rebuild_runs
 from tidemill.raw.accept.clocks import Clocks, Passing, recorded
 from tidemill.raw.expiry import slices_expired
 from tidemill.raw.quarantine import REPLAY
@@ -29,7 +28,8 @@ from tidemill.storage.state.protocol import Retraction
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
+    from tidemill.raw.accept.batch import Acceptor
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +99,11 @@ class RetractionPlan:
         return tuple(step.slice for step in self.steps if isinstance(step, JudgeAgain))
 
 
-def plan_retraction(mill: Mill, slice_id: str, reason: str, now: int) -> RetractionPlan:
+def plan_retraction(warehouse: Warehouse, slice_id: str, reason: str, now: int) -> RetractionPlan:
     """The plan for a slice, by its id or the first characters of it. Nothing is changed."""
-    entry = mill.slice(slice_id)
+    entry = warehouse.slice(slice_id)
     stream = entry.slice.stream
-    declared = mill.project.stream(stream)
+    declared = warehouse.project.stream(stream)
     if not reason.strip():
         raise InputError("a retraction needs a reason", hint="say with --reason why the slice is taken back")
     if entry.status is SliceStatus.RETRACTED:
@@ -112,25 +112,25 @@ def plan_retraction(mill: Mill, slice_id: str, reason: str, now: int) -> Retract
             f"slice {entry.id[:12]} was retracted at {when}: {entry.retract_reason}",
             hint="`tidemill ledger --status retracted` lists them; its records can land again in other bytes",
         )
-    entries = mill.state.slices(stream)
-    held = _held(mill, stream, entries) if entry.slice.source == REPLAY else {}
+    entries = warehouse.state.slices(stream)
+    held = _held(warehouse, stream, entries) if entry.slice.source == REPLAY else {}
     rules, in_order = TimeRules.of(declared), declared.in_order
     plan = plan_over(entries, entry, reason.strip(), now, rules=rules, held=held, in_order=in_order)
-    _check_not_sealed(mill, plan, entries)
+    _check_not_sealed(warehouse, plan, entries)
     return plan
 
 
-def _held(mill: Mill, stream: str, entries: Sequence[SliceEntry]) -> dict[str, int]:
+def _held(warehouse: Warehouse, stream: str, entries: Sequence[SliceEntry]) -> dict[str, int]:
     """Rows in quarantine by slice. Those that have expired would have gone from there anyway."""
-    expired = mill.expiries.horizons(stream).get(QUARANTINE, MIN_INSTANT)
+    expired = warehouse.expiries.horizons(stream).get(QUARANTINE, MIN_INSTANT)
     old = {e.id: e.counts.conflict + e.counts.rejected for e in entries if e.slice.arrival < expired}
-    return {**quarantined_rows(Table.existing(mill.project.warehouse / "quarantine" / stream)), **old}
+    return {**quarantined_rows(Table.existing(warehouse.root / "quarantine" / stream)), **old}
 
 
-def _check_not_sealed(mill: Mill, plan: RetractionPlan, entries: Sequence[SliceEntry]) -> None:
+def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Sequence[SliceEntry]) -> None:
     """What was made of raw that has expired can not be made again, with or without the slice."""
     stream = plan.entry.slice.stream
-    sealed, raw = mill.expiries.seal(stream), Table.existing(mill.project.warehouse / "raw" / stream)
+    sealed, raw = warehouse.expiries.seal(stream), Table.existing(warehouse.root / "raw" / stream)
     if sealed is None or raw is None or not plan.undone:
         return
     gone = slices_expired(raw)
@@ -274,46 +274,40 @@ class Retracted:
     act: Retraction
 
 
-def retract(mill: Mill, plan: RetractionPlan) -> Retracted:
-    """Do what the plan says; who calls holds the lock of a tick.
+def retract(warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: RetractionPlan) -> Retracted:
+    """Do what the plan says; it is made anew first, since the ledger may have changed.
 
-    What a crash left unfinished of its stream is finished first, and the plan made anew if the ledger has
-    changed by it.
-    """
-    state, stream = mill.state, plan.entry.slice.stream
-    adopt_for(mill.project.warehouse, state, [stream])
-    finish_retractions(mill, stream)
-    if (mill.project.warehouse / "raw" / stream).is_dir():
-        catch_up(mill.acceptor(stream))
-        mill.roller(stream).catch_up()
-    plan = plan_retraction(mill, plan.entry.id, plan.reason, plan.at)
-    known = {entry.id: entry for entry in state.slices(stream)}
+    The caller must hold the tick lock, and have finished what a crash interrupted."""
+    plan = plan_retraction(warehouse, plan.entry.id, plan.reason, plan.at)
+    known = {entry.id: entry for entry in warehouse.state.slices(plan.entry.slice.stream)}
     again = [known[name] for name in plan.again]
     line = line_of(0, plan.entry, plan.reason, plan.at, plan.undone, again)
-    line = RetractionLog(mill.project.warehouse).append(state, line)
-    _carry_out(mill, line)
+    line = RetractionLog(warehouse.root).append(warehouse.state, line)
+    _carry_out(warehouse, acceptor, line)
     return Retracted(plan, line.act)
 
 
-def finish_retractions(mill: Mill, stream: str) -> Retraction | None:
+def finish_retractions(
+    warehouse: Warehouse, acceptor: Callable[[str], Acceptor], stream: str
+) -> Retraction | None:
     """Carry out the act of the stream that a crash interrupted, if there is one. Before anything of the
     stream is accepted."""
-    line = RetractionLog(mill.project.warehouse).unfinished(mill.state, stream)
+    line = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     if line is None:
         return None
     log.warning("finishing a retraction", extra={"stream": line.act.stream, "slice": line.act.slice})
-    _carry_out(mill, line)
+    _carry_out(warehouse, acceptor, line)
     return line.act
 
 
-def _carry_out(mill: Mill, line: RetractionLine) -> None:
+def _carry_out(warehouse: Warehouse, acceptor_of: Callable[[str], Acceptor], line: RetractionLine) -> None:
     """Every step may be repeated: a crash between any two of them is finished by doing all of them again."""
-    act, state, stream = line.act, mill.state, line.act.stream
+    act, state, stream = line.act, warehouse.state, line.act.stream
     versions = state.table_versions(stream)
     raw_version, quarantine_version = versions.get("raw", 0), versions.get("quarantine", 0)
     clocks, progress = state.clocks(stream), state.progress(stream)
     if line.undone:
-        acceptor = mill.acceptor(stream)
+        acceptor = acceptor_of(stream)
         acceptor.raw.expect(raw_version)  # nothing is taken out of a table that is not there
         acceptor.quarantine.expect(quarantine_version)
         info = {"retracted": act.slice}

@@ -1,4 +1,4 @@
-"""Slices that failed, tried again: part of the mill.
+"""Slices that failed, tried again.
 
 A slice that still can not be had from storage waits longer, and costs a look at its file. One that can be had
 goes to the gate again, behind all that has landed: nothing that was judged meanwhile is judged anew by it.
@@ -16,26 +16,26 @@ from tidemill.model.slices import SliceEntry
 from tidemill.raw.accept.failed import declaration, next_try, trouble_with
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 256  # slices that are looked at in one round; then what has landed meanwhile is accepted
 
 
-def try_again(mill: Mill, stream: Stream, now: int) -> int:
+def try_again(warehouse: Warehouse, stream: Stream, now: int) -> int:
     """Send failed slices whose time has come to the gate again; how many. Who calls holds the lock of a
     tick."""
-    state, warehouse = mill.state, mill.project.warehouse
+    state, root = warehouse.state, warehouse.root
     if not state.totals(stream.name)["failed_slices"] or is_judging_again(state, stream.name):
         return 0
     ready: list[SliceEntry] = []
-    left = mill.project.engine.batch_bytes
+    left = warehouse.project.engine.batch_bytes
     for entry in state.failing(stream.name, now, declaration(stream), AT_ONCE):
         left -= entry.slice.size
         if ready and left < 0:
             break
-        trouble = trouble_with(warehouse / entry.slice.path, entry.slice)
+        trouble = trouble_with(root / entry.slice.path, entry.slice)
         if trouble is None:
             ready.append(entry)
         else:
@@ -44,6 +44,6 @@ def try_again(mill: Mill, stream: Stream, now: int) -> int:
                 "slice still can not be read: %s", trouble, extra={"stream": stream.name, "slice": entry.id}
             )
     if ready:
-        LandingLog(warehouse).commit_again(state, ready)
+        LandingLog(root).commit_again(state, ready)
         log.info("trying %d failed slices again", len(ready), extra={"stream": stream.name})
     return len(ready)

@@ -117,7 +117,7 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
     metadata = _metadata(fields)
     location = _text(fields, "location")
     if location is None:  # nothing happened in the bounds
-        return service.mill.landing.land_bytes(
+        return service.mill.warehouse.landing.land_bytes(
             stream.name,
             b"",
             arrival=service.clock(),
@@ -136,7 +136,7 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
     with os.fdopen(handle, "rb") as file:
         if not S_ISREG(os.fstat(handle).st_mode):
             raise _unread(location, "is not a file")
-        return service.mill.landing.land_stream(
+        return service.mill.warehouse.landing.land_stream(
             stream.name,
             file,
             arrival=service.clock(),

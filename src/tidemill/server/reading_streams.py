@@ -130,7 +130,7 @@ class _Desk:
 
     def _streams(self, who: Principal) -> Plain:
         known = [one.name for one in self._mill.project.streams.values() if may_know(one, who.tenant)]
-        facts = [catalog(self._mill, name, who.tenant, values=False)[0] for name in known]
+        facts = [catalog(self._mill.warehouse, name, who.tenant, values=False)[0] for name in known]
         told = [asked.stream(one) for one in facts]
         return {
             "streams": [{key: one[key] for key in one if key != "attributes"} for one in told],
@@ -140,7 +140,7 @@ class _Desk:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
 
         def look() -> Plain:
-            told = asked.stream(catalog(self._mill, declared.name, whose)[0])
+            told = asked.stream(catalog(self._mill.warehouse, declared.name, whose)[0])
             values = told["attributes"]
             if isinstance(values, dict):
                 told = {**told, "attributes": without(values, NOT_OF_CATALOG, declared, who)}

@@ -118,10 +118,14 @@ def _serve(
 
     tokens = Tokens(project.warehouse)
     taken = take_up(
-        project.warehouse, project.streams, mill.state, mill.landing, mill.clock() + settings.receipts
+        project.warehouse,
+        project.streams,
+        mill.state,
+        mill.warehouse.landing,
+        mill.clock() + settings.receipts,
     )
     with Gateway(
-        project.warehouse, project.streams, settings, mill.state, mill.landing, mill.clock, landed
+        project.warehouse, project.streams, settings, mill.state, mill.warehouse.landing, mill.clock, landed
     ) as gateway:
         service = Service(
             mill, gateway, tokens, RateLimits(), mill.meter, address=host, woken=bell, landed=landed

@@ -154,7 +154,7 @@ class _Desk:
 
     async def _waited(self, request: Request, entry: Entry, seconds: float) -> Response:
         receipt = await self._waiting.decided(entry.id, seconds)
-        found = await run_in_threadpool(decided, self._service.mill, receipt) if receipt else None
+        found = await run_in_threadpool(decided, self._service.mill.warehouse, receipt) if receipt else None
         if receipt is None or found is None or found.status is Status.LANDED:
             answer = _acknowledged(entry, "pending")
         else:
@@ -259,7 +259,7 @@ def _ingestion(service: Service, who: Principal, ingestion: str, each: bool) -> 
             f"there is no ingestion {ingestion[:60]!r}",
             hint="it is known for as long as gateway.receipts says, and to its own tenant only",
         )
-    return _shown(receipt, decided(service.mill, receipt, each=each), each=each)
+    return _shown(receipt, decided(service.mill.warehouse, receipt, each=each), each=each)
 
 
 def _buffered(entry: Entry) -> dict[str, object]:

@@ -33,7 +33,7 @@ def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int)
     with Mill.open(folder, spark=spark) as mill:
         mill.run_until_idle()  # takes up what the last one left
         found = mill.query("SELECT count, sum(amount) FROM requests.requests", all_tenants=True).to_pylist()
-        stored = mill.existing("raw", "requests").snapshot()
+        stored = mill.warehouse.existing("raw", "requests").snapshot()
         import pyarrow.parquet as pq
 
         ids = [

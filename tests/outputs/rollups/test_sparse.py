@@ -230,7 +230,7 @@ def test_merging_parts_changes_no_tile(
     before, state = plant.tiles(), dump(plant)
     monkeypatch.setattr(compaction, "FAN_IN", 2)
     with plant.open() as mill:
-        roller = mill.roller("requests")
+        roller = mill.workers.roller("requests")
         while roller.compact():
             pass
         assert mill.verify().findings == []
@@ -252,7 +252,7 @@ def test_a_process_that_dies_as_it_merges_leaves_nothing_to_repair(
     monkeypatch.setattr(compaction, "FAN_IN", 2)
     monkeypatch.setattr("tidemill.storage.state.sqlite.SqliteState.apply_tiles", _dies)
     with plant.open() as mill, pytest.raises(KeyboardInterrupt):
-        mill.roller("requests").compact()
+        mill.workers.roller("requests").compact()
     monkeypatch.undo()
     with plant.open() as mill:
         mill.run_until_idle()

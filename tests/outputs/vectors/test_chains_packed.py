@@ -31,7 +31,7 @@ def test_vectors_are_the_same_before_and_after_slices_are_packed(tmp_path: Path,
     plant.tick()
     plant.check()
     assert plant.mill.verify().ok
-    plant.mill.packer.pack("drift", rebuild=True)
+    plant.mill.pack("drift", rebuild=True)
     plant.check()
     assert plant.mill.verify().ok
     plant.mill.close()
@@ -43,7 +43,7 @@ def test_chains_that_lag_behind_raw_are_not_wrong(tmp_path: Path) -> None:
     plant.land(delta("1", "a", 1, "add", [1, 2, 3]))
     plant.tick()
     plant.land(delta("2", "a", 2, "add", [1, 2, 3]))
-    plant.mill.acceptor("drift").accept()
+    plant.mill.workers.acceptor("drift").accept()
     assert plant.mill.verify().ok
     plant.check()
     plant.tick()

@@ -100,7 +100,7 @@ def played(name: str, script: list[tuple[str, object]]) -> None:
             elif step == "tick":
                 plant.tick()
             elif step == "compact":
-                if plant.mill.existing("chains", "drift") is not None:
+                if plant.mill.warehouse.existing("chains", "drift") is not None:
                     compact(plant, force=bool(given_))
             elif step == "retract":
                 ids = [entry.id for entry in plant.mill.state.slices("drift", SliceStatus.ACCEPTED)]
@@ -151,7 +151,7 @@ def _died(plant: Plant, point: str, folder: Path) -> Plant:
 
     with observed(copy):
         plant.tick()
-        if plant.mill.existing("chains", "drift") is not None:
+        if plant.mill.warehouse.existing("chains", "drift") is not None:
             compact(plant)
     if not copies:
         return plant

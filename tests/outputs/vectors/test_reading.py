@@ -83,7 +83,7 @@ class Bench:
     def accept(self, *deltas: Delta) -> None:
         """As a round that was killed before it came to the chains."""
         self.land(*deltas)
-        assert self.mill.acceptor("moves").accept() is not None
+        assert self.mill.workers.acceptor("moves").accept() is not None
 
     def check(self, ids: Sequence[str] | None = None, instants: Iterable[int | None] = (None,)) -> None:
         asked = list(ids if ids is not None else self.oracle.ids)
@@ -286,7 +286,9 @@ def test_vectors_of_tenants_are_apart(tmp_path: Path) -> None:
 def test_what_neither_chain_nor_raw_tells_is_refused(bench: Bench) -> None:
     bench.tick(*(bench.delta("v", second, Op.ADD, 0.1, at=(0,)) for second in range(6)))
     mill = bench.mill
-    gone = VectorDesk(mill.project.streams, mill.state, mill.looks, lambda _stream: BEGIN + 2 * SECOND)
+    gone = VectorDesk(
+        mill.project.streams, mill.state, mill.warehouse.readers, lambda _stream: BEGIN + 2 * SECOND
+    )
     kept = gone.vectors("moves", ["v"], BEGIN + 5 * SECOND)
     assert kept == mill.vectors("moves", ["v"], BEGIN + 5 * SECOND)
     with pytest.raises(NotFoundError, match="raw before 2024-01-15T10:00:02Z is gone"):

@@ -141,11 +141,11 @@ def test_the_oldest_come_first_however_they_arrive(plant: Plant) -> None:
         plan = mill.packer.plan("requests")
         assert [list(step.slices) for step in plan] == [[ids[n] for n in g] for g in ((0, 1, 2), (3, 4, 5))]
         assert [(step.rows, step.parts_before, step.days) for step in plan] == [(15, 3, ("2024-01-15",))] * 2
-        done = mill.packer.pack("requests")
+        done = mill.pack("requests")
         assert [one.step for one in done] == plan
         assert mill.packer.waiting("requests") == {"requests": 1}
         assert mill.packer.plan("requests") == []
-        assert mill.packer.pack("requests") == []
+        assert mill.pack("requests") == []
 
 
 def test_bytes_fill_a_group_before_the_number_does(spark, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_before_anything_landed_there_is_nothing_to_pack(plant: Plant) -> None:
     with plant.open() as mill:
         assert mill.packer.plan() == []
         assert mill.packer.manifest("requests")["parts"] == []
-        assert mill.packer.pack() == []
+        assert mill.pack() == []
         assert mill.tick().idle
 
 
@@ -233,7 +233,7 @@ def test_p4_a_rebuild_has_the_same_rows_in_better_order(plant: Plant) -> None:
         spans = [(part["min_time"], part["max_time"]) for part in parts(mill)]
         assert overlapping(spans)
         plan = mill.packer.plan("requests", rebuild=True)
-        done = mill.packer.pack("requests", rebuild=True)
+        done = mill.pack("requests", rebuild=True)
         assert [one.step for one in done] == plan
         assert packed(mill) == [sorted(ids[n] for n in g) for g in ((0, 1, 2), (3, 4, 5), (6, 7, 8))]
         spans = [(part["min_time"], part["max_time"]) for part in parts(mill)]
@@ -290,7 +290,7 @@ def test_a_stream_that_is_not_packed_by_the_daemon_asks_for_nothing(spark, tmp_p
         report = mill.tick()
         assert (report.rest, report.streams[0].packed) == (None, None)
         assert packed(mill) == []
-        assert len(mill.packer.pack()) == 2
+        assert len(mill.pack()) == 2
 
 
 def test_many_small_groups_are_packed_in_one_commit(spark, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ THREE = Pack(slices=3)
 
 def pack(mill: Mill, by: Pack = THREE, stream: str = "requests", *, again: bool = False) -> list[PackedParts]:
     """What is full now, as a round would."""
-    acceptor = mill.acceptor(stream)
+    acceptor = mill.workers.acceptor(stream)
     catch_up(acceptor)
     there = fresh(acceptor, packed_too=again)
     chosen = regrouped(there, by, acceptor.raw) if again else groups(there, by)
@@ -143,7 +143,7 @@ def test_p1_seven_slices_of_five_rows_by_three(new_plant: NewPlant, gate: str, *
         done = pack(mill)
         assert [one.slices for one in done] == [tuple(ids[:3]), tuple(ids[3:6])]
         assert [one.rows for one in done] == [15, 15]
-        raw = mill.acceptor("requests").raw
+        raw = mill.workers.acceptor("requests").raw
         parts = packed_parts(raw)
         assert sorted(part.slices for part in parts) == sorted(
             [tuple(sorted(ids[:3])), tuple(sorted(ids[3:6]))]
@@ -157,7 +157,7 @@ def test_p1_seven_slices_of_five_rows_by_three(new_plant: NewPlant, gate: str, *
             times = table.column("event_time").cast(pa.int64()).to_pylist()
             assert (part.min_time, part.max_time) == (min(times), max(times))
             assert set(table.column("slice").to_pylist()) == set(part.slices)
-        assert [one.id for one in fresh(mill.acceptor("requests"))] == [ids[6]]
+        assert [one.id for one in fresh(mill.workers.acceptor("requests"))] == [ids[6]]
         assert pack(mill) == []  # each slice once
         mill.run_until_idle()
         assert mill.verify().findings == []
@@ -171,7 +171,7 @@ def test_parts_are_alike_whoever_wrote_them(new_plant: NewPlant) -> None:
     lived(plant, [five(n) for n in range(4)])
     with plant.open() as mill:
         pack(mill)
-        raw = mill.acceptor("requests").raw.snapshot()
+        raw = mill.workers.acceptor("requests").raw.snapshot()
     files = [pq.ParquetFile(path) for part, path in zip(raw.parts, raw.paths(), strict=True) if part.rows]
     assert len(files) == 2
     small, packed = sorted(files, key=lambda file: file.metadata.num_rows)
@@ -196,10 +196,11 @@ def test_thin_days_share_a_part_and_what_waits_in_between_is_kept_together(new_p
         assert done.slices == tuple(ids[:3])
         assert [part.rows for part in done.parts] == [6]
         names = [
-            Path(part.path).name.partition("-")[0] for part in mill.acceptor("requests").raw.snapshot().parts
+            Path(part.path).name.partition("-")[0]
+            for part in mill.workers.acceptor("requests").raw.snapshot().parts
         ]
         assert sorted(names) == ["packed", "rest", "told"]
-        assert [one.id for one in fresh(mill.acceptor("requests"))] == ids[3:]
+        assert [one.id for one in fresh(mill.workers.acceptor("requests"))] == ids[3:]
         mill.run_until_idle()
         assert mill.verify().findings == []
         mill.land("requests", ndjson(request(77, ts=ts(9, 0))))
@@ -207,7 +208,8 @@ def test_thin_days_share_a_part_and_what_waits_in_between_is_kept_together(new_p
         (done,) = pack(mill)
         assert done.slices[:2] == tuple(ids[3:])
         names = [
-            Path(part.path).name.partition("-")[0] for part in mill.acceptor("requests").raw.snapshot().parts
+            Path(part.path).name.partition("-")[0]
+            for part in mill.workers.acceptor("requests").raw.snapshot().parts
         ]
         assert sorted(names) == ["packed"] * 2 + ["told"]
         mill.run_until_idle()
@@ -256,7 +258,7 @@ def test_p3_death_while_packing_leaves_a_whole_table(
         mill.run_until_idle()
         pack(mill)
         mill.run_until_idle()
-        found = packed_parts(mill.acceptor("requests").raw)
+        found = packed_parts(mill.workers.acceptor("requests").raw)
         assert Counter(name for part in found for name in part.slices).most_common(1)[0][1] == 1
         assert mill.verify().findings == []
     assert rows(corpse) == wanted
@@ -277,10 +279,10 @@ def test_a_part_that_can_not_be_read_stops_the_pack_and_leaves_nothing_behind(ne
         whole[:place] + bytes(payload.total_compressed_size) + whole[place + payload.total_compressed_size :]
     )
     with plant.open() as mill:
-        version = mill.acceptor("requests").raw.version
+        version = mill.workers.acceptor("requests").raw.version
         with pytest.raises(StorageError):
             pack(mill)
-        assert mill.acceptor("requests").raw.refresh() == version
+        assert mill.workers.acceptor("requests").raw.refresh() == version
         assert plant.leftovers() == []
         path.write_bytes(whole)
         assert len(pack(mill)) == 1
@@ -300,7 +302,9 @@ def test_p4_packed_again_from_the_oldest_on_it_has_the_same_rows_in_better_order
             pack(mill)
         mill.run_until_idle()
         before, spread = rows(plant), spans(mill)
-        assert sorted(packed_slices(mill.acceptor("requests").raw)) == sorted(ids[n] for n in order[:6])
+        assert sorted(packed_slices(mill.workers.acceptor("requests").raw)) == sorted(
+            ids[n] for n in order[:6]
+        )
         done = pack(mill, again=True)
         assert [one.slices for one in done] == [
             tuple(ids[n] for n in (0, 1, 2)),
@@ -314,7 +318,7 @@ def test_p4_packed_again_from_the_oldest_on_it_has_the_same_rows_in_better_order
 
 
 def spans(mill: Mill) -> list[int]:
-    return [part.max_time - part.min_time for part in packed_parts(mill.acceptor("requests").raw)]
+    return [part.max_time - part.min_time for part in packed_parts(mill.workers.acceptor("requests").raw)]
 
 
 # -- readers meanwhile

@@ -64,7 +64,7 @@ def assert_alike(plain: Plant, packed: Plant) -> None:
 def test_a_stream_that_was_packed_on_the_way_is_the_same(both: tuple[Plant, Plant, list[str]]) -> None:
     plain, packed, ids = both
     with packed.open() as mill:
-        assert len(packed_slices(mill.acceptor("requests").raw)) == 6
+        assert len(packed_slices(mill.workers.acceptor("requests").raw)) == 6
     assert_alike(plain, packed)
     assert len(ids) == 8
 
@@ -81,7 +81,7 @@ def test_a_slice_taken_back_after_a_pack(both: tuple[Plant, Plant, list[str]], p
     with packed.open() as mill:  # what was judged again is packed again
         pack(mill)
         mill.run_until_idle()
-        held = Counter(n for part in packed_parts(mill.acceptor("requests").raw) for n in part.slices)
+        held = Counter(n for part in packed_parts(mill.workers.acceptor("requests").raw) for n in part.slices)
         assert ids[place] not in held
         assert max(held.values()) == 1
     assert_alike(plain, packed)
@@ -231,7 +231,7 @@ def test_results_are_not_made_anew_for_a_pack_and_miss_nothing(new_plant: NewPla
             mill.run_until_idle()
             for number in (4, 5):  # late rows among them
                 mill.land("requests", slice_of(number))
-                acceptor = mill.acceptor("requests")
+                acceptor = mill.workers.acceptor("requests")
                 catch_up(acceptor)
                 acceptor.accept()
                 acceptor.finish()
@@ -273,7 +273,7 @@ def packed_at_random(mills: Mills, shape: str, data: st.DataObject) -> None:
     for each in data.draw(st.permutations(left))[: data.draw(st.integers(0, 2))]:
         feeding.retract(each)
     feeding.settle()
-    raw = feeding.mill.acceptor(feeding.stream).raw
+    raw = feeding.mill.workers.acceptor(feeding.stream).raw
     assert packed_slices(raw).isdisjoint(feeding.gone)
     assert feeding.mill.verify(feeding.stream).findings == []
 

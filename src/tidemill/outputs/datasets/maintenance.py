@@ -1,4 +1,4 @@
-"""The part of the mill that keeps windows: it wires coordinators, builders and exports to one project.
+"""Keeps the windows of a project: coordinators, builders and exports, wired to its tables.
 
 It takes no lock of its own: coordinating happens inside a tick, and building is kept apart by leases.
 """
@@ -35,7 +35,7 @@ from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from tidemill.engine import Engine
-    from tidemill.mill import Mill
+    from tidemill.outputs.datasets.reader import Desk
 
 log = logging.getLogger(__name__)
 
@@ -206,14 +206,13 @@ class WindowYard:
 
 
 def export(
-    mill: Mill, stream: str, windows: Sequence[int], to: str, target: Path, revision: int | None
+    root: Path, desk: Desk, stream: str, windows: Sequence[int], to: str, target: Path, revision: int | None
 ) -> list[Path]:
     """Write the datasets of windows as `to`: all to one file, or each to a file of its own in a folder."""
-    chosen = [mill.windows.dataset(stream, at, revision) for at in windows]
-    warehouse = mill.project.warehouse
+    chosen = [desk.dataset(stream, at, revision) for at in windows]
     if not target.is_dir():
-        return [export_datasets([open_dataset(warehouse, one) for one in chosen], target, to).target]
+        return [export_datasets([open_dataset(root, one) for one in chosen], target, to).target]
     return [
-        export_datasets([open_dataset(warehouse, one)], target / f"{export_name(one)}.{to}", to).target
+        export_datasets([open_dataset(root, one)], target / f"{export_name(one)}.{to}", to).target
         for one in chosen
     ]

@@ -45,3 +45,22 @@ def _crowded(small: Sequence[Part]) -> list[Part]:
 def _first_bucket(part: Part) -> tuple[int, str]:
     first = part.mins.get("bucket")
     return (first if isinstance(first, int) else 0, part.path)
+
+
+class QuietVersions:
+    """Since when the rollups of each stream are what they are: small parts that wait are merged once nothing
+    was written there for a while, and a version is looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int | None]] = {}  # by stream: version, since when; None: looked at
+
+    def is_due(self, stream: str, version: int, pause: int, now: int) -> bool:
+        """Whether a version has lasted `pause`, and nobody has looked at it since."""
+        known, since = self._seen.get(stream, (None, None))
+        if known != version:
+            self._seen[stream] = (version, now)
+            return False
+        if since is None or now < since + pause:
+            return False
+        self._seen[stream] = (version, None)
+        return True

@@ -1,13 +1,13 @@
-"""Chains of the delta streams of a mill: folded in and compacted by each round, and on request.
+"""Chains of the delta streams of a warehouse: folded in and compacted by each round, and on request.
 
-Part of the mill. It decides nothing: which chains are compacted, and how, is for the room `chains` to say.
+It decides nothing: which chains are compacted, and how, is in `rules`.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +23,13 @@ from tidemill.storage.locks import exclusive
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
-    from tidemill.mill import Mill
+    from tidemill.formats.delta_arrays import Deltas
+    from tidemill.ingest.warehouse import Warehouse
     from tidemill.outputs.vectors.batches import BatchStats, WindowBatch
     from tidemill.outputs.vectors.keeper import Chained, ChainKeeper, Compaction, Reads, Step
     from tidemill.outputs.vectors.verify import Difference
     from tidemill.storage.tables.snapshot import Snapshot
+    from tidemill.storage.tables.table import Table
 
 
 log = logging.getLogger(__name__)
@@ -87,11 +89,22 @@ class Batches:
 
 
 class Chainer:
-    """Of one mill. The caller must hold the lock of a round, but for what only looks (`plan`, `windows`,
+    """Of one warehouse. The caller must hold the lock of a round, but for what only looks (`plan`, `windows`,
     `batches`, `verify`, `standing`), `was_read` and `compact_now`."""
 
-    def __init__(self, mill: Mill) -> None:
-        self._mill = mill
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        raw: Callable[[str], Table],
+        deltas: Callable[[str, int | None, int | None, str | None], tuple[str, Deltas]],
+        published: Callable[[str, Interval, Path | None, int | None], Batches],
+    ) -> None:
+        """`raw`: the table of a stream, to be worked on; `deltas`: those of a span and a tenant;
+        `published`: the datasets of a stream that start in a span, copied to a folder, the newest of them."""
+        self._warehouse = warehouse
+        self._raw = raw
+        self._deltas = deltas
+        self._published = published
         self._keepers: dict[str, ChainKeeper] = {}
         self._reads: dict[str, Reads] = {}
         self._overflowed: dict[str, int] = {}  # checkpoints that were warned of, by stream
@@ -100,16 +113,16 @@ class Chainer:
         """Who keeps the chains of a stream; InputError when it is none of deltas."""
         from tidemill.outputs.vectors.keeper import ChainKeeper
 
-        mill, declared = self._mill, self._declared(stream)
+        warehouse, declared = self._warehouse, self._declared(stream)
         if stream not in self._keepers:
             self._keepers[stream] = ChainKeeper(
-                mill.project.warehouse,
+                warehouse.root,
                 declared,
-                mill.engine,
-                mill.acceptor(stream).raw,
-                lambda: mill.state.slices(stream, SliceStatus.ACCEPTED),
+                warehouse.engine,
+                self._raw(stream),
+                lambda: warehouse.state.slices(stream, SliceStatus.ACCEPTED),
                 self._reads_of(stream),
-                min(declared.compaction.memory or sys.maxsize, mill.project.engine.compaction_memory),
+                min(declared.compaction.memory or sys.maxsize, warehouse.project.engine.compaction_memory),
             )
         return self._keepers[stream]
 
@@ -118,18 +131,18 @@ class Chainer:
         there are no vectors, or slices are judged again, and chains wait until all of them are."""
         from tidemill.storage.tables.tidy import tidy
 
-        mill, declared = self._mill, self._mill.project.stream(stream)
-        if declared.kind != "delta" or is_judging_again(mill.state, stream):
+        warehouse, declared = self._warehouse, self._warehouse.project.stream(stream)
+        if declared.kind != "delta" or is_judging_again(warehouse.state, stream):
             return None
-        if mill.existing("raw", stream) is None:
+        if warehouse.existing("raw", stream) is None:
             return None
-        mill.progress(stream, "chains", 0.0)
+        warehouse.progress(stream, "chains", 0.0)
         folded = self.refresh(stream, now)
-        mill.progress(stream, "chains", 0.5)
+        warehouse.progress(stream, "chains", 0.5)
         compacted = self.compact(stream, now) if declared.compaction.background else None
-        mill.progress(stream, "chains", 1.0)
+        warehouse.progress(stream, "chains", 1.0)
         keeper = self.keeper(stream)
-        tidy([keeper.table], mill.project.engine.keep_replaced, now)
+        tidy([keeper.table], warehouse.project.engine.keep_replaced, now)
         standing = _standing(keeper.table.snapshot(), list(keeper.footers().values()))
         self._warn_of_overflow(declared, standing.overflowed)
         return ChainRound(folded, compacted, standing)
@@ -151,7 +164,7 @@ class Chainer:
 
     def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
         """Both, as one act of its own; with `rebuild` all chains are made again from raw first."""
-        with exclusive(self._mill.project.warehouse / ".tick.lock", "compact"):
+        with exclusive(self._warehouse.root / ".tick.lock", "compact"):
             self._check_settled(stream)
             folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
             return ChainRound(folded, self.compact(stream, now, force=force))
@@ -159,7 +172,7 @@ class Chainer:
     def plan(self, stream: str, now: int, *, force: bool = False) -> list[Step]:
         """What `compact` would do. It makes nothing, not even a table."""
         self._declared(stream)
-        if self._mill.existing("chains", stream) is None:
+        if self._warehouse.existing("chains", stream) is None:
             return []
         return self.keeper(stream).plan(now, force=force)
 
@@ -182,7 +195,7 @@ class Chainer:
         if width <= 0:
             raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
         since, until = (None if edge is None else given.instant(edge) for edge in (start, end))
-        whose, deltas = self._mill.vector_desk.deltas(stream, since, until, tenant)
+        whose, deltas = self._deltas(stream, since, until, tenant)
         return window_batches(deltas, width, whose)
 
     def windows(
@@ -209,19 +222,11 @@ class Chainer:
         made = [_written(one, folder) for one in self.batches(stream, every, start, end, tenant=tenant)]
         return Batches(made if limit is None else made[-limit:], more=limit is not None and len(made) > limit)
 
-    def _published(self, stream: str, span: Interval, folder: Path | None, limit: int | None) -> Batches:
-        mill = self._mill
-        windows = mill.windows.datasets(stream, span)
-        kept = windows if limit is None else windows[-limit:]
-        counts = mill.state.member_counts([window.key for window in kept])
-        found = [_dataset(mill.project.warehouse, one, counts[one.key].ignored, folder) for one in kept]
-        return Batches(found, more=len(kept) < len(windows))
-
     def _declared(self, stream: str) -> Stream:
         """InputError when it is none of deltas."""
-        declared = self._mill.project.stream(stream)
+        declared = self._warehouse.project.stream(stream)
         if declared.kind != "delta":
-            names = [name for name, each in self._mill.project.streams.items() if each.kind == "delta"]
+            names = [name for name, each in self._warehouse.project.streams.items() if each.kind == "delta"]
             raise InputError(
                 f"stream {stream!r} has no vectors",
                 hint=f"streams of deltas: {', '.join(names)}"
@@ -231,7 +236,7 @@ class Chainer:
         return declared
 
     def _check_settled(self, stream: str) -> None:
-        if is_judging_again(self._mill.state, stream):
+        if is_judging_again(self._warehouse.state, stream):
             raise InputError(
                 f"slices of {stream!r} are being judged again",
                 hint="run `tidemill run --once`, then the same again",
@@ -239,7 +244,7 @@ class Chainer:
 
     def verify(self, stream: str) -> tuple[int, list[Difference]]:
         """How many chains were held against raw, and what differs."""
-        if self._mill.project.stream(stream).kind != "delta":
+        if self._warehouse.project.stream(stream).kind != "delta":
             return 0, []
         from tidemill.outputs.vectors.verify import verify_chains
 
@@ -247,7 +252,7 @@ class Chainer:
 
     def was_read(self, stream: str, tenant: str, ids: Collection[str]) -> None:
         """Somebody read these vectors: `adaptive` keeps their chains shorter."""
-        if self._mill.project.stream(stream).compaction.strategy == "adaptive":
+        if self._warehouse.project.stream(stream).compaction.strategy == "adaptive":
             self._reads_of(stream).add([(tenant, name) for name in ids])
 
     def _reads_of(self, stream: str) -> Reads:
@@ -257,11 +262,11 @@ class Chainer:
 
     def standing(self, stream: str) -> ChainStanding | None:
         """Starts nothing and opens no table to write; None: the stream has no vectors."""
-        if self._mill.project.stream(stream).kind != "delta":
+        if self._warehouse.project.stream(stream).kind != "delta":
             return None
         from tidemill.storage.tables.parts import read_footer
 
-        found = self._mill.snapshot("chains", stream)
+        found = self._warehouse.snapshot("chains", stream)
         if found is None:
             return ChainStanding()
         return _standing(found, [read_footer(path) for path in found.paths()])
@@ -279,36 +284,13 @@ def _standing(found: Snapshot, footers: Sequence[Mapping[str, object]]) -> Chain
 
 
 def _written(one: WindowBatch, folder: Path | None) -> Batched:
-    file = None if folder is None else folder / _file_name(one.start, one.end)
+    file = None if folder is None else folder / file_name(one.start, one.end)
     if file is not None:
         atomic_write(file, one.batch.content)
     return Batched(one.start, one.end, one.batch.stats, file)
 
 
-def _dataset(warehouse: Path, window: Window, ignored: int, folder: Path | None) -> Batched:
-    """A batch that is published; a copy of it goes to the folder."""
-    from tidemill.outputs.datasets.catalog import dataset_of, open_dataset
-    from tidemill.outputs.datasets.damage import damage_of
-    from tidemill.outputs.datasets.pieces import pieces
-    from tidemill.outputs.vectors.batches import BatchStats
-    from tidemill.storage.writers import whole_file
-
-    key, damage = window.key, damage_of(warehouse, window)
-    assert window.file is not None, key
-    stats, file = None, Path(window.file)
-    if damage is None:
-        dataset = dataset_of(warehouse, window)
-        of = dataset.deltas
-        if of is not None:  # None: it was built before the stream was one of deltas, and the next round sees
-            stats = BatchStats(of.received, 0, dataset.rows, of.vectors, dataset.bytes, of.first, of.last)
-        if folder is not None:
-            file = folder / _file_name(key.start, key.end)
-            with whole_file(file) as target, target.open("wb") as out:
-                out.writelines(pieces(open_dataset(warehouse, dataset), "arrow"))
-    return Batched(key.start, key.end, stats, file, Published(window, ignored, damage))
-
-
-def _file_name(start: int, end: int) -> str:
+def file_name(start: int, end: int) -> str:
     begins = format_instant(start).replace("-", "").replace(":", "")
     return f"{begins}_{format_duration(end - start)}.arrow"
 

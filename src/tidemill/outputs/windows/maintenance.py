@@ -1,4 +1,4 @@
-"""The streaming windows of all streams, and the watermarks that move them: part of the mill.
+"""The streaming windows of all streams, and the watermarks that move them.
 
 It decides when to look, never what a window holds: that follows from raw, the watermark and the declaration.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
 from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
 from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.warehouse import Progress
 from tidemill.outputs.windows.compaction import results_batches
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.looks import Look, Work
@@ -26,9 +26,6 @@ from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
 from tidemill.storage.tables.tidy import tidy
-
-if TYPE_CHECKING:
-    from tidemill.mill import Progress
 
 
 class Flow:

@@ -1,4 +1,4 @@
-"""Searches of a mill: part of it. They look at raw and its index, and start no JVM unless asked to."""
+"""Searches of an open warehouse. They look at raw and its index, and start no JVM unless asked to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.query.service import Whose, arrivals, tenant_of
 from tidemill.storage.tables.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
     from tidemill.query.language.ast import Search
 
 EngineName = Literal["local", "spark"]
@@ -23,7 +23,7 @@ NOTHING: Final = -1  # the version of a table that was never written
 
 
 def find(
-    mill: Mill,
+    warehouse: Warehouse,
     stream: str,
     asked: str | Mapping[str, object],
     whose: Whose,
@@ -35,21 +35,21 @@ def find(
     engine: EngineName,
 ) -> Found | SearchPlan:
     said, text = _read(asked)
-    tenant = tenant_of(mill, stream, whose)
-    known = arrivals(mill, stream, None, tiles=False)  # before the snapshot
-    over = _searched(mill, stream)
+    tenant = tenant_of(warehouse, stream, whose)
+    known = arrivals(warehouse, stream, None, tiles=False)  # before the snapshot
+    over = _searched(warehouse, stream)
     try:
         if said.explain:
-            return explain(over, said, tenant=tenant, now=mill.clock(), arrivals=known)
+            return explain(over, said, tenant=tenant, now=warehouse.clock(), arrivals=known)
         found = search(
             over,
             said,
             tenant=tenant,
-            now=mill.clock(),
+            now=warehouse.clock(),
             cursor=cursor,
             limit=limit,
             total=total,
-            engine=mill.engine if engine == "spark" else None,
+            engine=warehouse.engine if engine == "spark" else None,
             arrivals=known,
         )
         if strict:
@@ -67,15 +67,18 @@ def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
     return said, text_of(said)
 
 
-def _searched(mill: Mill, stream: str) -> Searched:
-    declared = mill.project.stream(stream)
-    accepted = mill.state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=1)  # before the snapshot
-    raw, index = mill.snapshot("raw", stream), mill.snapshot("index", stream)
+def _searched(warehouse: Warehouse, stream: str) -> Searched:
+    declared = warehouse.project.stream(stream)
+    # The ledger first: what the snapshot has is in it then.
+    accepted = warehouse.state.slices(
+        stream, SliceStatus.ACCEPTED, newest=True, limit=1
+    )  # before the snapshot
+    raw, index = warehouse.snapshot("raw", stream), warehouse.snapshot("index", stream)
     if raw is None:  # nothing was accepted yet
-        raw = Snapshot(mill.project.warehouse / "raw" / stream, NOTHING, ())
+        raw = Snapshot(warehouse.root / "raw" / stream, NOTHING, ())
 
     def place(slice_id: str) -> int | None:
-        entry = mill.state.slice(slice_id)
+        entry = warehouse.state.slice(slice_id)
         return entry.seq if entry is not None else None
 
     return Searched(
@@ -85,7 +88,7 @@ def _searched(mill: Mill, stream: str) -> Searched:
         indexed=declared.indexed,
         bound=accepted[0].seq if accepted else 0,
         seqs=place,
-        raw_from=mill.expiries.seal(stream),
+        raw_from=warehouse.expiries.seal(stream),
         types={path: field.type for path, field in declared.fields.items()},
         timezone=declared.query.timezone,
     )

@@ -1,37 +1,34 @@
 """`pack` and `manifest`: the rows of many small slices become large sorted parts of raw, each slice once.
 
-Part of the mill. Running and explaining share one plan. It decides what is packed and when; how, and that no
-row is changed or lost on the way, is the business of `accept`.
+Running and explaining share one plan. This decides what is packed and when; `packing` does it, and sees to it
+that no row is changed or lost.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidemill.ingest.adopt import adopt_for
-from tidemill.ingest.manifests import facts_of, is_from_manifest
+from tidemill.ingest.manifests import dataset_facts, facts_of, is_from_manifest
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.model.time import MILLISECOND, format_instant
-from tidemill.pipeline import rounds
 from tidemill.raw.compaction.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
 from tidemill.raw.compaction.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
 from tidemill.raw.compaction.scratch import sweep
 from tidemill.raw.standins import is_settled
-from tidemill.storage.locks import exclusive
-from tidemill.storage.state.faults import one_by_one
 from tidemill.storage.tables.table import Table
 from tidemill.storage.tables.tidy import tidy
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
-    from tidemill.mill import Mill
+    from tidemill.ingest.warehouse import Warehouse
+    from tidemill.raw.accept.batch import Acceptor
     from tidemill.storage.state.protocol import State
 
 # In one commit so many groups, or more small ones: what waits beside them is written again by each commit.
@@ -133,14 +130,14 @@ class _Job:
 
 
 class Packer:
-    """Of one mill. Parts are prepared by a thread of its own; a later round puts them in their place."""
+    """Of one warehouse. Parts are prepared by a thread of its own; a later round puts them in their place."""
 
-    def __init__(self, mill: Mill) -> None:
-        self._mill = mill
+    def __init__(self, warehouse: Warehouse, acceptor: Callable[[str], Acceptor]) -> None:
+        self._warehouse = warehouse
+        self._acceptor = acceptor
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, _Job] = {}
         # By stream: the version of its rollups, and since when it is known; None: it was looked at.
-        self._quiet: dict[str, tuple[int, int | None]] = {}
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
     def wait(self) -> bool:
@@ -176,18 +173,18 @@ class Packer:
 
     def manifest(self, stream: str) -> dict[str, object]:
         """Which slices are in which packed part, with rows and times, as the log of the table has it."""
-        declared = self._mill.project.stream(stream)
+        declared = self._warehouse.project.stream(stream)
         raw = self._existing(declared)
         found = packed_parts(raw) if raw is not None else []
-        slices = {entry.id: entry.slice for entry in self._mill.state.slices(stream)} if found else {}
+        slices = {entry.id: entry.slice for entry in self._warehouse.state.slices(stream)} if found else {}
         return {
             "dataset": {
                 "name": declared.name,
                 "description": declared.description,
-                "table": str(self._mill.project.warehouse / "raw" / declared.name),
+                "table": str(self._warehouse.root / "raw" / declared.name),
                 "version": raw.version if raw is not None else None,
                 "event_time": declared.time_column,
-                **self._mill.sources.dataset(declared.name),
+                **dataset_facts(self._warehouse.state, declared.name),
             },
             "parts": [
                 self._told(part, declared, slices)
@@ -219,38 +216,18 @@ class Packer:
 
     # -- doing
 
-    def pack(self, stream: str | None = None, *, rebuild: bool = False) -> list[Packed]:
-        """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew."""
-        mill, streams = self._mill, self._streams(stream)
-        done: list[Packed] = []
-        with exclusive(mill.project.warehouse / ".tick.lock", "pack"):
-            now = mill.clock()
-            adopt_for(mill.project.warehouse, mill.state, [one.name for one in streams])
-            rounds.take_up_logs(mill, now)
-
-            def work(name: str) -> None:
-                done.extend(self._pack_whole(mill.project.stream(name), now, rebuild=rebuild))
-
-            one_by_one([one.name for one in streams], work)
-        return done
-
-    def _pack_whole(self, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
-        mill = self._mill
-        rounds.finish_retractions(mill, stream.name)
-        while not rounds.settle(mill, stream, now).idle:
-            pass
-        if (raw := mill.existing("raw", stream.name)) is not None:
+    def pack(self, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
+        """Put what was prepared in its place, then pack the groups that are full; with `rebuild` all slices
+        anew. The caller must hold the tick lock, and have accepted what has landed."""
+        if (raw := self._warehouse.existing("raw", stream.name)) is not None:
             sweep(raw.root)
         done = self._taken_up(stream, now)
-        found = self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
-        if found:
-            rounds.index(mill, stream, now)
-        return done + found
+        return done + self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
 
     def pack_due(self, stream: Stream, now: int) -> PackLook | None:
         """In a tick, which holds the lock: parts that are ready are put in their place, and those of the next
         full groups begun, in the background. None before anything was accepted."""
-        raw = self._mill.existing("raw", stream.name)
+        raw = self._warehouse.existing("raw", stream.name)
         if raw is None:
             return None
         sweep(raw.root)
@@ -258,9 +235,9 @@ class Packer:
             return PackLook((), job.waiting, UNDER_WAY)
         done = self._taken_up(stream, now)
         raw.refresh()
-        accepted = self._mill.state.totals(stream.name)["accepted_slices"]
+        accepted = self._warehouse.state.totals(stream.name)["accepted_slices"]
         seen = self._seen.pop(stream.name, None)
-        if self._is_held_back(stream):
+        if self.is_held_back(stream):
             return PackLook(done, 0, stream.pack.partial)
         if seen is not None and (seen.version, seen.accepted) == (raw.version, accepted):
             if seen.since <= now < seen.until:
@@ -276,31 +253,6 @@ class Packer:
             return PackLook(done, waiting, UNDER_WAY)
         return self._looked(stream, raw, accepted, choice.waiting, now, done)
 
-    def compact_due(self, stream: Stream, now: int) -> int:
-        """In a tick that did nothing for the stream: merge the small parts of rollups that wait, once nothing
-        was written there for `pack.idle`. How many went. (A round with work spares what it wrote itself.)"""
-        from tidemill.outputs.rollups.compaction import crowded_parts
-
-        rollups = self._mill.existing("rollups", stream.name)
-        if rollups is None or not self._is_quiet(stream, rollups.version, now) or self._is_held_back(stream):
-            return 0
-        if not crowded_parts(rollups.snapshot().parts):
-            return 0
-        roller = self._mill.roller(stream.name)
-        roller.catch_up()
-        return roller.compact()
-
-    def _is_quiet(self, stream: Stream, version: int, now: int) -> bool:
-        """Whether a version of the rollups has lasted long enough; once for each."""
-        seen = self._quiet.get(stream.name)
-        if seen is None or seen[0] != version:
-            self._quiet[stream.name] = (version, now)
-            return False
-        if seen[1] is None or now < seen[1] + stream.pack.idle:
-            return False
-        self._quiet[stream.name] = (version, None)
-        return True
-
     def _looked(
         self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, done: Sequence[Packed]
     ) -> PackLook:
@@ -311,7 +263,7 @@ class Packer:
     # -- in the background
 
     def _begin(self, stream: Stream, groups: Sequence[Group], waiting: int, now: int) -> None:
-        acceptor = self._mill.acceptor(stream.name)
+        acceptor = self._acceptor(stream.name)
         acceptor.raw.refresh()
         source = source_of(acceptor)
         prepared = self._background.submit(prepare, source, groups, now)
@@ -325,52 +277,52 @@ class Packer:
         prepared = job.prepared.result()
         if prepared is None:
             return []
-        if self._is_held_back(stream):
+        if self.is_held_back(stream):
             prepared.discard()
             return []
-        acceptor = self._mill.acceptor(stream.name)
+        acceptor = self._acceptor(stream.name)
         found = commit(acceptor, prepared, now)
-        tidy([acceptor.raw], self._mill.project.engine.keep_replaced, now)
+        tidy([acceptor.raw], self._warehouse.project.engine.keep_replaced, now)
         return _packed(stream, job.groups, found, time.perf_counter() - job.began)
 
-    def _is_held_back(self, stream: Stream) -> bool:
+    def is_held_back(self, stream: Stream) -> bool:
         """Whether something is being taken back, or what that sent back still waits to be judged."""
-        state = self._mill.state
-        unfinished = RetractionLog(self._mill.project.warehouse).unfinished(state, stream.name)
+        state = self._warehouse.state
+        unfinished = RetractionLog(self._warehouse.root).unfinished(state, stream.name)
         return unfinished is not None or is_judging_again(state, stream.name)
 
     # -- both
 
     def _streams(self, stream: str | None) -> list[Stream]:
-        project = self._mill.project
+        project = self._warehouse.project
         return [project.stream(stream)] if stream is not None else list(project.streams.values())
 
     def _existing(self, stream: Stream) -> Table | None:
         """Opened anew: those who ask may be of several threads."""
-        return Table.existing(self._mill.project.warehouse / "raw" / stream.name)
+        return Table.existing(self._warehouse.root / "raw" / stream.name)
 
     def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
         raw = self._existing(stream)
-        if raw is None or self._is_held_back(stream):
+        if raw is None or self.is_held_back(stream):
             return _NOTHING
         partition = partial(_partition, stream.manifests.partition_by)
-        waiting = fresh(_Shelf(stream, self._mill.state, raw), packed_too=rebuild, partition=partition)
+        waiting = fresh(_Shelf(stream, self._warehouse.state, raw), packed_too=rebuild, partition=partition)
         found = groups(waiting, stream.pack)
         left = len(waiting) - sum(len(group.slices) for group in found)
         return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)
 
     def _carry_out(self, stream: Stream, chosen: Sequence[Group], now: int) -> list[Packed]:
-        mill, done, passed = self._mill, list[Packed](), 0
+        warehouse, done, passed = self._warehouse, list[Packed](), 0
         for some in _commits(chosen):
-            mill.progress(stream.name, "pack", passed / len(chosen))
+            warehouse.progress(stream.name, "pack", passed / len(chosen))
             passed += len(some)
             began = time.perf_counter()
-            found = pack_groups(mill.acceptor(stream.name), some, now)
+            found = pack_groups(self._acceptor(stream.name), some, now)
             done += _packed(stream, some, found, time.perf_counter() - began)
         if done:
-            mill.progress(stream.name, "pack", 1.0)
-            tables = [mill.acceptor(stream.name).raw]
-            tidy(tables, mill.project.engine.keep_replaced, now)
+            warehouse.progress(stream.name, "pack", 1.0)
+            tables = [self._acceptor(stream.name).raw]
+            tidy(tables, warehouse.project.engine.keep_replaced, now)
         return done
 
 

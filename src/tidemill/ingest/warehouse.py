@@ -1,0 +1,98 @@
+"""An open warehouse: what the project declares, what the state knows, the tables, the engine and the clock.
+
+Whatever works on a warehouse takes this, or the parts of it that it needs; what is wired to what is not its
+business. Opening is cheap: it starts no JVM and loads neither Arrow nor Delta before they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tidemill.config import Project
+from tidemill.ingest.declarations import DeclarationLog
+from tidemill.ingest.expiries import ExpiryLog
+from tidemill.ingest.landing import Landing
+from tidemill.model.errors import NotFoundError
+from tidemill.model.slices import SliceEntry
+from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.readers import Looks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemill.engine import Engine
+    from tidemill.storage.tables.snapshot import Snapshot
+    from tidemill.storage.tables.table import Table
+
+Clock = Callable[[], int]
+Progress = Callable[[str, str, float], None]  # stream, step, share done
+
+
+def no_progress(_stream: str, _step: str, _done: float) -> None:
+    """For who does not look."""
+
+
+class Warehouse:
+    """Of one project; `close` lets go of the state and the engine."""
+
+    def __init__(
+        self,
+        project: Project,
+        state: State,
+        *,
+        clock: Clock,
+        spark: SparkSession | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.project = project
+        self.root = project.warehouse
+        self.state = state
+        self.clock = clock
+        self.progress: Progress = progress or no_progress
+        self._spark = spark
+        self.landing = Landing(self.root, state)
+        self.expiries = ExpiryLog(self.root)
+        self.declarations = DeclarationLog(self.root)
+        self.readers = Looks(self.root)
+        self._tables: dict[tuple[str, str], Table] = {}
+
+    def close(self) -> None:
+        if "engine" in self.__dict__:
+            self.engine.close()
+        self.state.close()
+
+    @cached_property
+    def engine(self) -> Engine:
+        from tidemill.engine import Engine
+
+        settings = self.project.engine
+        cores = settings.cores if isinstance(settings.cores, int) else None
+        return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
+
+    def existing(self, kind: str, stream: str) -> Table | None:
+        """A table as it is now, for the one thread that works on it; None before anybody wrote to it."""
+        from tidemill.storage.tables.table import Table
+
+        known = self._tables.get((kind, stream))
+        if known is not None:
+            known.refresh()
+            return known
+        found = Table.existing(self.root / kind / stream)
+        if found is not None:
+            self._tables[kind, stream] = found
+        return found
+
+    def snapshot(self, kind: str, stream: str) -> Snapshot | None:
+        """What a table holds now, for any thread; None before anybody wrote to it."""
+        return self.readers.snapshot(kind, stream)
+
+    def slice(self, id_or_prefix: str) -> SliceEntry:
+        """An entry of the ledger, by its id or the first characters of it."""
+        entry = self.state.slice(id_or_prefix)
+        if entry is None:
+            raise NotFoundError(
+                f"there is no slice {id_or_prefix!r}", hint="`tidemill ledger` lists the slices"
+            )
+        return entry
