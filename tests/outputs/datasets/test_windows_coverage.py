@@ -108,6 +108,32 @@ def test_what_the_watermark_has_passed_is_late(new_stations: NewStations) -> Non
     assert [member.ignored for member in members if member.ignored] == ["late"]
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_retraction_that_sets_the_watermark_back_withdraws_what_it_no_longer_covers(
+    new_stations: NewStations, batches: int
+) -> None:
+    """As if the slice had never arrived; its own rows are in another window."""
+    stations = new_stations(
+        now="10:01", aggregation_span="10s", subject_to_change_window="0s", coverage="watermark"
+    )
+    for number, second in enumerate((5, 20), start=1):
+        stations.land(f"s{second}", None, None, rows=[f"10:00:{second:02}"])
+        if number == batches or number == 2:
+            stations.tick()
+    assert built(stations) == [instant("10:00")]
+    with stations.open() as mill:
+        (far,) = (entry.id for entry in mill.ledger("stations") if entry.slice.name == "s20")
+        mill.retract(mill.plan_retraction(far, "sent by mistake"))
+        mill.run_until_idle()
+        assert mill.events()[-1][1]["type"] == "tidemill.dataset.withdrawn"
+        assert mill.verify("stations").ok
+    (window,) = stations.windows()
+    assert (window.phase, window.reason, window.file) == (Phase.WAITING, "watermark", None)
+    stations.land("again", None, None, rows=["10:00:21"])
+    stations.tick()
+    assert [(w.key.start, w.revision) for w in stations.windows() if w.file] == [(instant("10:00"), 2)]
+
+
 def test_windows_of_a_second_work_with_defaults(new_stations: NewStations) -> None:
     stations = new_stations(aggregation_span="PT1S", subject_to_change_window="0s")
     stations.land("rows", None, None, rows=["10:00:00", "10:00:01", "10:00:02"])

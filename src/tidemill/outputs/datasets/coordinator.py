@@ -76,6 +76,7 @@ class Coordinator:
         failpoint("windows.after_lay")
         if self.rules.by_watermark and self.rules.watermark is not None:
             self.state.reach(self.stream.name, WATERMARK, self.rules.watermark)
+            self.state.recede(self.stream.name, self.rules.watermark)
         if self.rules.raw_from is not None:
             for reason in (COVERAGE, GAP, WATERMARK):  # nothing that comes helps those that began before it
                 self.state.reach(self.stream.name, reason, self.rules.raw_from + self.rules.span - 1)

@@ -289,7 +289,7 @@ def _judge(
         seal=seal_of(interval, used, rules) if seals else None,
         withdraw=not state.ready
         and not keeps_waiting
-        and (_lost(window, members) or (changed and window.file is not None)),
+        and (_lost(window, members) or (window.file is not None and (changed or state.reason == WATERMARK))),
         rules=window.rules if keeps_waiting and window.file is not None else rules.name,
         reshape=reshape,
         unseal=sealed is None and window.sealed is not None and not keeps_waiting,

@@ -325,6 +325,10 @@ class State(Protocol):
         """WAITING windows with this reason that end at the watermark or before it are due; how many."""
         ...
 
+    def recede(self, stream: str, watermark: int) -> int:
+        """BUILT windows that end after the watermark are due: a retraction may have set it back. How many."""
+        ...
+
     def lay(
         self,
         stream: str,

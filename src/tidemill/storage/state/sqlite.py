@@ -340,6 +340,10 @@ class SqliteState:
         with self._write() as db:
             return window_acts.reach(db, stream, reason, watermark)
 
+    def recede(self, stream: str, watermark: int) -> int:
+        with self._write() as db:
+            return window_acts.recede(db, stream, watermark)
+
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         with self._read() as db:
             return list(window_acts.due(db, stream, now, limit))

@@ -157,6 +157,13 @@ def reach(db: sqlite3.Connection, stream: str, reason: str, watermark: int) -> i
     ).rowcount
 
 
+def recede(db: sqlite3.Connection, stream: str, watermark: int) -> int:
+    return db.execute(
+        "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'built' AND start > ? - span AND due = 0",
+        (stream, watermark),
+    ).rowcount
+
+
 def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
     width = span(db, stream)
     if width is None:
