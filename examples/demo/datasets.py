@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from examples.demo.project import STREAM
 
-from tidemill.mill import Mill
+from tidemill import Mill
 from tidemill.testing.feed import Manifest
 
 

@@ -13,7 +13,7 @@ import duckdb
 from examples.demo.datasets import Datasets
 from examples.demo.project import STREAM
 
-from tidemill.mill import Mill
+from tidemill import Mill
 from tidemill.model.levels import LEVELS
 from tidemill.model.slices import Counts, SliceEntry
 from tidemill.model.tiles import TileKey, TileState

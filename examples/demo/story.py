@@ -20,7 +20,7 @@ from examples.demo.telling import Teller, errors_to
 from rich.console import Console
 
 from examples.demo import datasets, facts
-from tidemill.mill import Mill
+from tidemill import Mill
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Reject
 from tidemill.model.time import DAY, HOUR, Interval, format_instant

@@ -1,23 +1,37 @@
 """Tidemill: late, repeated and out-of-order feeds in; exact windows, rollups and datasets out."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tidemill.client import AsyncClient, Client
+    from tidemill.mill import Mill, recover
+    from tidemill.model.errors import TidemillError
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "Mill", "TidemillError", "__version__", "recover"]
+
+_HOMES: Final = {
+    "AsyncClient": "tidemill.client",
+    "Client": "tidemill.client",
+    "Mill": "tidemill.mill",
+    "TidemillError": "tidemill.model.errors",
+    "recover": "tidemill.mill",
+}
 
 
 def __getattr__(name: str) -> object:
-    """The clients and the version, once somebody asks for them: `import tidemill` loads nothing else."""
-    if name in ("AsyncClient", "Client"):
-        return getattr(import_module("tidemill.client"), name)
+    """Load a public name when it is first used: `import tidemill` alone loads nothing else."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     if name == "__version__":
         return _version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _version() -> str:

@@ -1,6 +1,6 @@
-"""A project that is open: land slices, tick, ask; one short method for each verb.
+"""An open project: land slices, tick, query; one short method for each verb. docs/python.md is made of this.
 
-Opening is cheap: it starts no JVM and loads neither Arrow nor Delta, since a command that only asks the state
+Opening is cheap: it starts no JVM and loads neither Arrow nor Delta. A command that only reads the state
 needs none of them. So methods import what they alone need. The wall clock is read here and nowhere below.
 """
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from tidemill.outputs.datasets.builder import Outcome
     from tidemill.outputs.datasets.reader import Desk, RebuildStep
     from tidemill.outputs.vectors.chainer import Chainer
-    from tidemill.outputs.vectors.reading import VectorDesk
     from tidemill.outputs.vectors.view import ChainView
     from tidemill.outputs.windows.refresh import Refreshed
     from tidemill.pipeline.metrics import Meter
@@ -71,7 +70,12 @@ def _running(now: int) -> Callable[[], int]:
 
 
 class Mill:
-    """A project that is open. Use it as a context manager, or call `close`."""
+    """An open project. Use it as a context manager, or call `close`.
+
+    `project` is the checked configuration, `state` the ledger and all other state in `state.db`, and `clock`
+    the function that tells the time in microseconds since the epoch. `warehouse` and `workers` are the parts
+    behind the methods, for the server and the command line; they can change in any release.
+    """
 
     def __init__(
         self,
@@ -99,7 +103,12 @@ class Mill:
         clock: Callable[[], int] = wall_clock,
         progress: Progress | None = None,
     ) -> Self:
-        """The project at `path` (a `tidemill.yaml`, or the folder it is in)."""
+        """Open the project at `path`: a `tidemill.yaml`, or the folder that holds one.
+
+        Work that needs Spark uses the session `spark`, or starts one. `progress` is called with a stream, the
+        name of a step and the share of it that is done. Raises StorageError if the warehouse has slices but
+        its state is missing: see `recover`.
+        """
         project = open_project(path)
         warehouse = project.warehouse
         with storage_errors("create the warehouse", warehouse):
@@ -121,6 +130,8 @@ class Mill:
         self.close()
 
     def close(self) -> None:
+        """Stop background work, and the Spark session if the mill started it. The mill cannot be used
+        then."""
         self.workers.close()
         if self._asked is not None:
             self._asked.close()
@@ -141,9 +152,13 @@ class Mill:
         empty: bool = False,
         many_windows: bool = False,
     ) -> LandedMany:
-        """Land files (paths, globs, folders, `-` for standard input); returns once they are durable. With
-        `empty` there are none: nothing happened between `start` and `end`. With `many_windows` these may span
-        more windows than `max_slice_windows` of the stream."""
+        """Land files (paths, globs, folders, `-` for standard input) as slices, and return when they are
+        durable.
+
+        `start` and `end` declare the span that the files cover. With `empty` there are no files: nothing
+        happened in that span. `many_windows` allows a span of more windows than `max_slice_windows` of the
+        stream. The result has the `landed` slices and the files that were `refused`, each with its error.
+        """
         from tidemill.ingest.files import land_files
 
         bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
@@ -151,7 +166,8 @@ class Mill:
         return land_files(self.warehouse, stream, names, bounds, source, format, progress, empty=empty)
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
-        """Land what IngestDataCommands (JSON files, `-`: standard input) name: objects already in storage."""
+        """Land the stored objects that IngestDataCommands name. `files` are JSON files with the commands, or
+        `-` for standard input. The result is that of `ingest`."""
         from tidemill.ingest.files import land_commands
 
         return land_commands(
@@ -166,7 +182,8 @@ class Mill:
         name: str = "bytes", source: str = "api", format: str | Format | None = None,
         start: str | int | None = None, end: str | int | None = None, many_windows: bool = False,
     ) -> Landed:  # fmt: skip
-        """Land one slice given as bytes; `many_windows` as for `ingest`."""
+        """Land `content` as one slice, and return it when it is durable: its `entry` of the ledger, and
+        whether it is `new`. `name` is what the ledger calls it; the other arguments are those of `ingest`."""
         from tidemill.ingest.files import land_bytes
 
         bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
@@ -176,14 +193,17 @@ class Mill:
 
     @property
     def engine(self) -> Engine:
+        """What runs work on Spark or, when it is small, in this process; `engine.session` is the Spark
+        session."""
         return self.warehouse.engine
 
     def tick(self, now: int | None = None, *, patient: bool = False) -> TickReport:
-        """One round: take up what a crash left, accept, roll up, pack, look after windows, build, tell.
+        """Run one round: finish what a crash left, accept what has landed, bring every output up to date, and
+        deliver events. Returns a report of what was done; `idle` says that there was nothing to do.
 
-        A stream that cannot be worked on does not keep the others waiting: `faults` of the report has it.
-        When `patient`, one that failed before is left alone until its next try. Only one process at a time
-        works on a warehouse; another one gets BusyError.
+        A stream that fails does not stop the others: it is in `faults` of the report. With `patient`, a
+        stream that failed before is skipped until its next try is due. Only one process works on a warehouse
+        at a time; another gets BusyError. `now` is the time of the round, by default that of the clock.
         """
         from tidemill.pipeline import rounds
 
@@ -191,15 +211,16 @@ class Mill:
             return rounds.tick(self.workers, self.clock if now is None else _running(now), patient=patient)
 
     def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
-        """A graceful stop: windows that are still open come out as they are, with trigger `stop`. The
-        watermark stays where it is; if more rows come for such a window, it comes out again."""
+        """Publish the streaming windows that are still open, as they are, with the trigger `stop`. Returns
+        what was published, by stream. The watermark does not move, and a window that gets more rows is
+        published again."""
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         now = self.clock()
         with self._working():
             return self.workers.flow.refresh_all(names, now, Round(self.state, now, {}), flush=True)
 
     def run_until_idle(self) -> list[TickReport]:
-        """Tick until a round finds nothing to do and nothing is under way in the background."""
+        """Run rounds until one finds nothing to do and no background work is left. Returns their reports."""
         reports = []
         while True:
             report = self.tick()
@@ -215,7 +236,9 @@ class Mill:
         on_flush: Callable[[dict[str, list[Refreshed]]], None] = lambda _flushed: None,
         wake: threading.Event | None = None,
     ) -> None:
-        """The daemon: ticks until `stop` is set, then flushes. Who lands in this process sets `wake`, too."""
+        """Run rounds until `stop` is set, at most `interval` seconds apart when there is nothing to do; then
+        flush, if the project says so. Each report goes to `on_tick`. Set `wake` to start the next round at
+        once."""
         from tidemill.pipeline import rounds
 
         rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake)
@@ -232,7 +255,8 @@ class Mill:
         self, stream: str, window: str, *, start: str | int | None = None, end: str | int | None = None,
         tenant: str | None = None, revisions: bool = False,
     ) -> pa.Table:  # fmt: skip
-        """What stands of a streaming window, by start; with `revisions` all that ever stood."""
+        """The current results of a streaming window as an Arrow table, ordered by start; with `revisions`,
+        all revisions of them."""
         from tidemill.outputs.windows.reader import read_results
 
         declared = self.project.stream(stream)
@@ -241,7 +265,7 @@ class Mill:
 
     @property
     def windows(self) -> Desk:
-        """Answers about windows: what there is, why one waits, what a rebuild would do."""
+        """Reads windows and their datasets: which there are, why one waits, what a rebuild would do."""
         return self.workers.windows
 
     def build(
@@ -253,12 +277,13 @@ class Mill:
         *,
         once: bool = False,
     ) -> None:
-        """A builder beside the daemon, in this or another process: takes from the queue until `stop` is set,
-        or with `once` until it is empty. It needs no lock: leases keep builders apart."""
+        """Build queued datasets until `stop` is set, or with `once` until the queue is empty. Each batch of
+        outcomes goes to `on_build`. Several builders can run beside the daemon, in this process or others:
+        they need no lock, since each takes a lease on what it builds."""
         self.workers.yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
 
     def rebuild(self, steps: Sequence[RebuildStep]) -> list[Outcome]:
-        """Do what a plan of `windows.plan_rebuild` says."""
+        """Build the datasets of a plan made by `windows.plan_rebuild`, and return the outcome of each."""
         keys = set(self.windows.rebuild(steps))
         with self._working():
             for name in sorted({key.stream for key in keys}):
@@ -267,23 +292,24 @@ class Mill:
 
     @cached_property
     def remake(self) -> Remaker:
-        """Makes rollups and index again from raw."""
+        """Rebuilds rollups, the index and damaged window results from raw."""
         from tidemill.pipeline.rebuild import Remaker
 
         return Remaker(self.workers)
 
     @property
     def sources(self) -> Sources:
-        """Lands what raw manifests of request/response feeds say is complete."""
+        """Lands what the manifests of request/response feeds list as complete."""
         return self.workers.sources
 
     @property
     def packer(self) -> Packer:
-        """Says what waits to be packed, and what is in large parts of raw."""
+        """Plans the packing of small slices into large parts, and lists what each packed part holds."""
         return self.workers.packer
 
     def pack(self, stream: str | None = None, *, rebuild: bool = False) -> list[Packed]:
-        """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew."""
+        """Accept what has landed, then pack the groups of slices that are full; with `rebuild`, pack all
+        slices again. Returns what was packed."""
         from tidemill.pipeline import rounds
 
         with self._working("pack"):
@@ -292,7 +318,8 @@ class Mill:
     def export(
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
     ) -> list[Path]:
-        """Write the datasets of windows as parquet, arrow or csv to a file (for one) or into a folder."""
+        """Write the datasets of the windows that hold these instants as `to` (parquet, arrow or csv): one
+        window to the file `target`, several into the folder `target`. Returns the files."""
         from tidemill.outputs.datasets.maintenance import export
 
         starts = [given.instant(window) for window in windows]
@@ -301,14 +328,16 @@ class Mill:
     def events(
         self, after: int = 0, limit: int = 1000, stream: str | None = None
     ) -> list[tuple[int, dict[str, object]]]:
-        """CloudEvents of the outbox behind the place `after`, each with its place."""
+        """The CloudEvents published after the offset `after`, oldest first, each as a pair of its offset and
+        the event."""
         from tidemill.pipeline.status import told
 
         return told(self.workers, after, limit, stream)
 
     @cached_property
     def meter(self) -> Meter:
-        """Prometheus metrics; who runs the mill tells it of each round."""
+        """Prometheus metrics of the project; a program that calls `tick` itself passes each report to
+        `meter.tick`."""
         from tidemill.pipeline.metrics import Meter
         from tidemill.raw.tail.late import LateCounts
 
@@ -316,13 +345,15 @@ class Mill:
         return Meter(self.project.streams, self.state, self.clock, tries, late.of)
 
     def plan_retraction(self, slice_id: str, reason: str) -> RetractionPlan:
-        """What taking a slice back does: the steps, and which slices are judged again."""
+        """Plan the retraction of a slice: the steps, and the slices that are decided again. Changes
+        nothing."""
         from tidemill.raw.retract import plan_retraction
 
         return plan_retraction(self.warehouse, slice_id, reason, self.clock())
 
     def retract(self, plan: RetractionPlan) -> SliceEntry:
-        """Take a slice back, as planned; the next rounds judge again what has to be."""
+        """Retract a slice as planned, and return its entry. The next rounds decide the affected slices
+        again."""
         from tidemill.pipeline import rounds
 
         with self._working():
@@ -331,7 +362,7 @@ class Mill:
 
     @property
     def retention(self) -> Keeper:
-        """Plans what goes by the retention of its stream, and lets it go."""
+        """Plans what the retention of a stream expires, and expires it."""
         return self.workers.retention
 
     @contextmanager
@@ -339,16 +370,17 @@ class Mill:
         with exclusive(self.project.warehouse / ".tick.lock", what):
             yield
 
-    # -- looking
+    # -- status and tables
 
     def snapshot(self, kind: str, stream: str) -> Snapshot | None:
-        """What a table holds now, for any thread that looks; None before anybody wrote to it."""
+        """The current parts of the table `kind` (`raw`, `rollups`, `index` …) of a stream; None before its
+        first commit. Safe to call from any thread."""
         return self.warehouse.snapshot(kind, stream)
 
     def ledger(
         self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None
     ) -> list[SliceEntry]:
-        """Slices, newest first."""
+        """The entries of the ledger, newest first, of one stream or status if named."""
         if stream is not None:
             self.project.stream(stream)
         return self.state.slices(
@@ -356,29 +388,34 @@ class Mill:
         )
 
     def slice(self, id_or_prefix: str) -> SliceEntry:
+        """The ledger entry of a slice, by its id or the first characters of it; NotFoundError if there is
+        none."""
         return self.warehouse.slice(id_or_prefix)
 
     def status(self) -> list[StreamStatus]:
+        """The status of each stream: slices, rows, watermark, what waits and what failed."""
         from tidemill.pipeline.status import status_of
 
         return [status_of(self.workers, name) for name in self.project.streams]
 
     def watermark(self, stream: str) -> int | None:
-        """Of the stream as of now: the least of those of its sources that are not idle."""
+        """The current watermark of a stream, the lowest of its sources that are not idle, in microseconds
+        since the epoch; None before its first event."""
         return self.workers.watermark(stream)
 
     def quarantine(
         self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None,
         after: Place | None = None, tenant: str | None = None,
     ) -> pa.Table:  # fmt: skip
-        """What was not accepted, verbatim, with the reason; behind the row `after`."""
+        """Records that were not accepted, verbatim, each with the reason, as an Arrow table. `after` is the
+        last row of the page before."""
         from tidemill.pipeline.status import quarantined
 
         return quarantined(self.workers, stream, reason, slice, limit, after, tenant)
 
     def replay(self, stream: str, *, reason: str | None = None) -> list[Landed]:
-        """Land what is in quarantine, to be judged again: as one slice, or, for a stream with datasets, one
-        for each slice that records were rejected from. Nothing lands when quarantine is empty."""
+        """Land the records in quarantine again, to be decided anew, and return the slices: one, or for a
+        stream with datasets one for each slice that the records came from; none if quarantine is empty."""
         from tidemill.raw.replay import replay
 
         declared = self.project.stream(stream)
@@ -400,8 +437,9 @@ class Mill:
         stop: threading.Event | None = None,
         interval: float = 1.0,
     ) -> Iterator[pa.RecordBatch | Watermark]:
-        """Accepted rows, in order of event time (else as they came), and the watermarks between them. With
-        `follow` it goes on until `stop` is set; then what is still buffered comes out, and no watermark."""
+        """Iterate over accepted rows, as record batches in order of event time (or of arrival), with the
+        watermarks between them. With `follow` it goes on until `stop` is set, and then yields the rows still
+        buffered."""
         from tidemill.raw.tail import tail
 
         end, at = stop or threading.Event(), given.instant(since) if since is not None else None
@@ -411,10 +449,11 @@ class Mill:
         )  # fmt: skip
 
     def feed(self, stream: str) -> Feed:
-        """What `tidemill.raw.tail` reads: `tail`, `late_rows`, `late_totals`."""
+        """The accepted rows of a stream, as the functions of `tidemill.raw.tail` take them: `tail`,
+        `late_rows`, `late_totals`."""
         return self.workers.feed(stream)
 
-    # -- asking
+    # -- querying
 
     @property
     def _querier(self) -> Querier:
@@ -430,10 +469,11 @@ class Mill:
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
         engine: str = "duckdb", check_tenant: bool = True,
     ) -> Answer | Explanation:  # fmt: skip
-        """Answer a query (text or JSON document), with the facts that say how far it can be trusted.
+        """Answer a query, given as text or as a JSON document: `table` has the rows, `completeness` says what
+        is missing from them. For `EXPLAIN` the answer is an Explanation.
 
-        Where a stream has several tenants, one is named or `all_tenants` are asked for. With `strict` an
-        answer that lacks something is an IncompleteError. `check_tenant=False`: one without events may be.
+        If the stream has several tenants, name one or ask for `all_tenants`. With `strict`, an incomplete
+        answer raises IncompleteError. With `check_tenant=False`, a tenant without events is not an error.
         """
         from tidemill.query.service import Whose, ask
 
@@ -444,7 +484,7 @@ class Mill:
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
         engine: str = "duckdb",
     ) -> pa.Table:  # fmt: skip
-        """The rows of a query as Arrow."""
+        """The rows of a query as an Arrow table; arguments as for `ask`."""
         from tidemill.query.service import rows_of
 
         return rows_of(self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine))
@@ -454,7 +494,9 @@ class Mill:
         cursor: str | None = None, limit: int | None = None, total: bool = False, strict: bool = False,
         engine: Literal["local", "spark"] = "local", check_tenant: bool = True,
     ) -> Found | SearchPlan:  # fmt: skip
-        """Accepted events by what they hold, a page at a time. Whose they are, and `strict`: as for `ask`."""
+        """Find accepted events by what they hold. Returns a page: `rows`, the `cursor` of the next page, and
+        with `total` how many there are. `tenant`, `all_tenants`, `strict` and `check_tenant` are as for
+        `ask`."""
         from tidemill.query.search.service import find
         from tidemill.query.service import Whose
 
@@ -464,7 +506,7 @@ class Mill:
         )
 
     def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
-        """What there is to ask for."""
+        """What can be queried: fields, metrics, windows, tenants and indexed attributes of each stream."""
         from tidemill.query.catalog import catalog
 
         return catalog(self.warehouse, stream, tenant)
@@ -473,31 +515,29 @@ class Mill:
 
     @property
     def chains(self) -> Chainer:
-        """Chains of vectors: compacted, planned, and deltas in batches."""
+        """Compacts the chains of vectors, plans that, and gives deltas in batches."""
         return self.workers.chains
-
-    @property
-    def vector_desk(self) -> VectorDesk:
-        """Answers about vectors: what they are, and the chains they are made of."""
-        return self.workers.vector_desk
 
     def vectors(
         self, stream: str, ids: Sequence[str | int], at: str | int | None = None, *, tenant: str | None = None
     ) -> pa.Table:
-        """A row for each id, now or at an instant: vector_id, exists, ts, values, overflow and pending."""
+        """Vectors now, or at an instant, as an Arrow table with a row for each id: `vector_id`, `exists`,
+        `ts`, `values`, `overflow` and `pending`."""
         until = None if at is None else given.instant(at)
-        return self.vector_desk.vectors(self.project.stream(stream).name, ids, until, tenant)
+        return self.workers.vector_desk.vectors(self.project.stream(stream).name, ids, until, tenant)
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> ChainView:
-        """What the chain of a vector holds: checkpoints, pending deltas, and what they take."""
+        """The chain of a vector: its checkpoints, its pending deltas, and their sizes."""
         from tidemill.outputs.vectors.view import chain_of
 
-        return chain_of(self.vector_desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
+        desk = self.workers.vector_desk
+        return chain_of(desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
 
-    # -- proving
+    # -- verifying
 
     def verify(self, stream: str | None = None) -> Audit:
-        """Recompute everything from raw and compare."""
+        """Recompute the outputs of one stream, or of all, from raw and compare. The result is `ok`, or has
+        `findings` that say what differs."""
         from tidemill.pipeline.verify import audit
 
         names = [stream] if stream is not None else list(self.project.streams)
@@ -512,7 +552,8 @@ def recover(
     clock: Callable[[], int] = wall_clock,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Rebuild the state of the project at `path` from its warehouse."""
+    """Rebuild the state of the project at `path` from its warehouse, and return how much was found in it.
+    Arguments are those of `Mill.open`."""
     from tidemill.pipeline.recover import recover_state
 
     project = open_project(path)

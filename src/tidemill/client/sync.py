@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A server at `url`. Safe to use from several threads; use it as a context manager, or call `close`.
+    """A client of the server at `url`. Use it as a context manager, or call `close`; threads can share it.
 
-    An event without a value at `id_column` (a path such as `meta.id`; None: leave events as they are) gets
-    a new id before it is first sent, so that sending it again after a lost answer changes nothing.
+    An event without a value at `id_column` (a path such as `meta.id`; None leaves events as they are) gets a
+    new id before it is first sent, so that sending it again after a lost answer changes nothing.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     # -- sending
@@ -81,11 +82,12 @@ class Client:
         start: Bound | None = None,
         end: Bound | None = None,
     ) -> Sent:
-        """Send an event or many; returns once all are durable, and with `wait` (True, or seconds) decided.
+        """Send one event or many, and return when all are durable; with `wait` (True, or seconds), when they
+        are decided: `counts` and `outcomes` of the result then say what became of them.
 
-        Many are sent in requests of at most `batch` events, while they are still being made. `start` and
-        `end` say that these are all events of that time (there may be none): it is declared with the last
-        request, so that nothing counts as complete before all of it is there.
+        Events are sent in requests of at most `batch`, while the iterable still produces more. `start` and
+        `end` declare that these are all events of that time (there may be none). The last request declares
+        it, so that nothing counts as complete before all of it has arrived.
         """
         return answers.together(
             list(self.send_each(stream, events, wait=wait, source=source, start=start, end=end))
@@ -101,7 +103,8 @@ class Client:
         start: Bound | None = None,
         end: Bound | None = None,
     ) -> Iterator[Sent]:
-        """The same, request by request: for more events than one wants to hold the outcomes of."""
+        """Like `send`, but yields what became of each request in turn, so that not all outcomes are held at
+        once."""
         bounds = asking.bounds(start, end)
         for body in self._packed([events] if isinstance(events, Mapping) else events, bounds):
             yield self._sent(stream, body, wait, source, bounds)
@@ -116,7 +119,8 @@ class Client:
         start: Bound | None = None,
         end: Bound | None = None,
     ) -> Sent:
-        """Send a table, a batch or batches (a RecordBatchReader, too), as Arrow streams."""
+        """Send an Arrow table, a record batch, or several (a RecordBatchReader, too); arguments and result as
+        for `send`."""
         from tidemill.client.arrow import bodies
 
         rules = self._rules
@@ -143,10 +147,10 @@ class Client:
         answer = self._ask(self._rules.events(stream, body, wait, source, bounds))
         return answers.sent(answer.status_code, answer.content)
 
-    # -- asking
+    # -- querying
 
     def ingestion(self, id_: str) -> Ingestion:
-        """Where the events of one request are, and what became of them."""
+        """The status of one request by its id: which slice its events are in, and the outcome of each."""
         return answers.ingestion(self._ask(asking.ingestion(id_)).content)
 
     def query(
@@ -157,8 +161,8 @@ class Client:
         all_tenants: bool = False,
         strict: bool = False,
     ) -> Document:
-        """The answer to a query: `rows`, and in `completeness` how far they can be trusted. With `strict` an
-        answer that lacks something is a ClientError with the code `incomplete`."""
+        """Answer a query: `rows`, and in `completeness` what is missing from them. With `strict`, an
+        incomplete answer raises a ClientError with the code `incomplete`."""
         request = asking.query(text, Whose(tenant, all_tenants), strict=strict)
         return answers.document(self._ask(request).content)
 
@@ -172,7 +176,7 @@ class Client:
         limit: int | None = None,
         strict: bool = False,
     ) -> Iterator[Document]:
-        """Every event that is found, page after page; `limit` is that of a page."""
+        """Iterate over all events that a search finds. They are fetched in pages of at most `limit`."""
         cursor: str | None = None
         whose = Whose(tenant, all_tenants)
         while True:
@@ -193,7 +197,8 @@ class Client:
         cursor: str | None = None,
         strict: bool = False,
     ) -> Document:
-        """One page: `rows`, the `cursor` of the next one, and in `completeness` how far it can be trusted."""
+        """One page of a search: `rows`, the `cursor` of the next page, and in `completeness` what is
+        missing."""
         whose = Whose(tenant, all_tenants)
         request = asking.search(stream, text, whose, limit, cursor, strict=strict)
         return answers.document(self._ask(request).content)
@@ -201,11 +206,11 @@ class Client:
     def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None
     ) -> Document:
-        """A vector of a delta stream now, or at an instant: `exists`, `ts` and `values`."""
+        """A vector of a delta stream, now or at an instant: `exists`, `ts` and `values`."""
         return answers.document(self._ask(asking.vector(stream, vector_id, at, tenant)).content)
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> Document:
-        """What a vector is made of: `checkpoints`, `pending` deltas, and what they take."""
+        """The chain of a vector: its `checkpoints`, its `pending` deltas, and their sizes."""
         return answers.document(self._ask(asking.chain(stream, vector_id, tenant)).content)
 
     def deltas(
@@ -218,8 +223,8 @@ class Client:
         tenant: str | None = None,
         limit: int | None = None,
     ) -> Document:
-        """The deltas of each window as one batch: the newest `limit` that are published, or with a `window`
-        (a width) or a `tenant`, made for this answer."""
+        """The deltas of each window as one batch: the newest `limit` that are published or, with a `window`
+        (a width) or a `tenant`, batches made for this answer."""
         request = asking.deltas(stream, window, start, end, tenant, limit)
         return answers.document(self._ask(request).content)
 
@@ -234,22 +239,24 @@ class Client:
         limit: int | None = None,
         revisions: bool = False,
     ) -> Document:
-        """What came out of a streaming window; without one, the windows of the stream."""
+        """The results of a streaming window; without `window`, the streaming windows of the stream."""
         request = asking.results(stream, window, start, end, tenant, limit, revisions=revisions)
         return answers.document(self._ask(request).content)
 
     def flush(self, stream: str | None = None) -> Document:
-        """Close the open windows of the gateway, of one stream or of all, and land them: `windows`."""
+        """Close the open windows of the gateway, of one stream or of all, and land them. `windows` lists
+        them."""
         return answers.document(self._ask(asking.flush(stream)).content)
 
     def status(self) -> Document:
+        """The status of the server and its streams, as `tidemill status --output json` has it."""
         return answers.document(self._ask(asking.status()).content)
 
     def events(self, after: str | int | None = None, *, stream: str | None = None) -> Iterator[DatasetEvent]:
-        """Datasets and results as they come out, without end: those behind the event `after` (0: all there
-        ever were), or else those from now on.
+        """Iterate without end over the events of datasets and results: those after the event `after` (0: from
+        the first on), by default those published from now on.
 
-        A connection that breaks is made again behind the last event that was handed out.
+        After a broken connection it continues behind the last event that it yielded.
         """
         lines = EventLines(None if after is None else str(after))
         attempts = Attempts(self._rules)

@@ -113,7 +113,7 @@ class Sources:
         names: Sequence[str | Path],
         progress: Callable[[], None] | None = None,
     ) -> Sourced:
-        """Land what is complete of the manifests that these names (files, their folders, globs) lead to."""
+        """Land what is complete in these manifests (files, the folders that hold them, globs)."""
         declared, now = self._warehouse.project.stream(stream), self._warehouse.clock()
         landed: list[Landed] = []
         refused: list[Refused] = []

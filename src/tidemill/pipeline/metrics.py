@@ -174,12 +174,13 @@ class Meter:
         self._gateway.status = gateway
 
     def text(self) -> str:
-        """All of it in the text format of Prometheus."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry).decode()
 
     @contextmanager
     def served(self, port: int, host: str = LOOPBACK) -> Iterator[int]:
-        """Inside it, the metrics are at http://host:port/metrics; the port, when 0 was given a free one."""
+        """A context manager that serves the metrics at http://host:port/metrics and gives the port. Port 0
+        chooses a free one."""
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:

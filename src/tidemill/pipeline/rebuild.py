@@ -49,7 +49,7 @@ class Remaker:
         self._workers = workers
 
     def rollups(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Remade:
-        """Make the tiles of a span (without one: all) again from raw."""
+        """Rebuild the rollups of a span, or all, from raw. Returns what was rebuilt."""
         workers, span = self._workers, given.span(start, end)
         self._check_metrics(stream)
         with exclusive(workers.root / ".tick.lock", "rebuild"):
@@ -61,7 +61,7 @@ class Remaker:
             return done
 
     def index(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Indexed:
-        """Make the index of a span (without one: all) again from raw."""
+        """Rebuild the index of a span, or all of it, from raw. Returns what was rebuilt."""
         workers, span = self._workers, given.span(start, end)
         self._check_indexed(stream)
         with exclusive(workers.root / ".tick.lock", "rebuild"):
@@ -74,7 +74,7 @@ class Remaker:
             return done
 
     def results(self, stream: str, window: str) -> Refreshed:
-        """Make the results of a streaming window that are damaged again from raw."""
+        """Rebuild the damaged results of a streaming window from raw. Returns what was rebuilt."""
         workers = self._workers
         declared = workers.project.stream(stream)
         with exclusive(workers.root / ".tick.lock", "rebuild"):
@@ -90,7 +90,7 @@ class Remaker:
         rollups: bool = True,
         index: bool = True,
     ) -> RemakePlan:
-        """What `rollups` and `index` would make again. It looks only."""
+        """What `rollups` and `index` would rebuild. Changes nothing."""
         workers, span = self._workers, given.span(start, end)
         tiles, sealed = self._tiles(stream, span) if rollups else ({}, 0)
         parts = self._parts(stream, span) if index else 0

@@ -84,12 +84,12 @@ class Keeper:
         self._looked_at: int | None = None
 
     def plan(self, stream: str | None = None) -> ExpiryPlan:
-        """What is older than its retention, and what holds it back. Nothing is changed."""
+        """What is older than its retention allows, and what keeps it from expiring. Changes nothing."""
         names = [self._workers.project.stream(stream).name] if stream is not None else None
         return plan_expiry(self._workers, self._workers.warehouse.clock(), names)
 
     def expire(self, plan: ExpiryPlan) -> list[ExpiryStep]:
-        """Let go of what the plan says; what went."""
+        """Expire what the plan says. Returns the steps that were done."""
         with exclusive(self._workers.root / ".tick.lock", "expire"):
             streams, done = sorted({step.stream for step in plan.steps}), list[ExpiryStep]()
             adopt_for(self._workers.root, self._workers.state, streams)

@@ -312,7 +312,7 @@ def test_reads_make_a_chain_hot(tmp_path: Path) -> None:
 def test_what_was_read_is_not_read_again_until_it_changes(bench: Bench) -> None:
     bench.tick(*(bench.delta(f"v{n}", n, Op.SET, n, at=(0,)) for n in range(20)))
     bench.check()
-    desk = bench.mill.vector_desk
+    desk = bench.mill.workers.vector_desk
     before = desk.parts.groups_read
     assert before > 0
     bench.check()

@@ -115,7 +115,7 @@ class Desk:
         newest: bool = True,
         limit: int | None = None,
     ) -> list[WindowView]:
-        """Windows, the newest first, or only those that stand so."""
+        """Windows, newest first (or oldest), of one stream, standing or span if named, at most `limit`."""
         now = self._clock()
         if stream is not None:
             self._rules(stream)
@@ -128,7 +128,8 @@ class Desk:
         return self._views(chosen[:limit], standings, now)
 
     def window(self, stream: str, at: int) -> WindowStory:
-        """The window that holds the instant `at`."""
+        """The window that holds the instant `at`, with its slices, its revisions and the reason if it
+        waits."""
         rules = self._rules(stream)
         key = WindowKey(stream, align(at, rules.span), rules.span)
         found = self._state.window(key)
@@ -152,13 +153,13 @@ class Desk:
             )
 
     def datasets(self, stream: str | None = None, span: Interval | None = None) -> list[Window]:
-        """Windows that have a dataset, oldest first."""
+        """The windows that have a dataset, oldest first."""
         if stream is not None:
             self._rules(stream)
         return [w for w in self._state.windows(stream, None, span) if w.file and self._declared(w.key)]
 
     def dataset(self, stream: str, at: int, revision: int | None = None) -> Dataset:
-        """A revision of the window that holds the instant `at`, by default the newest; its file is there."""
+        """The dataset of the window that holds the instant `at`: a revision of it, by default the newest."""
         story = self.window(stream, at)
         window, standing = story.view.window, {one.revision: one for one in story.revisions}
         wanted = revision if revision is not None else window.revision if window.file is not None else None
@@ -172,14 +173,14 @@ class Desk:
         return standing[wanted]
 
     def outdated(self, stream: str) -> int:
-        """Windows that the next round evaluates again, because their rules or columns were declared anew."""
+        """How many windows the next round evaluates again because their rules or columns have changed."""
         rules, known = self._rules(stream), self._state.layout(stream)
         if known is None or known[0] != rules.span or known[1] == rules.declared:
             return 0
         return sum(self._state.window_counts(stream).values())
 
     def touched(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
-        """The windows a slice touches (the first `limit` of them), and whether it counts there."""
+        """The windows that a slice touches (at most `limit`), each with whether the slice counts in it."""
         return [pair for pair in self._state.windows_of(slice_id, limit) if self._declared(pair[0].key)]
 
     def _declared(self, key: WindowKey) -> bool:
@@ -261,7 +262,8 @@ class Desk:
     def plan_rebuild(
         self, stream: str, span: Interval | None = None, *, include_late: bool = False
     ) -> list[RebuildStep]:
-        """What a rebuild of the windows that start in `span` (all, when None) does, oldest first."""
+        """The steps of a rebuild of the windows that start in `span` (None: all), oldest first. Changes
+        nothing."""
         rules = self._rules(stream)
         now, pending = self._clock(), PendingSlices(self._state.undecided(stream), rules.future)
         steps = [
@@ -286,7 +288,7 @@ class Desk:
         return [*done, *(self._state.force(late, REBUILD, reopen=True) if late else [])]
 
     def retry(self, stream: str, at: int | None = None) -> int:
-        """Give windows that were set aside new tries; how many."""
+        """Queue failed windows again, all or the one that holds the instant `at`. Returns how many."""
         rules = self._rules(stream)
         return self._state.retry(stream, None if at is None else align(at, rules.span))
 

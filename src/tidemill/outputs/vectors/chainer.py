@@ -163,14 +163,15 @@ class Chainer:
         return self.keeper(stream).compact(now, force=force)
 
     def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
-        """Both, as one act of its own; with `rebuild` all chains are made again from raw first."""
+        """Fold in what was accepted, then compact; with `rebuild`, all chains are rebuilt from raw first.
+        Takes the tick lock. Returns what was done."""
         with exclusive(self._warehouse.root / ".tick.lock", "compact"):
             self._check_settled(stream)
             folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
             return ChainRound(folded, self.compact(stream, now, force=force))
 
     def plan(self, stream: str, now: int, *, force: bool = False) -> list[Step]:
-        """What `compact` would do. It makes nothing, not even a table."""
+        """The steps that a compaction would take now. Changes nothing."""
         self._declared(stream)
         if self._warehouse.existing("chains", stream) is None:
             return []
@@ -185,8 +186,8 @@ class Chainer:
         *,
         tenant: str | None = None,
     ) -> Iterator[WindowBatch]:
-        """The deltas of a tenant, made into one batch for each window of a width, by default that of the
-        stream's datasets, or an hour. Those that hold the start or the end are cut there."""
+        """Iterate over the deltas of a tenant, one batch for each window of the width `every`, by default
+        that of the stream's datasets, or an hour. Windows that hold the start or the end are cut there."""
         from tidemill.outputs.vectors.batches import window_batches
 
         declared = self._declared(stream)
@@ -209,9 +210,9 @@ class Chainer:
         folder: Path | None = None,
         limit: int | None = None,
     ) -> Batches:
-        """The batches of a stream, the newest `limit` of them, each written to a file of the folder, if one
-        is named: the datasets of its windows that start in the span. Where another width or a single one of
-        its tenants is asked for, or no windows are declared, they are made now."""
+        """The newest `limit` batches of deltas of a stream: the datasets of its windows that start in the
+        span. Batches of another width or of one tenant, or of a stream without windows, are made now. With
+        `folder`, each is written to a file in it."""
         if folder is not None:
             with storage_errors("create the folder", folder):
                 folder.mkdir(parents=True, exist_ok=True)

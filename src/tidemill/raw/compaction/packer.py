@@ -141,8 +141,8 @@ class Packer:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
     def wait(self) -> bool:
-        """Until nothing is prepared in the background; whether there was something, which the next round
-        takes up."""
+        """Wait until no part is being prepared in the background. Returns whether one was; the next round
+        commits it."""
         for job in self._jobs.values():
             job.prepared.exception()
         return bool(self._jobs)
@@ -160,7 +160,7 @@ class Packer:
     # -- looking
 
     def plan(self, stream: str | None = None, *, rebuild: bool = False) -> list[PackStep]:
-        """The groups that are full, as things stand: of what waits to be accepted nothing is known yet."""
+        """The groups of accepted slices that are full, and that `Mill.pack` would pack. Changes nothing."""
         return [
             _step(one.name, group)
             for one in self._streams(stream)
@@ -168,11 +168,11 @@ class Packer:
         ]
 
     def waiting(self, stream: str | None = None, *, rebuild: bool = False) -> dict[str, int]:
-        """By stream, how many slices with rows fill no group."""
+        """For each stream, how many slices with rows are in no full group yet."""
         return {one.name: self._choice(one, rebuild=rebuild).waiting for one in self._streams(stream)}
 
     def manifest(self, stream: str) -> dict[str, object]:
-        """Which slices are in which packed part, with rows and times, as the log of the table has it."""
+        """The manifest of a stream: the slices in each packed part, with rows and times."""
         declared = self._warehouse.project.stream(stream)
         raw = self._existing(declared)
         found = packed_parts(raw) if raw is not None else []
