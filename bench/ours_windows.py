@@ -19,7 +19,7 @@ from bench.readings import Bounded
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, Interval
 from tidemill.model.windows import Dataset, Phase
-from tidemill.outputs.datasets.dataset import dataset_file
+from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
@@ -148,7 +148,7 @@ class WindowStore:
                         tuple(sorted(member.name for member in build.members)),
                         0,
                         1_000,
-                        dataset_file(build.key, build.revision),
+                        layout.dataset(build.key, build.revision),
                     ),
                     (),
                 )

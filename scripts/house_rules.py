@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: module length, clocks, fail points, leftovers, registry hosts.
+"""The house rules that no linter knows: module length, clocks, fail points, paths, leftovers, registry hosts.
 
 Reads the source as text and syntax trees only; it imports nothing of the project and changes nothing.
 """
@@ -32,6 +32,30 @@ CLOCKS = {
 }
 # Where the wall clock may be read: the object that wires the packages, and what stands on it.
 ABOVE = ("src/tidemill/mill.py", "src/tidemill/cli/")
+# Names on disk are said once; addresses of the API may look like folders.
+LAYOUT = "src/tidemill/storage/layout.py"
+FOLDERS = {
+    "slices",
+    "raw",
+    "quarantine",
+    "rollups",
+    "index",
+    "chains",
+    "datasets",
+    "windows",
+    "gate",
+    "sealed",
+    "trails",
+    "wal",
+    "access",
+    "aggregation",
+}
+ON_DISK = re.compile(
+    r"(^|/)(_staging|_packing|_open|_empty|_orphans|\.inflight|\.tick\.lock|state\.db|tokens\.json|status\.json"
+    r"|trails\.log|windows\.ndjson|(landings|retractions|expiries|declarations)\.ndjson)(/|$)"
+)
+IN_FOLDER = re.compile(rf"^({'|'.join(sorted(FOLDERS))})/")
+ADDRESSES = ("src/tidemill/client/", "src/tidemill/server/")
 MADE = ("build/", "dist/", "demo/", "bench/work/")  # by running things, not by people
 TEXT = {".py", ".toml", ".lock", ".md", ".yaml", ".yml", ".sh", ".cfg", ".txt", ".lark", ".html", ".js", ""}
 
@@ -94,6 +118,32 @@ def hypothesis_faults(path: str, tree: ast.AST) -> Iterator[str]:
             yield f"{path}:{node.lineno}: settings of hypothesis are made in {SETTINGS}"
 
 
+def path_faults(path: str, tree: ast.AST) -> Iterator[str]:
+    """Only the layout knows what the folders and files of a warehouse are called."""
+    if not path.startswith("src/") or path == LAYOUT:
+        return
+    for node in ast.walk(tree):
+        name = named_path(node, addresses=path.startswith(ADDRESSES))
+        if name and "\n" not in name:  # else it is prose
+            line = getattr(node, "lineno", 0)
+            yield f"{path}:{line}: names {name!r} of a warehouse; paths are in {LAYOUT}"
+
+
+def named_path(node: ast.AST, *, addresses: bool) -> str | None:
+    """The part of a path of a warehouse that an expression spells out."""
+    spelled: ast.AST | None = None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        spelled = node.right
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"Path", "PurePath"} and node.args:
+        spelled = node.args[0]
+    if isinstance(spelled, ast.Constant) and spelled.value in FOLDERS:
+        return str(spelled.value)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        in_folder = IN_FOLDER.match(node.value) and not addresses
+        return node.value if in_folder or ON_DISK.search(node.value) else None
+    return None
+
+
 def failpoint_calls(path: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """(place, the point's name, None unless it is a literal) of each `failpoint(...)` call."""
     for node in ast.walk(tree):
@@ -143,6 +193,7 @@ def faults() -> Iterator[str]:
             trees[path] = ast.parse(text, filename=path)
             yield from python_faults(path, text, trees[path])
             yield from hypothesis_faults(path, trees[path])
+            yield from path_faults(path, trees[path])
     yield from failpoint_faults(trees)
 
 

@@ -25,10 +25,12 @@ from tidemill.model.errors import StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.workers import Workers
+from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
+from tidemill.storage.layout import TableKind
 from tidemill.storage.locks import exclusive
 from tidemill.storage.state.faults import Round
-from tidemill.storage.state.opening import open_store, state_file
+from tidemill.storage.state.opening import open_store
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
@@ -113,9 +115,9 @@ class Mill:
         warehouse = project.warehouse
         with storage_errors("create the warehouse", warehouse):
             warehouse.mkdir(parents=True, exist_ok=True)
-        if has_landings(warehouse) and not state_file(warehouse).exists():
+        if has_landings(warehouse) and not layout.state(warehouse).exists():
             raise StorageError(
-                f"the warehouse has slices, but there is no state in {state_file(warehouse)}",
+                f"the warehouse has slices, but there is no state in {layout.state(warehouse)}",
                 where=str(warehouse),
                 hint="run `tidemill recover`: it rebuilds the state from the warehouse",
             )
@@ -367,12 +369,12 @@ class Mill:
 
     @contextmanager
     def _working(self, what: str = "tick") -> Iterator[None]:
-        with exclusive(self.project.warehouse / ".tick.lock", what):
+        with exclusive(layout.tick_lock(self.project.warehouse), what):
             yield
 
     # -- status and tables
 
-    def snapshot(self, kind: str, stream: str) -> Snapshot | None:
+    def snapshot(self, kind: TableKind, stream: str) -> Snapshot | None:
         """The current parts of the table `kind` (`raw`, `rollups`, `index` …) of a stream; None before its
         first commit. Safe to call from any thread."""
         return self.warehouse.snapshot(kind, stream)

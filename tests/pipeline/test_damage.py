@@ -85,7 +85,7 @@ def test_a_dataset_that_is_damaged(
     command = "tidemill rebuild weather --window 2024-01-14T12:00:00Z"
     with plant.open() as mill:
         harm(file_of(mill))
-        with caplog.at_level(logging.WARNING, "tidemill.windows.damage"):
+        with caplog.at_level(logging.WARNING, "tidemill.outputs.datasets.damage"):
             assert [mill.tick().streams[0].damaged for _ in range(3)] == [1, 1, 1]
         (told,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
         assert what in told

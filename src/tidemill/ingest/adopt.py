@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.ingest.flight import Note, notes_of
-from tidemill.ingest.log import NAME, LandingLog
+from tidemill.ingest.log import LandingLog
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 
-ORPHANS: Final = "_orphans"
 _TEMPORARY: Final = re.compile(r"\.([0-9a-f]{16})-\d+\.tmp")
 _FINAL: Final = re.compile(r"([0-9a-f]{64})\.[a-z.]+")
 
@@ -38,7 +38,7 @@ class Adopted:
 
 def has_landings(warehouse: Path) -> bool:
     """Slices have landed: if there is no state, it is gone, and a new, empty one must not be made."""
-    return (warehouse / "slices" / NAME).exists()
+    return layout.slice_log(warehouse, layout.LANDINGS).exists()
 
 
 def adopt(
@@ -52,7 +52,7 @@ def adopt(
     `thorough` looks at every slice file: what a power cut may leave without a note. Trouble with the folder
     of one stream is told to `fault`, and the others go on; without it, it is raised."""
     landings = LandingLog(warehouse)
-    if not (warehouse / "slices").is_dir():
+    if not layout.slices(warehouse).is_dir():
         return Adopted((), (), ())
     landings.settle(state)
     entered: list[SliceEntry] = []
@@ -131,13 +131,13 @@ def _sweep(
         elif final and path.relative_to(warehouse).as_posix() not in named:
             if _is_copy(warehouse, state, final.group(1), path):
                 removed.append(_remove(warehouse, path))
-            elif state.slice(final.group(1)) is None and ORPHANS not in path.parts:
+            elif state.slice(final.group(1)) is None and not layout.is_orphan(path):
                 set_aside.append(_set_aside(warehouse, path))
     return removed, set_aside
 
 
 def _files(warehouse: Path) -> Iterator[Path]:
-    yield from sorted((warehouse / "slices").glob("*/*/*"))
+    yield from sorted(layout.slices(warehouse).glob("*/*/*"))
 
 
 def _is_copy(warehouse: Path, state: State, id_: str, path: Path) -> bool:
@@ -150,7 +150,7 @@ def _is_copy(warehouse: Path, state: State, id_: str, path: Path) -> bool:
 
 
 def _set_aside(warehouse: Path, path: Path) -> str:
-    folder = warehouse / "slices" / ORPHANS / path.parent.parent.name
+    folder = layout.orphans(warehouse, path.parent.parent.name)
     make_folder(folder, top=warehouse)
     path.replace(folder / path.name)
     return (folder / path.name).relative_to(warehouse).as_posix()

@@ -11,12 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tidemill.ingest.lines import LineFile
 from tidemill.model.metrics import DeclaredMetric
-
-NAME: Final = "declarations.ndjson"
+from tidemill.storage import layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class DeclarationLog:
     """The log of one warehouse. What it says is read again only when the file has changed."""
 
     def __init__(self, warehouse: Path) -> None:
-        self._file = LineFile(warehouse, NAME, _parse)
+        self._file = LineFile(warehouse, layout.DECLARATIONS, _parse)
         self._known: Mapping[str, Sequence[Declaration]] = {}
         self._seen: tuple[int, int] | None = None
 

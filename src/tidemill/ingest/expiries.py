@@ -15,8 +15,8 @@ from typing import Final
 from tidemill.config import Stream
 from tidemill.ingest.lines import LineFile
 from tidemill.model.failpoints import failpoint
+from tidemill.storage import layout
 
-NAME: Final = "expiries.ndjson"
 RAW: Final = "raw"
 QUARANTINE: Final = "quarantine"
 DATASETS: Final = "datasets"
@@ -36,7 +36,7 @@ class ExpiryLog:
     """The log of one warehouse. What it says is read again only when the file has changed."""
 
     def __init__(self, warehouse: Path) -> None:
-        self._file = LineFile(warehouse, NAME, _parse)
+        self._file = LineFile(warehouse, layout.EXPIRIES, _parse)
         self._known: Mapping[str, Mapping[str, int]] = {}
         self._seen: tuple[int, int] | None = None
 

@@ -16,13 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tidemill.ingest.log import as_fields, from_fields
 from tidemill.model.slices import NewSlice
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors
-
-_FOLDER: Final = ".inflight"
 
 
 class Flight:
@@ -54,7 +52,7 @@ class Note:
 @contextmanager
 def flight(warehouse: Path, folder: Path) -> Iterator[Flight]:
     """Land into `folder` inside it. The note goes when that went well, and stays when it did not."""
-    notes = warehouse / "slices" / _FOLDER
+    notes = layout.landing_notes(warehouse)
     make_folder(notes, top=warehouse)
     with storage_errors("note the landing", notes):
         path, descriptor = _new_note(notes)
@@ -70,7 +68,7 @@ def flight(warehouse: Path, folder: Path) -> Iterator[Flight]:
 
 def _new_note(notes: Path) -> tuple[Path, int]:
     while True:
-        path = notes / f"{secrets.token_hex(8)}.note"
+        path = notes / f"{secrets.token_hex(8)}{layout.NOTE_SUFFIX}"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -81,7 +79,7 @@ def _new_note(notes: Path) -> tuple[Path, int]:
 def is_landing(warehouse: Path) -> bool:
     """Whether a landing is under way, or was when its process died: what it lands may have arrived before
     what is in the ledger already."""
-    return any((warehouse / "slices" / _FOLDER).glob("*.note"))
+    return any(layout.landing_notes(warehouse).glob(f"*{layout.NOTE_SUFFIX}"))
 
 
 @contextmanager
@@ -90,7 +88,7 @@ def notes_of(warehouse: Path) -> Iterator[list[Note]]:
     descriptors: list[int] = []
     found: list[Note] = []
     try:
-        for path in sorted((warehouse / "slices" / _FOLDER).glob("*.note")):
+        for path in sorted(layout.landing_notes(warehouse).glob(f"*{layout.NOTE_SUFFIX}")):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:

@@ -24,9 +24,9 @@ from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
 from tidemill.ingest.sources import KINDS_HINT, STDIN, expand
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.names import safe_name
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus, slice_id
-from tidemill.model.time import Interval, format_instant
+from tidemill.model.time import Interval
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 from tidemill.storage.state.protocol import State
 
@@ -99,7 +99,7 @@ class _Origin:
 
     @property
     def folder(self) -> str:
-        return f"slices/{safe_name(self.stream, 'stream')}/{format_instant(self.arrival)[:10]}"
+        return layout.slices_of_day(self.stream, self.arrival)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from tidemill.model.errors import StorageError
+from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 
 _WINDOW: Final = 256 * 1024
@@ -26,17 +27,15 @@ class LineFile(Generic[Line]):
 
     def __init__(self, warehouse: Path, name: str, parse: Callable[[bytes], Line | None]) -> None:
         self._warehouse = warehouse
-        self._folder = warehouse / "slices"
-        self.path: Final = self._folder / name
+        self._folder = layout.slices(warehouse)
+        self.path: Final = layout.slice_log(warehouse, name)
+        self._lock: Final = layout.slice_log_lock(warehouse, name)
         self._parse = parse
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         make_folder(self._folder, top=self._warehouse)
-        with (
-            storage_errors("lock", self._folder),
-            (self._folder / f".{self.path.name}.lock").open("ab") as file,
-        ):
+        with storage_errors("lock", self._folder), self._lock.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
             yield
 

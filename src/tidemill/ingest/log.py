@@ -17,16 +17,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from tidemill.ingest.lines import LineFile
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import Interval
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
-
-NAME: Final = "landings.ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class LandingLog:
     """The log of one warehouse. Every method opens the file anew: any number of processes may use it."""
 
     def __init__(self, warehouse: Path) -> None:
-        self._file = LineFile(warehouse, NAME, _parse)
+        self._file = LineFile(warehouse, layout.LANDINGS, _parse)
 
     def commit(self, state: State, news: Sequence[NewSlice]) -> list[SliceEntry]:
         """Append to the log, then enter in the ledger, in the order given and with nobody in between."""

@@ -11,16 +11,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from tidemill.ingest.lines import LineFile
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import Retraction, SliceResult, State
-
-NAME: Final = "retractions.ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class RetractionLog:
     """The log of one warehouse."""
 
     def __init__(self, warehouse: Path) -> None:
-        self._file = LineFile(warehouse, NAME, _parse)
+        self._file = LineFile(warehouse, layout.RETRACTIONS, _parse)
 
     def append(self, state: State, line: RetractionLine) -> RetractionLine:
         """Make it durable and return it with its number. Nothing of its stream may be unfinished."""

@@ -16,6 +16,7 @@ from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landing
 from tidemill.model.errors import NotFoundError
 from tidemill.model.slices import SliceEntry
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.readers import Looks
 
@@ -71,7 +72,7 @@ class Warehouse:
         cores = settings.cores if isinstance(settings.cores, int) else None
         return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
 
-    def existing(self, kind: str, stream: str) -> Table | None:
+    def existing(self, kind: layout.TableKind, stream: str) -> Table | None:
         """A table as it is now, for the one thread that works on it; None before anybody wrote to it."""
         from tidemill.storage.tables.table import Table
 
@@ -79,12 +80,12 @@ class Warehouse:
         if known is not None:
             known.refresh()
             return known
-        found = Table.existing(self.root / kind / stream)
+        found = Table.existing(layout.table(self.root, kind, stream))
         if found is not None:
             self._tables[kind, stream] = found
         return found
 
-    def snapshot(self, kind: str, stream: str) -> Snapshot | None:
+    def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
         """What a table holds now, for any thread; None before anybody wrote to it."""
         return self.readers.snapshot(kind, stream)
 

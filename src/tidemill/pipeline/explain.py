@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from tidemill import eventtime
@@ -16,6 +15,7 @@ from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePol
 from tidemill.model.time import format_duration
 from tidemill.pipeline.reports import SourceStanding, standings
 from tidemill.raw.watermark import idle_sources, watermark_of
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
 
 FROM_DATA: Final = "EventtimeWatermark"
@@ -132,7 +132,7 @@ def _window(spec: WindowSpec) -> ExplainedWindow:
         key=spec.key,
         group_by=spec.group_by,
         aggregates=[(one.name, _formula(one)) for one in spec.aggregates],
-        results=str(Path("windows", spec.stream, spec.name)),
+        results=layout.results_location(spec.stream, spec.name),
     )
 
 
@@ -219,7 +219,7 @@ def _datasets(stream: Stream) -> ExplainedDatasets | None:
         subject_to_change=stream.subject_to_change_window,
         allow_incomplete=stream.allow_incomplete_windows,
         late=words,
-        folder=str(Path("datasets", stream.name, "aggregation")),
+        folder=layout.datasets(stream.name),
     )
 
 

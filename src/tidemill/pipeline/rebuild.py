@@ -14,6 +14,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align
 from tidemill.pipeline.rounds import tick_stream
+from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Remaker:
         """Rebuild the rollups of a span, or all, from raw. Returns what was rebuilt."""
         workers, span = self._workers, given.span(start, end)
         self._check_metrics(stream)
-        with exclusive(workers.root / ".tick.lock", "rebuild"):
+        with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(stream)
             roller = workers.roller(stream)
             workers.warehouse.progress(stream, "tiles", 0.0)
@@ -64,7 +65,7 @@ class Remaker:
         """Rebuild the index of a span, or all of it, from raw. Returns what was rebuilt."""
         workers, span = self._workers, given.span(start, end)
         self._check_indexed(stream)
-        with exclusive(workers.root / ".tick.lock", "rebuild"):
+        with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(stream)
             indexer = workers.indexer(stream)
             assert indexer is not None  # since something is indexed
@@ -77,7 +78,7 @@ class Remaker:
         """Rebuild the damaged results of a streaming window from raw. Returns what was rebuilt."""
         workers = self._workers
         declared = workers.project.stream(stream)
-        with exclusive(workers.root / ".tick.lock", "rebuild"):
+        with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(declared.name)
             return workers.flow.repair(declared.name, window, workers.warehouse.clock())
 

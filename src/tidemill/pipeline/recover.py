@@ -23,8 +23,9 @@ from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.recall import PartFacts, part_facts, progress_told, records_of
 from tidemill.raw.undo import clocks_left, progress_left, remove_batches
 from tidemill.raw.watermark import TimeRules
+from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.opening import open_fresh, replace_with_fresh, state_file
+from tidemill.storage.state.opening import open_fresh, replace_with_fresh
 from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
@@ -51,11 +52,11 @@ def recover_state(
     progress: ShowProgress | None = None,
 ) -> Recovered:
     warehouse = project.warehouse
-    with exclusive(warehouse / ".tick.lock", "recover"):
+    with exclusive(layout.tick_lock(warehouse), "recover"):
         fresh = open_fresh(warehouse)
         opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
         with closing(opened), closing(Workers(opened)) as workers:
-            result = _fill(workers, str(state_file(warehouse)))
+            result = _fill(workers, str(layout.state(warehouse)))
         replace_with_fresh(warehouse)
     return result
 
@@ -75,7 +76,7 @@ def _fill(workers: Workers, target: str) -> Recovered:
     adopt(warehouse, workers.state, thorough=True)
     tiles = 0
     for stream in workers.project.streams:
-        if not (warehouse / "raw" / stream).is_dir():
+        if not layout.raw(warehouse, stream).is_dir():
             continue
         acceptor, roller = workers.acceptor(stream), workers.roller(stream)
         workers.state.replace_runs(stream, [], rebuild_runs(acceptor))
@@ -112,8 +113,8 @@ def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> 
 
 
 def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> list[BatchRecord]:
-    raw = Table.existing(workers.root / "raw" / stream)
-    quarantine = Table.existing(workers.root / "quarantine" / stream)
+    raw = Table.existing(layout.raw(workers.root, stream))
+    quarantine = Table.existing(layout.quarantine(workers.root, stream))
     if raw is None:
         return []
     workers.warehouse.progress(stream, "recover", 0.0)

@@ -25,6 +25,7 @@ from tidemill.raw.accept.catch_up import catch_up
 from tidemill.raw.compaction.packing import split_parts
 from tidemill.raw.expiry import Expirable, expirable, expire_quarantine, expire_raw, rows_before
 from tidemill.raw.retract import finish_retractions
+from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
 from tidemill.storage.state.faults import one_by_one
 from tidemill.storage.tables.snapshot import Part, Snapshot
@@ -90,7 +91,7 @@ class Keeper:
 
     def expire(self, plan: ExpiryPlan) -> list[ExpiryStep]:
         """Expire what the plan says. Returns the steps that were done."""
-        with exclusive(self._workers.root / ".tick.lock", "expire"):
+        with exclusive(layout.tick_lock(self._workers.root), "expire"):
             streams, done = sorted({step.stream for step in plan.steps}), list[ExpiryStep]()
             adopt_for(self._workers.root, self._workers.state, streams)
 
@@ -247,7 +248,7 @@ def expire(workers: Workers, plan: ExpiryPlan) -> list[ExpiryStep]:
 
 def _expire_stream(workers: Workers, name: str, now: int) -> list[ExpiryStep]:
     stream = workers.project.stream(name)
-    if (workers.root / "raw" / name).is_dir():
+    if layout.raw(workers.root, name).is_dir():
         catch_up(workers.acceptor(name))
         workers.roller(name).catch_up()
     steps = [step for step in _steps(workers, stream, now) if step.due]

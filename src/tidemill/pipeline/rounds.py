@@ -22,6 +22,7 @@ from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.time import SECOND
 from tidemill.pipeline.reports import StreamTick, TickReport
+from tidemill.storage import layout
 from tidemill.storage.state.faults import Round, one_by_one
 from tidemill.storage.tables.tidy import tidy
 
@@ -89,7 +90,7 @@ def finish_retractions(workers: Workers, stream: str) -> None:
 
 def take_up_logs(workers: Workers, now: int) -> None:
     """Land what gateways that died had acknowledged."""
-    if not (workers.root / "wal").is_dir():
+    if not layout.gateway_logs(workers.root).is_dir():
         return
     from tidemill.ingest.gateway.taking_up import take_up
 
@@ -285,10 +286,10 @@ def _has_work(workers: Workers, stream: Stream) -> bool:
 def _left_behind(workers: Workers, stream: str) -> bool:
     """Whether a process that died left something in staging, or id runs other than those known."""
     warehouse = workers.root
-    for name in ("raw", "quarantine", "rollups"):
-        if any((warehouse / name / stream / "_staging").glob("*")):
+    for table in (layout.raw, layout.quarantine, layout.rollups):
+        if any(layout.staging(table(warehouse, stream)).glob("*")):
             return True
-    found = {path.name for path in (warehouse / "gate" / stream).glob("*")}
+    found = {path.name for path in layout.gate(warehouse, stream).glob("*")}
     return found != set(workers.state.runs(stream))
 
 
@@ -301,7 +302,7 @@ def retract(workers: Workers, plan: RetractionPlan) -> None:
     stream = plan.entry.slice.stream
     adopt_for(workers.root, workers.state, [stream])
     finish_retractions(workers, stream)
-    if (workers.root / "raw" / stream).is_dir():
+    if layout.raw(workers.root, stream).is_dir():
         catch_up(workers.acceptor(stream))
         workers.roller(stream).catch_up()
     retract(workers.warehouse, workers.acceptor, plan)

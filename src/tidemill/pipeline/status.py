@@ -75,7 +75,7 @@ def _index_counts(workers: Workers, stream: str, raw: Sequence[Part]) -> tuple[i
     paths = workers.project.stream(stream).indexed
     if not paths:
         return None, 0
-    from tidemill.outputs.index.layout import index_path
+    from tidemill.outputs.index.table import index_path
 
     found = workers.warehouse.snapshot("index", stream)
     standing = found.by_path if found is not None else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.raw.accept.id_runs import SealUnit, is_whole, seal_keys
 from tidemill.raw.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, tiles_told, told_as
 from tidemill.raw.standins import WORD_BYTES, is_word, progress_now, stands_for_expired, write_expired
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 from tidemill.storage.tables.parts import StagedPart, open_part, read_footer
 from tidemill.storage.tables.snapshot import Part, Snapshot
@@ -30,13 +31,6 @@ from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
-
-KEYS: Final = ".keys"
-
-
-def sealed_folder(warehouse: Path, stream: str) -> Path:
-    """Not beside the runs of the gate: those can be made again, these can not."""
-    return warehouse / "sealed" / stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
 
 def sealed_files(warehouse: Path, raw: Table) -> list[str]:
     """Files with the keys of events that have expired; StorageError when one is gone."""
-    folder = sealed_folder(warehouse, raw.root.name)
+    folder = layout.sealed(warehouse, raw.root.name)
     found = [folder / name for name in sorted(_named(raw))]
     for path in found:
         if not is_whole(path):
@@ -178,7 +172,7 @@ def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, no
 
 def clear_keys(acceptor: Acceptor) -> None:
     """Files that no part names are left by a process that died."""
-    folder = sealed_folder(acceptor.warehouse, acceptor.stream.name)
+    folder = layout.sealed(acceptor.warehouse, acceptor.stream.name)
     named = _named(acceptor.raw)
     with storage_errors("clean up", folder):
         for path in folder.iterdir() if folder.is_dir() else ():
@@ -203,9 +197,9 @@ def _seal_keys(acceptor: Acceptor, parts: Sequence[Part], size: int) -> list[str
     stream = acceptor.stream.name
     if not acceptor.plan.gated and not acceptor.state.runs(stream):
         return []
-    folder = sealed_folder(acceptor.warehouse, stream)
+    folder = layout.sealed(acceptor.warehouse, stream)
     make_folder(folder, top=acceptor.warehouse)
-    name = f"{set_hash(part.path for part in parts)[:24]}{KEYS}"
+    name = f"{set_hash(part.path for part in parts)[:24]}{layout.KEYS_SUFFIX}"
     seqs = {entry.id: entry.seq for entry in acceptor.state.slices(stream)}
     unit = SealUnit(acceptor.raw.snapshot().paths(parts), seqs, str(folder / name))
     acceptor.engine.run(seal_keys, [unit], "ids of expired events", size)

@@ -14,6 +14,7 @@ from tidemill.ingest.landing import Landed, Landing, ReplayPiece
 from tidemill.model.slices import SliceStatus, slice_id
 from tidemill.raw.quarantine import REASONS, REPLAY, Replay, take_away, take_out
 from tidemill.raw.quarantine_tenants import recorded, senders
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.table import Table
 
@@ -26,7 +27,7 @@ def replay(
     Windows count the rejects of a slice as of that slice, so that a stream with datasets gets one slice for
     each that records were rejected from.
     """
-    table = Table.existing(warehouse / "quarantine" / stream.name)
+    table = Table.existing(layout.quarantine(warehouse, stream.name))
     found = take_out(table, reason) if table is not None else None
     if table is None or found is None:
         return []
@@ -68,7 +69,7 @@ def finish_replays(warehouse: Path, stream: Stream, state: State, now: int) -> N
     are taken out before it is judged. Which ones they are, the slice's id says."""
     pending = state.slices(stream.name, SliceStatus.PENDING)
     waiting = {entry.id for entry in pending if entry.slice.source == REPLAY}
-    table = Table.existing(warehouse / "quarantine" / stream.name) if waiting else None
+    table = Table.existing(layout.quarantine(warehouse, stream.name)) if waiting else None
     if table is None:
         return
     for reason in (None, *REASONS):

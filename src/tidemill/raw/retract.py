@@ -23,6 +23,7 @@ from tidemill.raw.expiry import slices_expired
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.undo import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.raw.watermark import TimeRules
+from tidemill.storage import layout
 from tidemill.storage.state.fates import after_retraction
 from tidemill.storage.state.protocol import Retraction
 from tidemill.storage.tables.table import Table
@@ -124,13 +125,13 @@ def _held(warehouse: Warehouse, stream: str, entries: Sequence[SliceEntry]) -> d
     """Rows in quarantine by slice. Those that have expired would have gone from there anyway."""
     expired = warehouse.expiries.horizons(stream).get(QUARANTINE, MIN_INSTANT)
     old = {e.id: e.counts.conflict + e.counts.rejected for e in entries if e.slice.arrival < expired}
-    return {**quarantined_rows(Table.existing(warehouse.root / "quarantine" / stream)), **old}
+    return {**quarantined_rows(Table.existing(layout.quarantine(warehouse.root, stream))), **old}
 
 
 def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Sequence[SliceEntry]) -> None:
     """What was made of raw that has expired can not be made again, with or without the slice."""
     stream = plan.entry.slice.stream
-    sealed, raw = warehouse.expiries.seal(stream), Table.existing(warehouse.root / "raw" / stream)
+    sealed, raw = warehouse.expiries.seal(stream), Table.existing(layout.raw(warehouse.root, stream))
     if sealed is None or raw is None or not plan.undone:
         return
     gone = slices_expired(raw)

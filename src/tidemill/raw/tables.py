@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.model.time import format_instant
+from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -48,7 +49,7 @@ QUARANTINE_STATS: Final = ("slice", "arrival")
 
 def raw_table(warehouse: Path, stream: str) -> Table:
     """Its parts span days. A table that has a folder for each day keeps that: Delta can not change it."""
-    root = warehouse / "raw" / stream
+    root = layout.raw(warehouse, stream)
     known = Table.existing(root)
     by_day = known is not None and is_by_day(known)
     return Table.open(
@@ -72,7 +73,7 @@ def partition_at(instant: int, *, by_day: bool) -> dict[str, str]:
 
 def quarantine_table(warehouse: Path, stream: str) -> Table:
     return Table.open(
-        warehouse / "quarantine" / stream,
+        layout.quarantine(warehouse, stream),
         schema=QUARANTINE,
         name=f"{stream}_quarantine",
         description=f"records of {stream} that were not accepted, with the reason",

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from tests.support.serving_playing import Clients, Server
 
-from tidemill.ingest.log import NAME as LANDINGS
 from tidemill.mill import Mill
 from tidemill.model.time import Interval, parse_instant
+from tidemill.storage.layout import LANDINGS
 
 
 def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int) -> None:

@@ -34,16 +34,14 @@ from tidemill.outputs.datasets.dataset import (
     FIRST_LAYOUT,
     clean_temporaries,
     columns_name,
-    dataset_file,
     layout_of,
     read_dataset,
     read_schema,
     said_of_itself,
-    staging_folder,
-    window_folder,
 )
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, Sizes, WindowUnit, build_windows
 from tidemill.outputs.datasets.order import BATCH_ROWS
+from tidemill.storage import layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -272,7 +270,7 @@ def test_the_same_set_gives_the_same_bytes_however_raw_is_cut_and_however_little
         content = hashlib.sha256((warehouse / dataset.file).read_bytes()).hexdigest()
         wanted = wanted or content
         assert content == wanted, sizes
-        assert list(staging_folder(warehouse, "weather").iterdir()) == []
+        assert list(layout.dataset_staging(warehouse, "weather").iterdir()) == []
 
 
 def test_a_crowd_of_one_instant_is_parted_by_id(tmp_path: Path) -> None:
@@ -335,7 +333,7 @@ def test_no_rows_is_a_dataset_that_says_so(tmp_path: Path) -> None:
         assert read(warehouse, dataset).num_rows == 0
         assert datasets_of(warehouse, "weather") == [as_read(dataset)]
         assert open_dataset(warehouse, dataset).said["hash"] == dataset.hash
-        assert not (warehouse / window_folder(dataset.key)).exists()  # no file, no folder
+        assert not (warehouse / layout.dataset_folder(dataset.key)).exists()  # no file, no folder
         assert pytest.importorskip("polars").read_ipc(warehouse / dataset.file).shape == (0, 10)
 
 
@@ -430,7 +428,7 @@ def test_damage_inside_a_part_fails_only_the_windows_that_need_it(tmp_path: Path
         results = build(tmp_path / f"w{sizes.memory}", *windows, sizes=sizes)
         assert results[0].dataset is not None
         assert "no JSON object: 'not json'" in str(results[1].error)
-        assert list(staging_folder(tmp_path / f"w{sizes.memory}", "weather").iterdir()) == []
+        assert list(layout.dataset_staging(tmp_path / f"w{sizes.memory}", "weather").iterdir()) == []
 
 
 # -- publishing
@@ -488,7 +486,7 @@ def test_of_two_builders_at_the_same_number_the_first_to_link_has_it(
     assert rows_of(tmp_path / "w", dataset) == [r[:3] for r in order(many_rows(50)) if r[3] == A]
     alone = built(build(tmp_path / "alone", WindowUnit(a_build([A], revision=wanted), [part])))
     assert (tmp_path / "w" / dataset.file).read_bytes() == (tmp_path / "alone" / alone.file).read_bytes()
-    assert list(staging_folder(tmp_path / "w", "weather").iterdir()) == []
+    assert list(layout.dataset_staging(tmp_path / "w", "weather").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -499,7 +497,7 @@ def test_death_while_publishing_leaves_a_whole_dataset_or_none_and_a_leftover_th
 ) -> None:
     script = (
         "import pickle, sys\n"
-        "from tidemill.windows.kernel import build_windows\n"
+        "from tidemill.outputs.datasets.kernel import build_windows\n"
         "list(build_windows(pickle.load(sys.stdin.buffer)))\n"
     )
     part = write_part(tmp_path / "raw/p.parquet", many_rows(50))
@@ -513,12 +511,12 @@ def test_death_while_publishing_leaves_a_whole_dataset_or_none_and_a_leftover_th
         check=False,
     )
     assert died.returncode == EXIT_CODE
-    assert len(list(staging_folder(warehouse, "weather").iterdir())) == 1
+    assert len(list(layout.dataset_staging(warehouse, "weather").iterdir())) == 1
     assert len(datasets_of(warehouse, "weather")) == published
     assert clean_temporaries(warehouse, "weather") == 1
     results = list(build_windows(unit))
     assert (built(results).revision, results[0].adopted) == (1, published)
-    assert list(staging_folder(warehouse, "weather").iterdir()) == []
+    assert list(layout.dataset_staging(warehouse, "weather").iterdir()) == []
 
 
 def test_cleaning_leaves_alone_what_is_being_written(tmp_path: Path) -> None:
@@ -547,8 +545,8 @@ def test_cleaning_leaves_alone_what_is_being_written(tmp_path: Path) -> None:
 )
 def test_a_window_has_a_folder_that_sorts_by_time(start: int, span: int, folder: str) -> None:
     key = WindowKey("weather", start, span)
-    assert window_folder(key) == f"datasets/weather/aggregation/{folder}"
-    assert dataset_file(key, 12) == f"datasets/weather/aggregation/{folder}/r12.arrow"
+    assert layout.dataset_folder(key) == f"datasets/weather/aggregation/{folder}"
+    assert layout.dataset(key, 12) == f"datasets/weather/aggregation/{folder}/r12.arrow"
 
 
 def test_on_spark_the_same_bytes(tmp_path: Path, spark: SparkSession) -> None:

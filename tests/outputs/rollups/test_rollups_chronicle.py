@@ -27,7 +27,7 @@ from tidemill.outputs.rollups import state_history as chronicle_module
 from tidemill.outputs.rollups.cell_files import read_cells
 from tidemill.outputs.rollups.events import metric_plan
 from tidemill.outputs.rollups.kernel import Tap
-from tidemill.outputs.rollups.observation_runs import FAN_IN, LOG
+from tidemill.outputs.rollups.observation_runs import FAN_IN
 from tidemill.outputs.rollups.recollecting import note
 from tidemill.outputs.rollups.spec import RollupSpec, spec_for
 from tidemill.outputs.rollups.state_history import Chronicle
@@ -36,6 +36,7 @@ from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.expiry import expirable, expire_raw
 from tidemill.raw.recall import part_facts, records_of
 from tidemill.raw.undo import remove_batches
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import Retraction, State
 from tidemill.storage.state.sqlite import open_state
 
@@ -317,15 +318,15 @@ def _damage_a_trail(folder: Path) -> None:
 
 
 def _lose_the_log(folder: Path) -> None:
-    (folder / LOG).unlink()
+    layout.state_history_log(folder).unlink()
 
 
 def _tear_the_log(folder: Path) -> None:
-    (folder / LOG).write_bytes((folder / LOG).read_bytes()[:-9])
+    layout.state_history_log(folder).write_bytes(layout.state_history_log(folder).read_bytes()[:-9])
 
 
 def _damage_the_log(folder: Path) -> None:
-    (folder / LOG).write_bytes(b"{" + (folder / LOG).read_bytes())
+    layout.state_history_log(folder).write_bytes(b"{" + layout.state_history_log(folder).read_bytes())
 
 
 def _lose_the_roster(folder: Path) -> None:

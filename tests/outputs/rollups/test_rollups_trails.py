@@ -20,7 +20,6 @@ from tests.outputs.rollups.test_rollups_states import (
 from tidemill.formats.arrow import read_ipc
 from tidemill.model.time import MINUTE
 from tidemill.outputs.rollups.observation_runs import (
-    LOG,
     MergeTrails,
     TrailLog,
     TrailSet,
@@ -33,6 +32,7 @@ from tidemill.outputs.rollups.observation_runs import (
 from tidemill.outputs.rollups.observations import read_seen, write_seen
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.outputs.rollups.transitions import contribution
+from tidemill.storage import layout
 
 ALL = (0, 1 << 64)
 
@@ -179,7 +179,7 @@ def test_a_line_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -
     log = TrailLog(folder, "these")
     log.enter(set_of("a"))
     log.enter(set_of("b"))
-    (folder / LOG).write_bytes((folder / LOG).read_bytes()[:-1])
+    layout.state_history_log(folder).write_bytes(layout.state_history_log(folder).read_bytes()[:-1])
     torn = TrailLog(folder, "these")
     assert torn.sets.keys() == {"a"}
     torn.enter(set_of("c"))
@@ -191,7 +191,7 @@ def test_the_log_stays_short(tmp_path: Path) -> None:
     log = TrailLog(folder, "these")
     for number in range(700):
         log.enter(set_of(str(number)), [str(number - 1)])
-    assert len((folder / LOG).read_bytes().splitlines()) < 300
+    assert len(layout.state_history_log(folder).read_bytes().splitlines()) < 300
     assert TrailLog(folder, "these").sets == {"699": set_of("699")}
 
 
@@ -202,4 +202,4 @@ def test_trails_that_do_not_stand_are_swept_away(tmp_path: Path) -> None:
     for name in ("a.trail", "b.trail", ".c.trail.tmp", "orders.roster"):
         (folder / name).write_bytes(b"")
     log.sweep()
-    assert {path.name for path in folder.iterdir()} == {"a.trail", "orders.roster", LOG}
+    assert {path.name for path in folder.iterdir()} == {"a.trail", "orders.roster", "trails.log"}

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.outputs.index.entries import payload_source
-from tidemill.outputs.index.layout import NULL, NUMBER
 from tidemill.outputs.index.numbers import key_of, key_of_decimal, value_of
+from tidemill.outputs.index.table import NULL, NUMBER
 from tidemill.query.language.ast import (
     All,
     Among,

@@ -20,12 +20,10 @@ from tidemill.formats.arrays import Words
 from tidemill.formats.arrow import read_ipc, write_ipc
 from tidemill.formats.judge import content_hash, parse
 from tidemill.formats.key_runs import hash_keys, key_ranges
-from tidemill.raw.accept import id_runs as runs_module
 from tidemill.raw.accept import stage as stage_module
 from tidemill.raw.accept.gate import CONFLICT, DUPLICATE, GateUnit, KeyedChunk, gate
 from tidemill.raw.accept.id_runs import (
     FAN_IN,
-    SUFFIX,
     MergeUnit,
     RunUnit,
     covering,
@@ -36,6 +34,8 @@ from tidemill.raw.accept.id_runs import (
     plan_merge,
     write_run,
 )
+from tidemill.storage import layout
+from tidemill.storage.layout import RUN_SUFFIX
 
 
 class Record(NamedTuple):
@@ -123,7 +123,7 @@ class Story:
         found: dict[tuple[int, int], tuple[object, ...]] = {}
         new = []
         for part, (low, high) in enumerate(self.ranges):
-            run = str(self.folder / f"{number}-{part}{SUFFIX}")
+            run = str(self.folder / f"{number}-{part}{RUN_SUFFIX}")
             drops = str(self.folder / f"{number}-{part}.drops")
             (gated,) = gate(GateUnit(low, high, chunks, self.runs, run, drops))
             counted: dict[int, dict[int, int]] = {DUPLICATE: {}, CONFLICT: {}}
@@ -209,8 +209,8 @@ def run_of(folder: Path, name: str, pieces: Sequence[str], highs: Sequence[int] 
             "key": pa.array([f"t\0{high}".encode() for high in highs], pa.binary()),
         }
     )
-    write_run(folder / f"{name}{SUFFIX}", table, pieces)
-    return f"{name}{SUFFIX}"
+    write_run(folder / f"{name}{RUN_SUFFIX}", table, pieces)
+    return f"{name}{RUN_SUFFIX}"
 
 
 def test_a_run_says_its_pieces_and_leaves_nothing_else_in_the_folder(tmp_path: Path) -> None:
@@ -240,10 +240,10 @@ def test_a_run_says_its_pieces_and_leaves_nothing_else_in_the_folder(tmp_path: P
 )  # fmt: skip
 def test_covering(tmp_path: Path, runs: dict[str, str], wanted: str, chosen: list[str] | None) -> None:
     for name, pieces in runs.items():
-        run_of(tmp_path, name.removesuffix(SUFFIX), list(pieces))
+        run_of(tmp_path, name.removesuffix(RUN_SUFFIX), list(pieces))
     found = covering(tmp_path, frozenset(wanted))
     assert found == (
-        None if chosen is None else sorted(f"{name.removesuffix(SUFFIX)}{SUFFIX}" for name in chosen)
+        None if chosen is None else sorted(f"{name.removesuffix(RUN_SUFFIX)}{RUN_SUFFIX}" for name in chosen)
     )
 
 
@@ -254,7 +254,7 @@ def test_runs_are_merged_in_tiers_so_that_they_stay_few(files: int) -> None:
     written = 0
     most = 0
     for number in range(1000):
-        runs[f"{number:04d}-0{SUFFIX}"] = 100_000
+        runs[f"{number:04d}-0{RUN_SUFFIX}"] = 100_000
         while chosen := plan_merge(runs):
             assert len(chosen) >= FAN_IN
             size = sum(runs.pop(name) for name in chosen)
@@ -271,8 +271,8 @@ def test_runs_are_merged_in_tiers_so_that_they_stay_few(files: int) -> None:
 
 def test_few_runs_or_runs_of_different_sizes_are_left_alone() -> None:
     assert plan_merge({}) == []
-    assert plan_merge({f"r{i}{SUFFIX}": 1000 for i in range(FAN_IN - 1)}) == []
-    assert plan_merge({f"r{i}{SUFFIX}": 64**i for i in range(FAN_IN)}) == []
+    assert plan_merge({f"r{i}{RUN_SUFFIX}": 1000 for i in range(FAN_IN - 1)}) == []
+    assert plan_merge({f"r{i}{RUN_SUFFIX}": 64**i for i in range(FAN_IN)}) == []
 
 
 PAYLOADS = [
@@ -295,8 +295,8 @@ def test_a_run_made_again_from_raw_is_the_run_that_the_gate_wrote(tmp_path: Path
         ),
         raw,
     )
-    target = tmp_path / f"again{SUFFIX}"
+    target = tmp_path / f"again{RUN_SUFFIX}"
     list(make_run(RunUnit([str(raw)], {"slice-a": 1}, str(target), ["0-0"])))
     assert read_ipc(str(target)).equals(read_ipc(told.runs[0]))
     assert pieces_of(target) == ["0-0"]
-    assert runs_module.run_folder(tmp_path, "s") == tmp_path / "gate" / "s"
+    assert layout.gate(tmp_path, "s") == tmp_path / "gate" / "s"

@@ -8,16 +8,17 @@ import pytest
 from tests.storage.state.conftest import batch_of, build_of, slice_of
 
 from tidemill.model.errors import StorageError
-from tidemill.storage.state.opening import open_fresh, open_store, replace_with_fresh, state_file
+from tidemill.storage import layout
+from tidemill.storage.state.opening import open_fresh, open_store, replace_with_fresh
 from tidemill.storage.state.protocol import BatchRecord, ClockState, Progress
 
 
 def test_a_store_exists_once_it_was_opened(tmp_path: Path) -> None:
-    assert not state_file(tmp_path).exists()
+    assert not layout.state(tmp_path).exists()
     state = open_store(tmp_path)
     state.enter(slice_of(1))
     state.close()
-    assert state_file(tmp_path).exists()
+    assert layout.state(tmp_path).exists()
     again = open_store(tmp_path)
     assert again.landings() == 1
     again.close()
@@ -42,9 +43,9 @@ def test_a_fresh_state_takes_the_place_of_the_old_one_at_once(tmp_path: Path) ->
 
 def test_a_fresh_state_without_an_old_one_is_the_first(tmp_path: Path) -> None:
     open_fresh(tmp_path).close()
-    assert not state_file(tmp_path).exists()
+    assert not layout.state(tmp_path).exists()
     replace_with_fresh(tmp_path)
-    assert state_file(tmp_path).exists()
+    assert layout.state(tmp_path).exists()
 
 
 def test_what_an_interrupted_recovery_left_is_gone_with_the_next(tmp_path: Path) -> None:

@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
-
-_LOG: Final = re.compile(r"[0-9a-f]{12}")
-_GONE: Final = re.compile(r"[0-9a-f]{12}\.gone")
-
-
-def logs_folder(warehouse: Path) -> Path:
-    return warehouse / "wal"
 
 
 class Hold:
@@ -38,7 +30,7 @@ class Hold:
 
     def remove(self) -> None:
         """The log counts no more once its folder has another name; the files are cleared away after that."""
-        gone = self.path.with_name(f"{self.path.name}.gone")
+        gone = layout.removed_gateway_log(self.path)
         with storage_errors("remove the log", self.path):
             self.path.rename(gone)
         sync_folder(gone.parent)
@@ -47,7 +39,7 @@ class Hold:
 
 def new_folder(warehouse: Path) -> Hold:
     """A folder of a new name, held from the moment others could take it for a dead one."""
-    top = logs_folder(warehouse)
+    top = layout.gateway_logs(warehouse)
     make_folder(top, top=warehouse)
     while True:
         path = top / secrets.token_hex(6)
@@ -60,13 +52,13 @@ def new_folder(warehouse: Path) -> Hold:
 
 def dead_folders(warehouse: Path) -> Iterator[Hold]:
     """Folders of processes that are no more, each held; let go of it before the next. Clears away remains."""
-    top = logs_folder(warehouse)
+    top = layout.gateway_logs(warehouse)
     if not top.is_dir():
         return
     for path in sorted(top.iterdir()):
-        if _LOG.fullmatch(path.name) and (hold := _hold(path)):
+        if layout.is_gateway_log(path) and (hold := _hold(path)):
             yield hold
-        elif _GONE.fullmatch(path.name) and (hold := _hold(path)):
+        elif layout.is_removed_gateway_log(path) and (hold := _hold(path)):
             try:
                 _clear(path)
             finally:
@@ -75,10 +67,10 @@ def dead_folders(warehouse: Path) -> Iterator[Hold]:
 
 def live_folders(warehouse: Path) -> list[Path]:
     """Folders that somebody has, by name: of gateways that run, or of dead ones that are being taken up."""
-    top = logs_folder(warehouse)
+    top = layout.gateway_logs(warehouse)
     found: list[Path] = []
     for path in sorted(top.iterdir()) if top.is_dir() else ():
-        if _LOG.fullmatch(path.name):
+        if layout.is_gateway_log(path):
             if hold := _hold(path):
                 hold.let_go()
             elif path.is_dir():

@@ -29,9 +29,10 @@ from tidemill.ingest.gateway.frames import (
     head_of,
     opening_of,
 )
-from tidemill.ingest.gateway.segments import segment_numbers, segment_path
+from tidemill.ingest.gateway.segments import segment_numbers
 from tidemill.model.errors import StorageError
 from tidemill.model.gateway import Entry, WindowOutput
+from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 
 Feed = tuple[str, str]  # stream and source
@@ -90,7 +91,7 @@ class Replay:
         numbers = segment_numbers(folder)
         previous: tuple[int, int] | None = None  # number and bytes
         for number in numbers:
-            path = segment_path(folder, number)
+            path = layout.gateway_segment(folder, number)
             last = number == numbers[-1]
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -98,7 +99,7 @@ class Replay:
                 if head is None:
                     return
                 if previous is not None and number == previous[0] + 1 and head.before != previous[1]:
-                    before = segment_path(folder, previous[0])
+                    before = layout.gateway_segment(folder, previous[0])
                     raise _damage(before, previous[1], f"it ends early: it had {head.before} bytes")
                 segment = _Segment(path, head)
                 end = self._index(file, segment, size)

@@ -8,7 +8,6 @@ and what was never written would have to be told from what was.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,19 +16,16 @@ from typing import Final
 
 from tidemill.ingest.gateway.frames import HEAD_BYTES, MARK_BYTES, Head
 from tidemill.model.failpoints import failpoint
+from tidemill.storage import layout
 from tidemill.storage.files import sync_folder
 
-_NAME: Final = re.compile(r"([0-9]{8,})\.wal")
 _AT_ONCE: Final = min(1024, os.sysconf("SC_IOV_MAX"))  # buffers of one write
-
-
-def segment_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:08}.wal"
 
 
 def segment_numbers(folder: Path) -> list[int]:
     """Of the segments in a folder, ascending. Nothing else in it counts."""
-    return sorted(int(found[1]) for path in folder.iterdir() if (found := _NAME.fullmatch(path.name)))
+    numbers = map(layout.gateway_segment_number, folder.iterdir())
+    return sorted(number for number in numbers if number is not None)
 
 
 class Segment:
@@ -46,7 +42,7 @@ class Segment:
     def begin(cls, folder: Path, number: int, first: int, before: int) -> Segment:
         """The file is there, with its name and its head durable, or it is not."""
         head = Head(number, first, before, secrets.token_bytes(MARK_BYTES))
-        path = segment_path(folder, number)
+        path = layout.gateway_segment(folder, number)
         # Nobody else writes here; a file of that number is what is left of a try that failed.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         segment = cls(descriptor, head, path)

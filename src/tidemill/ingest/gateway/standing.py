@@ -10,21 +10,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
-from tidemill.ingest.gateway.folders import live_folders, logs_folder
+from tidemill.ingest.gateway.folders import live_folders
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
-
-NAME: Final = "status.json"
+from tidemill.storage import layout
 
 
 def write_status(warehouse: Path, status: GatewayStatus) -> None:
     """Say it for others; a reader sees all of it or what was said before."""
-    folder = logs_folder(warehouse) / status.gateway
-    temporary = folder / f".{NAME}"
+    path = layout.gateway_status(layout.gateway_logs(warehouse) / status.gateway)
+    temporary = path.with_name(f".{path.name}")
     try:
         temporary.write_text(json.dumps(asdict(status)))
-        temporary.replace(folder / NAME)
+        temporary.replace(path)
     except OSError:
         return  # a full disk is told where events are lost by it; here nothing is
 
@@ -33,7 +31,7 @@ def running(warehouse: Path) -> list[GatewayStatus]:
     """Of every gateway that is alive, by name. One that started this moment may not have said anything."""
     found: list[GatewayStatus] = []
     for folder in live_folders(warehouse):
-        if (status := _read(folder / NAME)) is not None:
+        if (status := _read(layout.gateway_status(folder))) is not None:
             found.append(status)
     return found
 

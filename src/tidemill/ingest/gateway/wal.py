@@ -27,10 +27,11 @@ from tidemill.ingest.gateway.frames import (
     framed,
 )
 from tidemill.ingest.gateway.holdings import Holdings
-from tidemill.ingest.gateway.segments import Segment, segment_path
+from tidemill.ingest.gateway.segments import Segment
 from tidemill.model.errors import OverloadedError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import Entry, Submission, WindowOutput
+from tidemill.storage import layout
 from tidemill.storage.files import disk_error, storage_errors, sync_folder
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Wal:
                     number = self._holdings.removable()
                 if number is None:
                     return
-                path = segment_path(self._folder, number)
+                path = layout.gateway_segment(self._folder, number)
                 with storage_errors("remove", path):
                     path.unlink(missing_ok=True)
                 failpoint("wal.after_remove")

@@ -25,7 +25,8 @@ from tidemill.outputs.datasets.dataset import (
     said_of_itself,
     said_of_window,
 )
-from tidemill.outputs.datasets.empty import empty_datasets, is_shared
+from tidemill.outputs.datasets.empty import empty_datasets
+from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 
 
@@ -50,7 +51,7 @@ class DatasetFile:
 def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
     path = warehouse / dataset.file
     schema = read_schema(path)
-    if not is_shared(dataset.file):
+    if not layout.is_empty_dataset(dataset.file):
         return DatasetFile(path, schema)
     said = said_of_itself(path, schema)
     key, sealed = dataset.key, dataset.sealed is not None
@@ -63,7 +64,7 @@ def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
 def dataset_of(warehouse: Path, window: Window) -> Dataset:
     """The newest dataset of a window, as its file or the log says; StorageError when they do not."""
     assert window.file is not None, window
-    if not is_shared(window.file):
+    if not layout.is_empty_dataset(window.file):
         return read_dataset(warehouse, window.file)
     found = empty_datasets(warehouse, window.key.stream).at(window.key, window.revision)
     if found is None or found.file != window.file:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,19 +27,16 @@ from tidemill.config.vectors import Vector
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, to_datetime
-from tidemill.model.windows import AGGREGATION, LEADING, Build, Dataset, DeltaStats, WindowKey
+from tidemill.model.windows import LEADING, Build, Dataset, DeltaStats, WindowKey
 from tidemill.outputs.datasets.damage import checksum_of
 from tidemill.outputs.datasets.order import LEAST_ROWS
+from tidemill.storage import layout as paths
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 
 log = logging.getLogger(__name__)
 
-TOP: Final = "datasets"
-STAGING: Final = "_staging"  # of a stream: files that have no name yet
 METADATA_KEY: Final = b"tidemill"
 _KIND: Final = "dataset"
-_REVISION: Final = re.compile(r"r([1-9][0-9]{0,8})\.arrow")
 _TYPES: Final = {
     "string": pa.string(),
     "integer": pa.int64(),
@@ -65,29 +61,6 @@ class Layout:
 FIRST_LAYOUT: Final = Layout(1, "lz4", 1)  # of files that do not say which
 LAYOUT: Final = Layout(2, "zstd", LEAST_ROWS)
 LAYOUTS: Final = {layout.number: layout for layout in (FIRST_LAYOUT, LAYOUT)}
-
-
-# -- names
-
-
-def window_folder(key: WindowKey) -> str:
-    """Where the revisions of a window are, relative to the warehouse; in order of time by name."""
-    if MIN_INSTANT <= key.start < MAX_INSTANT:
-        moment = to_datetime(key.start)
-        start = f"{moment.year:04d}{moment:%m%dT%H%M%S}"
-        start += f".{moment.microsecond:06d}Z" if moment.microsecond else "Z"
-    else:  # only the window around the very first instant can start before it
-        start = f"{key.start}us"
-    return f"{TOP}/{key.stream}/{AGGREGATION}/{start}_{format_duration(key.span)}"
-
-
-def dataset_file(key: WindowKey, revision: int) -> str:
-    """Relative to the warehouse."""
-    return f"{window_folder(key)}/r{revision}.arrow"
-
-
-def staging_folder(warehouse: Path, stream: str) -> Path:
-    return warehouse / TOP / stream / STAGING
 
 
 # -- what a file says of itself
@@ -249,7 +222,7 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     assert isinstance(slices, list), path
     assert isinstance(sealed, bool), path
     key = WindowKey(str(said["stream"]), start, span)
-    if file != dataset_file(key, revision) or set_hash(slices) != said["hash"]:
+    if file != paths.dataset(key, revision) or set_hash(slices) != said["hash"]:
         raise foreign(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
@@ -275,26 +248,26 @@ def _delta_stats(said: object) -> DeltaStats | None:
 
 def revisions(warehouse: Path, key: WindowKey) -> list[int]:
     """Of the files that a window has, ascending."""
-    return _revisions(warehouse / window_folder(key))
+    return _revisions(warehouse / paths.dataset_folder(key))
 
 
 def _revisions(folder: Path) -> list[int]:
     with storage_errors("list the folder", folder):
         names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(match.group(1)) for name in names if (match := _REVISION.fullmatch(name)))
+    return sorted(found for name in names if (found := paths.dataset_revision(name)) is not None)
 
 
 def find_files(warehouse: Path, stream: str, key: WindowKey | None = None) -> Iterator[Dataset]:
     """The datasets of a stream that have files of their own, or those of one window, without damaged ones."""
     if key is not None:
-        folders = [warehouse / window_folder(key)]
+        folders = [warehouse / paths.dataset_folder(key)]
     else:
-        top = warehouse / TOP / stream / AGGREGATION
+        top = warehouse / paths.datasets(stream)
         with storage_errors("list the folder", top):
             folders = sorted(child for child in top.iterdir() if child.is_dir()) if top.is_dir() else []
     for folder in folders:
         for revision in _revisions(folder):
-            file = (folder / f"r{revision}.arrow").relative_to(warehouse).as_posix()
+            file = (folder / paths.dataset_name(revision)).relative_to(warehouse).as_posix()
             try:
                 yield read_dataset(warehouse, file)
             except StorageError as error:
@@ -304,7 +277,7 @@ def find_files(warehouse: Path, stream: str, key: WindowKey | None = None) -> It
 def drop_files(warehouse: Path, keys: Iterable[WindowKey]) -> None:
     """The files of these windows go, for good."""
     for key in keys:
-        folder = warehouse / window_folder(key)
+        folder = warehouse / paths.dataset_folder(key)
         with storage_errors("remove the datasets", folder):
             if folder.is_dir():
                 shutil.rmtree(folder)
@@ -321,7 +294,7 @@ def published(
     revision, without_rows = build.revision, {one.revision: one for one in recorded}
     wanted = columns_name(dataset_schema(stream))
     while True:
-        file = dataset_file(build.key, revision)
+        file = paths.dataset(build.key, revision)
         has_file = (warehouse / file).exists()
         if not has_file and revision not in without_rows:
             return revision, None
@@ -338,9 +311,9 @@ def published(
 
 def make_folders(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> None:
     """The folders of windows, durable: their names are synced once for all of them."""
-    top = warehouse / TOP / stream / AGGREGATION
+    top = warehouse / paths.datasets(stream)
     make_folder(top, top=warehouse)
-    folders = [warehouse / window_folder(key) for key in keys]
+    folders = [warehouse / paths.dataset_folder(key) for key in keys]
     missing = [folder for folder in folders if not folder.is_dir()]
     for folder in missing:
         with storage_errors("create the folder", folder):
@@ -368,7 +341,7 @@ def write_dataset(
                 size = os.fstat(lock).st_size
                 checksum = checksum_of(temporary)
             failpoint("dataset.after_temp")
-            file = dataset_file(key, revision)
+            file = paths.dataset(key, revision)
             if _link(temporary, warehouse / file):
                 failpoint("dataset.after_link")
                 names = tuple(sorted(member.name for member in content.build.members))
@@ -427,7 +400,7 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
 def _temporary(warehouse: Path, stream: str) -> Iterator[tuple[Path, int]]:
     """A file in staging that is locked while its writer lives: the lock, not a name or a clock, tells
     whether it is a leftover."""
-    folder = staging_folder(warehouse, stream)
+    folder = paths.dataset_staging(warehouse, stream)
     make_folder(folder, top=warehouse)
     path, lock = _locked(folder)
     try:
@@ -462,7 +435,7 @@ def clean_temporaries(warehouse: Path, stream: str) -> int:
     """Remove what builders that died left in staging; how many files. Those being written are locked and
     stay, so this may run at any time, beside any builder."""
     removed = 0
-    folder = staging_folder(warehouse, stream)
+    folder = paths.dataset_staging(warehouse, stream)
     with storage_errors("clean up", folder):
         for path in list(folder.iterdir()) if folder.is_dir() else []:
             try:

@@ -29,25 +29,16 @@ from tidemill.outputs.datasets.damage import checksum
 from tidemill.outputs.datasets.dataset import (
     LAYOUT,
     METADATA_KEY,
-    TOP,
     Content,
     columns_name,
-    dataset_file,
     dataset_schema,
     declared_types,
     metadata_text,
 )
+from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 
-FOLDER: Final = "_empty"  # of a stream, beside its windows
-LOG: Final = "windows.ndjson"
-_LOCK: Final = ".windows.lock"
 NO_DELTAS: Final = DeltaStats(0, 0, None, None)  # of a stream of deltas
-
-
-def is_shared(file: str) -> bool:
-    """Whether a file is the one of all datasets without rows, of one declaration."""
-    return Path(file).parent.name == FOLDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +64,8 @@ class EmptyDatasets:
     def __init__(self, warehouse: Path, stream: str) -> None:
         self._warehouse = warehouse
         self._stream = stream
-        self._folder = warehouse / TOP / stream / FOLDER
-        self._path = self._folder / LOG
+        self._folder = layout.empty_datasets(warehouse, stream)
+        self._path = layout.empty_datasets_log(self._folder)
         self._guard = threading.Lock()
         self._read: tuple[int, int] = (0, 0)  # which file, and how far
         self._records: dict[WindowKey, list[Record]] = {}
@@ -125,7 +116,7 @@ class EmptyDatasets:
     def _made(self, content: Content, revision: int, file: str, size: int, columns: str) -> Dataset:
         build = content.build
         taken = {one.revision for one in self.of(build.key)}
-        while revision in taken or (self._warehouse / dataset_file(build.key, revision)).exists():
+        while revision in taken or (self._warehouse / layout.dataset(build.key, revision)).exists():
             revision += 1
         names = tuple(sorted(member.name for member in build.members))
         deltas = None if content.stream.vector is None else NO_DELTAS
@@ -157,7 +148,7 @@ class EmptyDatasets:
         checksum."""
         content = shared_content(stream)
         name = hashlib.sha256(content).hexdigest()[:16]
-        path = self._folder / f"{name}.arrow"
+        path = layout.empty_dataset(self._folder, name)
         with storage_errors("read", path):
             standing = path.read_bytes() if path.exists() else None
         if standing != content:
@@ -167,7 +158,10 @@ class EmptyDatasets:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with storage_errors("lock", self._folder), (self._folder / _LOCK).open("ab") as file:
+        with (
+            storage_errors("lock", self._folder),
+            layout.empty_datasets_lock(self._folder).open("ab") as file,
+        ):
             fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
             yield
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 from tidemill.model.errors import InputError
 from tidemill.model.windows import Dataset
 from tidemill.outputs.datasets.catalog import DatasetFile
-from tidemill.outputs.datasets.dataset import METADATA_KEY, metadata_text, read_batches, window_folder
+from tidemill.outputs.datasets.dataset import METADATA_KEY, metadata_text, read_batches
+from tidemill.storage import layout
 from tidemill.storage.writers import WRITERS, whole_file
 
 FORMATS: Final = tuple(WRITERS)
@@ -55,7 +56,7 @@ def export_datasets(
 
 def export_name(dataset: Dataset) -> str:
     """Of the file that an export makes when only a folder was named: stream, window, revision."""
-    return f"{dataset.key.stream}_{Path(window_folder(dataset.key)).name}_r{dataset.revision}"
+    return f"{dataset.key.stream}_{Path(layout.dataset_folder(dataset.key)).name}_r{dataset.revision}"
 
 
 def _schema_of(files: Sequence[DatasetFile]) -> pa.Schema:

@@ -28,7 +28,6 @@ from tidemill.outputs.datasets.dataset import (
     dataset_schema,
     make_folders,
     published,
-    staging_folder,
     write_dataset,
 )
 from tidemill.outputs.datasets.deltas import as_batch, together, vector_parts
@@ -37,6 +36,7 @@ from tidemill.outputs.datasets.order import STEP, Run, arranged, batches, times,
 from tidemill.outputs.datasets.raw import Parts, Piece, Reader, Recent, wanted
 from tidemill.outputs.datasets.spill import MOST_BUCKETS, Spill
 from tidemill.storage.files import make_folder
+from tidemill.storage.layout import dataset_staging
 
 _CELLS: Final = 1 << 16  # of the histogram by which the rows of a group are parted
 _TOGETHER: Final = 128  # windows of one group at most
@@ -222,7 +222,7 @@ class _Rows:
             histogram = _Histogram(self.reader, pieces)
             pieces = histogram.pieces
             if histogram.size > self._sizes.memory:
-                self._folder = staging_folder(warehouse, unit.stream.name)
+                self._folder = dataset_staging(warehouse, unit.stream.name)
                 make_folder(self._folder, top=warehouse)
                 self._set_down(histogram, stack)
                 return

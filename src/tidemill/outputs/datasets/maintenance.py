@@ -29,6 +29,7 @@ from tidemill.outputs.datasets.export import export_datasets, export_name
 from tidemill.outputs.datasets.rules import rules_of, seal_of
 from tidemill.raw.expiry import windows_expired
 from tidemill.raw.watermark import watermark_of
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Snapshot
 from tidemill.storage.tables.table import Table
@@ -191,7 +192,7 @@ class WindowYard:
     def _snapshot(self, stream: str) -> Snapshot | None:
         """Raw as it is now."""
         with self._guard:
-            table = self._raw.get(stream) or Table.existing(self._project.warehouse / "raw" / stream)
+            table = self._raw.get(stream) or Table.existing(layout.raw(self._project.warehouse, stream))
             if table is None:
                 return None
             self._raw[stream] = table

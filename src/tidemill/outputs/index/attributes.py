@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Mask
 from tidemill.outputs.index.entries import Group, index_source, metadata_of
-from tidemill.outputs.index.layout import BOOLEAN, KINDS, NUMBER, index_path
 from tidemill.outputs.index.numbers import value_of
+from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, index_path
 from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
-from tidemill.outputs.index.layout import BOOLEAN, NUMBER, STRING
+from tidemill.outputs.index.table import BOOLEAN, NUMBER, STRING
 from tidemill.storage.files import storage_errors
 from tidemill.storage.tables.parts import open_part
 

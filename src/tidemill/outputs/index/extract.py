@@ -24,8 +24,8 @@ from tidemill.formats.locate import Located, locate, paths_of, unescaped
 from tidemill.formats.scan import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, TRUE
 from tidemill.formats.scan import STRING as PLAIN
 from tidemill.model.errors import StorageError
-from tidemill.outputs.index.layout import BOOLEAN, FORMAT, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING
 from tidemill.outputs.index.numbers import Doubles, key_of, keys_of
+from tidemill.outputs.index.table import BOOLEAN, FORMAT, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
 _BATCH_ROWS: Final = 32_768

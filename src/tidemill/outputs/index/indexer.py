@@ -21,7 +21,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval
 from tidemill.outputs.index.extract import IndexUnit, build, build_index
-from tidemill.outputs.index.layout import in_folder, index_name, index_path, index_table
+from tidemill.outputs.index.table import in_folder, index_name, index_path, index_table
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table

@@ -23,16 +23,11 @@ from tidemill.formats.arrow import one, read_ipc
 from tidemill.formats.key_runs import positions, within
 from tidemill.outputs.rollups.observations import in_order, joined, no_observations, observation_schema
 from tidemill.outputs.rollups.spec import Metric
+from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_file, sync_folder
 
-SUFFIX: Final = ".trail"
-LOG: Final = "trails.log"
 FAN_IN: Final = 12  # sets of trails of about one size that are merged
 _LINES: Final = 200  # of the log, beyond what stands, before it is written anew
-
-
-def trail_folder(warehouse: Path, stream: str) -> Path:
-    return warehouse / "trails" / stream
 
 
 def write_trail(path: Path, observations: pa.Table) -> None:
@@ -196,7 +191,7 @@ class TrailLog:
         self._read()
 
     def _read(self) -> None:
-        path = self.folder / LOG
+        path = layout.state_history_log(self.folder)
         try:
             lines = path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -242,16 +237,17 @@ class TrailLog:
         if not self._lines or self._lines > 2 * len(self.sets) + _LINES:
             self._write_anew()
             return
-        with storage_errors("write", self.folder / LOG), (self.folder / LOG).open("ab") as file:
+        path = layout.state_history_log(self.folder)
+        with storage_errors("write", path), path.open("ab") as file:
             file.write(_spelled(line))
-        sync_file(self.folder / LOG)
+        sync_file(path)
         self._lines += 1
 
     def _write_anew(self) -> None:
         make_folder(self.folder, top=self.folder.parents[1])
         lines: list[dict[str, object]] = [{"made_for": self._made_for}]
         lines += [_line(each, []) for each in self.sets.values()]
-        atomic_write(self.folder / LOG, b"".join(map(_spelled, lines)))
+        atomic_write(layout.state_history_log(self.folder), b"".join(map(_spelled, lines)))
         self._lines = len(lines)
 
     def sweep(self, keep: frozenset[str] = frozenset()) -> None:
@@ -259,7 +255,11 @@ class TrailLog:
         if not self.folder.is_dir():
             return
         standing = {name for each in self.sets.values() for name in each.names} | keep
-        gone = [p for p in self.folder.iterdir() if p.suffix in (SUFFIX, ".tmp") and p.name not in standing]
+        gone = [
+            p
+            for p in self.folder.iterdir()
+            if p.suffix in (layout.OBSERVATIONS_SUFFIX, ".tmp") and p.name not in standing
+        ]
         for path in gone:
             path.unlink(missing_ok=True)
         if gone:

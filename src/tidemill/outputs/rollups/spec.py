@@ -16,6 +16,7 @@ from tidemill.model.metrics import Bins, DeclaredMetric, MetricKind, TransitionR
 from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
 from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
 from tidemill.model.predicates import Predicate
+from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 
 STATS: Final = ("bucket", "tenant", "metric")
@@ -255,7 +256,7 @@ def _following(stream: Stream, metric: State) -> Following:
 
 def rollups_table(warehouse: Path, spec: RollupSpec) -> Table:
     return Table.open(
-        warehouse / "rollups" / spec.stream,
+        layout.rollups(warehouse, spec.stream),
         schema=spec.schema,
         partition_by=("level",),
         name=f"{spec.stream}_rollups",

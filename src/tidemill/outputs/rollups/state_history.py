@@ -28,14 +28,12 @@ from tidemill.outputs.rollups.cell_files import PARTIAL
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.observation_runs import (
     FAN_IN,
-    SUFFIX,
     MergeTrails,
     Touched,
     TrailLog,
     TrailSet,
     is_whole,
     merge_trails,
-    trail_folder,
     write_trail,
 )
 from tidemill.outputs.rollups.observations import SEEN, joined
@@ -54,6 +52,7 @@ from tidemill.outputs.rollups.recollecting import (
     tell,
 )
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer
@@ -64,7 +63,6 @@ log = logging.getLogger(__name__)
 PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
 TOLD_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
 ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
-ROSTER: Final = ".roster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Chronicle:
         self, warehouse: Path, spec: RollupSpec, plan: ReadPlan, engine: Engine, state: State, raw: Table
     ) -> None:
         """`plan` is the `metric_plan` of the stream."""
-        self.folder: Final = trail_folder(warehouse, spec.stream)
+        self.folder: Final = layout.state_history(warehouse, spec.stream)
         self.spec: Final = spec
         self._warehouse = warehouse
         self._plan = plan
@@ -346,7 +344,7 @@ class Chronicle:
         standing.enter(replace(new, files=named), [each.name for each in old])
 
     def _target(self, name: str, number: int, metric: Metric) -> Path:
-        return self.folder / f"{name}-{number}~{metric.name}{SUFFIX}"
+        return self.folder / f"{name}-{number}~{metric.name}{layout.OBSERVATIONS_SUFFIX}"
 
     def _take_up(
         self,
@@ -454,7 +452,7 @@ class Chronicle:
     def _write_roster(self, roster: Roster, *, first: bool) -> None:
         for metric in roster.metrics:
             if first or roster.keys(metric) is not self._roster.keys(metric):
-                write_trail(self.folder / f"{metric}{ROSTER}", roster.keys(metric))
+                write_trail(layout.admitted_keys(self.folder, metric), roster.keys(metric))
         self._roster = roster
 
     def _strike(self, start: int) -> None:
@@ -462,13 +460,13 @@ class Chronicle:
         kept = self._roster.before(start)
         for metric in kept.metrics:
             if kept.keys(metric).num_rows < self._roster.keys(metric).num_rows:
-                write_trail(self.folder / f"{metric}{ROSTER}", kept.keys(metric))
+                write_trail(layout.admitted_keys(self.folder, metric), kept.keys(metric))
         self._roster = kept
 
     def _read_roster(self) -> Roster | None:
         """As it was last written; None when a part of it is gone."""
         empty = Roster.of(self.spec)
-        paths = {metric: self.folder / f"{metric}{ROSTER}" for metric in empty.metrics}
+        paths = {metric: layout.admitted_keys(self.folder, metric) for metric in empty.metrics}
         if not all(is_whole(path) for path in paths.values()):
             return None
         return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
@@ -491,7 +489,7 @@ class Recollection:
 def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
     """What is remembered for all metrics of a stream as they are declared now; None: nothing is yet. Raises
     FileNotFoundError when a file is merged into another just now."""
-    folder = trail_folder(warehouse, spec.stream)
+    folder = layout.state_history(warehouse, spec.stream)
     known = TrailLog(folder, _made_for(spec), only_looks=True)
     if not known.is_there:
         return None
@@ -500,7 +498,7 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
         for metric, names in each.files.items():
             trails.setdefault(metric, []).extend(str(folder / name) for name in names)
     limited = Roster.of(spec).metrics
-    admitted = {metric: joined([read_ipc(str(folder / f"{metric}{ROSTER}"))]) for metric in limited}
+    admitted = {metric: joined([read_ipc(str(layout.admitted_keys(folder, metric)))]) for metric in limited}
     return Recollection(trails, Roster(limited, admitted))
 
 

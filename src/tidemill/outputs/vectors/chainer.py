@@ -18,6 +18,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, Interval, format_duration, format_instant, parse_duration
 from tidemill.model.windows import Window
+from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, storage_errors
 from tidemill.storage.locks import exclusive
 
@@ -165,7 +166,7 @@ class Chainer:
     def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
         """Fold in what was accepted, then compact; with `rebuild`, all chains are rebuilt from raw first.
         Takes the tick lock. Returns what was done."""
-        with exclusive(self._warehouse.root / ".tick.lock", "compact"):
+        with exclusive(layout.tick_lock(self._warehouse.root), "compact"):
             self._check_settled(stream)
             folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
             return ChainRound(folded, self.compact(stream, now, force=force))

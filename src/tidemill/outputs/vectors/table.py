@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidemill.storage import layout
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
@@ -42,13 +43,9 @@ ROWS: Final = CHAIN.remove(0)  # as they are in a part
 STATS: Final = ("tenant", "vector_id", "ts")
 
 
-def chain_folder(warehouse: Path, stream: str) -> Path:
-    return warehouse / "chains" / stream
-
-
 def chain_table(warehouse: Path, stream: str) -> Table:
     return Table.open(
-        chain_folder(warehouse, stream),
+        layout.chains(warehouse, stream),
         schema=CHAIN,
         partition_by=("bucket",),
         name=f"{stream}_chains",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import format_instant
 from tidemill.model.windows import OutboxEvent
+from tidemill.storage import layout
 
 AVAILABLE: Final = "tidemill.window.available"
 MOST: Final = 500  # windows that are told of one by one; more at once are a backfill, told of as a whole
@@ -135,7 +136,7 @@ def _event(spec: WindowSpec, told: Told, batch: int, now: int) -> OutboxEvent:
         "late_rows": told.late_rows,
         "revision": told.revision,
         "triggers": list(told.triggers),
-        "location": f"windows/{spec.stream}/{spec.name}",
+        "location": layout.results_location(spec.stream, spec.name),
         "batch": batch,
     }
     content = (told.results, told.withdrawn, told.rows, told.late_rows, told.revision)

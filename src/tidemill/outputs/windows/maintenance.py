@@ -21,6 +21,7 @@ from tidemill.outputs.windows.reader import spec_named
 from tidemill.outputs.windows.refresh import Refreshed, Refresher
 from tidemill.outputs.windows.verify import Difference
 from tidemill.raw.watermark import watermark_of
+from tidemill.storage import layout
 from tidemill.storage.state.faults import Round
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer
@@ -139,7 +140,7 @@ class Flow:
     def _look(self, stream: str, now: int, *, flush: bool) -> Look | None:
         if stream not in self.declared or is_judging_again(self._state, stream):
             return None
-        raw = self._raw.get(stream) or Table.existing(self._project.warehouse / "raw" / stream)
+        raw = self._raw.get(stream) or Table.existing(layout.raw(self._project.warehouse, stream))
         if raw is None:
             return None
         self._raw[stream] = raw

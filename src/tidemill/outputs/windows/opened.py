@@ -27,7 +27,6 @@ from tidemill.outputs.windows.codes import codes, combined, decimals, integers
 from tidemill.outputs.windows.exact import Sums, averages
 from tidemill.outputs.windows.keys import Key, key_codes
 
-SUFFIX: Final = ".open"  # of files that hold what sessions came to; others hold rows
 _SLICES: Final = "slices"
 _NAMES: Final = b"tidemill.slices"
 _COUNTED: Final = ("rows", "late_rows", "bytes")

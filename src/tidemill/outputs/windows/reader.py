@@ -21,6 +21,7 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
 from tidemill.outputs.windows.identity import newest
 from tidemill.outputs.windows.results import current, group_columns, results_schema
+from tidemill.storage import layout
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
@@ -142,7 +143,7 @@ class _Asked:
 
 
 def _root(warehouse: Path, spec: WindowSpec) -> Path:
-    return warehouse / "windows" / spec.stream / spec.name
+    return layout.results(warehouse, spec.stream, spec.name)
 
 
 def _snapshot(root: Path) -> Snapshot | None:

@@ -38,7 +38,7 @@ from tidemill.outputs.windows.fold import Folded, FoldUnit, fold
 from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.looks import Look, Work
 from tidemill.outputs.windows.offsets import Places
-from tidemill.outputs.windows.opened import SUFFIX, carries_sums
+from tidemill.outputs.windows.opened import carries_sums
 from tidemill.outputs.windows.results import Scope, current, results_schema, results_table, standing
 from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, Wanted, extract, rows_of
 from tidemill.outputs.windows.tasks import (
@@ -53,6 +53,7 @@ from tidemill.outputs.windows.tasks import (
     processing_watermark,
 )
 from tidemill.outputs.windows.verify import Difference, check
+from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.log import Commit
@@ -65,7 +66,6 @@ log = logging.getLogger(__name__)
 
 EXPIRED: Final = "expired"  # what a commit of raw says of itself that only lets go of what is old …
 PACKED: Final = "packed"  # … and one that puts the same rows into other parts
-OPEN: Final = "_open"  # folder of the rows of open windows; readers of the table skip it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Refresher:
         self.state = state
         self.places = places
         self.shared = shared
-        self.root = warehouse / "windows" / stream.name / spec.name
+        self.root = layout.results(warehouse, stream.name, spec.name)
         self._warehouse = warehouse
         self._table: Table | None = None
         self._cleaned = False  # of what a process that died may have left
@@ -344,9 +344,9 @@ class Refresher:
 
     def _carried(self, mark: Mark) -> list[str] | None:
         """Files about windows that are open; None when one is missing, or from before sessions had sums."""
-        paths = [self.root / OPEN / name for name in mark.carried]
+        paths = [layout.open_rows(self.root) / name for name in mark.carried]
         sums = carries_sums(self.spec)
-        if not all(path.is_file() and (path.suffix == SUFFIX) == sums for path in paths):
+        if not all(path.is_file() and (path.suffix == layout.OPEN_SUMS_SUFFIX) == sums for path in paths):
             return None
         return [str(path) for path in paths]
 
@@ -571,10 +571,10 @@ class Refresher:
     def _carrying(self, units: Sequence[FoldUnit]) -> list[FoldUnit]:
         """With a file for the rows of open windows each, under a name that never was: others read what was
         carried so far meanwhile, and a process that dies before the mark is set goes on from that."""
-        folder = self.root / OPEN
+        folder = layout.open_rows(self.root)
         make_folder(folder, top=self.root)
         number = 1 + max((int(path.name.partition("-")[0]) for path in folder.iterdir()), default=0)
-        suffix = SUFFIX if carries_sums(self.spec) else ".arrow"
+        suffix = layout.OPEN_SUMS_SUFFIX if carries_sums(self.spec) else layout.OPEN_ROWS_SUFFIX
         return [
             replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}{suffix}")) for unit in units
         ]
@@ -582,7 +582,7 @@ class Refresher:
     def _clean_up(self, mark: Mark) -> None:
         """Rows of windows that were open before are not needed any more, nor is what a crash left."""
         self.table.clean_staging()
-        folder = self.root / OPEN
+        folder = layout.open_rows(self.root)
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name not in mark.carried:
                 path.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ from tidemill.outputs.windows.identity import id_words, newest
 from tidemill.outputs.windows.keys import Key, key_codes
 from tidemill.outputs.windows.revising import NOTHING, Revising
 from tidemill.outputs.windows.wanted import field_type
+from tidemill.storage import layout
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 from tidemill.storage.tables.table import Table
 
@@ -79,7 +80,7 @@ def results_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
 def results_table(warehouse: Path, spec: WindowSpec, stream: Stream) -> Table:
     """`windows/<stream>/<window>`, made when it is not there."""
     return Table.open(
-        warehouse / "windows" / spec.stream / spec.name,
+        layout.results(warehouse, spec.stream, spec.name),
         schema=results_schema(spec, stream),
         name=f"{spec.stream}_{spec.name}",
         description=f"results of the {spec.kind} window {spec.name} of {spec.stream}, every revision",

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.outputs.index.entries import Edge, Group, Source, Values
-from tidemill.outputs.index.layout import BOOLEAN, KINDS, NUMBER, STRING
 from tidemill.outputs.index.numbers import Key, key_of_decimal, value_of
+from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, STRING
 from tidemill.query.language.ast import (
     All,
     Among,

@@ -22,7 +22,7 @@ from tidemill.model.completeness import Arrivals, Completeness, Missing, complet
 from tidemill.model.errors import QueryError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.index.entries import index_source, metadata_of
-from tidemill.outputs.index.layout import index_path
+from tidemill.outputs.index.table import index_path
 from tidemill.query.language.ast import Search, Since
 from tidemill.query.language.moments import span_of
 from tidemill.query.language.types import check_types

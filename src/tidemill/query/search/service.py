@@ -12,6 +12,7 @@ from tidemill.query.language.parse import parse_search, pointed
 from tidemill.query.language.written import text_of
 from tidemill.query.search.searching import Found, Searched, SearchPlan, explain, search
 from tidemill.query.service import Whose, arrivals, tenant_of
+from tidemill.storage import layout
 from tidemill.storage.tables.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _searched(warehouse: Warehouse, stream: str) -> Searched:
     )  # before the snapshot
     raw, index = warehouse.snapshot("raw", stream), warehouse.snapshot("index", stream)
     if raw is None:  # nothing was accepted yet
-        raw = Snapshot(warehouse.root / "raw" / stream, NOTHING, ())
+        raw = Snapshot(layout.raw(warehouse.root, stream), NOTHING, ())
 
     def place(slice_id: str) -> int | None:
         entry = warehouse.state.slice(slice_id)

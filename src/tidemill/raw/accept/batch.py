@@ -28,7 +28,6 @@ from tidemill.model.time import Interval
 from tidemill.raw.accept.clocks import Clocks, Passing, all_again, recorded, settled
 from tidemill.raw.accept.failed import declaration, next_try, trouble_with
 from tidemill.raw.accept.gate import Gated, GateUnit, KeyedChunk, gate
-from tidemill.raw.accept.id_runs import SUFFIX, run_folder
 from tidemill.raw.accept.repeats import find_repeats
 from tidemill.raw.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.raw.accept.write import Tap, WriteChunk, WriteUnit, Written, write
@@ -37,6 +36,7 @@ from tidemill.raw.buffer import Piece as Timings
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
 from tidemill.raw.watermark import TimeRules
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.table import Table
@@ -115,7 +115,7 @@ class Acceptor:
         self.time = TimeRules.of(stream)
         self.raw: Table = raw_table(warehouse, stream.name)
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
-        self.runs = run_folder(warehouse, stream.name)
+        self.runs = layout.gate(warehouse, stream.name)
         self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
         self._buffer: tuple[int, Buffer] | None = None  # as a version of raw has it
 
@@ -256,7 +256,7 @@ class Acceptor:
                 high=high,
                 chunks=keyed,
                 runs=runs,
-                run=str(self.runs / f"{batch}-{i}{SUFFIX}"),
+                run=str(self.runs / f"{batch}-{i}{layout.RUN_SUFFIX}"),
                 drops=str(work / f"drops-{i}.arrow"),
             )
             for i, (low, high) in enumerate(key_ranges(count))

@@ -17,7 +17,6 @@ from tidemill.formats.key_runs import key_ranges
 from tidemill.model.failpoints import failpoint
 from tidemill.raw.accept.batch import Acceptor
 from tidemill.raw.accept.id_runs import (
-    SUFFIX,
     MergeUnit,
     RunUnit,
     covering,
@@ -31,6 +30,7 @@ from tidemill.raw.accept.id_runs import (
 from tidemill.raw.expiry import sealed_files
 from tidemill.raw.recall import EXPIRED, PACKED, footers, part_facts, records_of
 from tidemill.raw.standins import batches_in, is_shared
+from tidemill.storage.layout import RUN_SUFFIX
 from tidemill.storage.tables.parts import read_footer
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def catch_up(acceptor: Acceptor) -> list[str]:
             continue
         facts = [fact for path in commit.added for fact in part_facts(str(acceptor.raw.root / path))]
         record = records_of(stream, facts, commit.version, acceptor.quarantine.refresh())[batch]
-        state.apply_batch(replace(record, runs=[f"{run}{SUFFIX}" for run in record.runs]))
+        state.apply_batch(replace(record, runs=[f"{run}{RUN_SUFFIX}" for run in record.runs]))
         caught.append(batch)
         log.warning("took up a committed batch", extra={"stream": stream, "batch": batch})
     _drop_uncommitted_quarantine(acceptor, seen.get("quarantine", -1))
@@ -96,7 +96,7 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
     """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw and
     from what expiry kept of it."""
     acceptor.runs.mkdir(parents=True, exist_ok=True)
-    for run in acceptor.runs.glob(f"*{SUFFIX}"):
+    for run in acceptor.runs.glob(f"*{RUN_SUFFIX}"):
         if not is_whole(run):
             run.unlink()
     snapshot = acceptor.raw.snapshot()

@@ -24,15 +24,11 @@ from tidemill.formats.key_runs import crowded_tier, hash_keys, within
 from tidemill.formats.scan import scan
 from tidemill.model.slices import set_hash
 from tidemill.storage.files import sync_file
+from tidemill.storage.layout import RUN_SUFFIX
 
 FAN_IN: Final = 12  # runs of about one size that are merged
-SUFFIX: Final = ".run"
 MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their day
 _PIECES: Final = b"tidemill.pieces"
-
-
-def run_folder(warehouse: Path, stream: str) -> Path:
-    return warehouse / "gate" / stream
 
 
 def write_run(path: Path, table: pa.Table, pieces: Sequence[str]) -> None:
@@ -175,19 +171,19 @@ def _family(name: str) -> str:
 
 def merged_names(pieces: Sequence[str], count: int = 1) -> list[str]:
     """Names of the `count` files, one per range of keys, that hold the pieces together."""
-    return [f"m-{set_hash(pieces)[:24]}-{number}of{count}{SUFFIX}" for number in range(count)]
+    return [f"m-{set_hash(pieces)[:24]}-{number}of{count}{RUN_SUFFIX}" for number in range(count)]
 
 
 def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:
     """Names of runs in `folder` that together hold exactly the wanted pieces; None when none do."""
-    there = {path.name for path in folder.glob(f"*{SUFFIX}")}
+    there = {path.name for path in folder.glob(f"*{RUN_SUFFIX}")}
     candidates: set[tuple[frozenset[str], tuple[str, ...]]] = set()
     for name in there:
         pieces = frozenset(pieces_of(folder / name))
         if not name.startswith("m-"):
             candidates.add((pieces, (name,)))
             continue
-        count = int(name.removesuffix(SUFFIX).rpartition("of")[2])
+        count = int(name.removesuffix(RUN_SUFFIX).rpartition("of")[2])
         names = merged_names(sorted(pieces), count)
         if there.issuperset(names):
             candidates.add((pieces, tuple(names)))

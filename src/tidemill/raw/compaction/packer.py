@@ -22,6 +22,7 @@ from tidemill.raw.compaction.choosing import Group, PackedPart, fresh, groups, p
 from tidemill.raw.compaction.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
 from tidemill.raw.compaction.scratch import sweep
 from tidemill.raw.standins import is_settled
+from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 from tidemill.storage.tables.tidy import tidy
 
@@ -181,7 +182,7 @@ class Packer:
             "dataset": {
                 "name": declared.name,
                 "description": declared.description,
-                "table": str(self._warehouse.root / "raw" / declared.name),
+                "table": str(layout.raw(self._warehouse.root, declared.name)),
                 "version": raw.version if raw is not None else None,
                 "event_time": declared.time_column,
                 **dataset_facts(self._warehouse.state, declared.name),
@@ -299,7 +300,7 @@ class Packer:
 
     def _existing(self, stream: Stream) -> Table | None:
         """Opened anew: those who ask may be of several threads."""
-        return Table.existing(self._warehouse.root / "raw" / stream.name)
+        return Table.existing(layout.raw(self._warehouse.root, stream.name))
 
     def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
         raw = self._existing(stream)

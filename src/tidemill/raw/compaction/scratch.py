@@ -13,9 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 
-WORKSHOP: Final = "_packing"  # folder of the table, beside staging
 _OWNER: Final = ".owner"  # file in a folder that its process keeps locked
 
 
@@ -25,7 +25,7 @@ class Workshop:
     def __init__(self, root: Path, tag: str) -> None:
         self._descriptor: int | None
         with storage_errors("prepare parts", root):
-            self.folder, self._descriptor = _new_folder(root / WORKSHOP, tag)
+            self.folder, self._descriptor = _new_folder(layout.packing(root), tag)
 
     def close(self) -> None:
         """Remove the folder and what is in it."""
@@ -39,7 +39,7 @@ def sweep(root: Path) -> list[str]:
     """Remove the folders of processes that are gone; their names. The caller must hold the tick lock."""
     removed: list[str] = []
     with storage_errors("clean up after a crash", root):
-        for folder in sorted((root / WORKSHOP).glob("*")):
+        for folder in sorted(layout.packing(root).glob("*")):
             try:
                 descriptor = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:  # its process was done with it this moment

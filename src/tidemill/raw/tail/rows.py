@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.time import Interval
+from tidemill.storage import layout
 from tidemill.storage.tables.snapshot import Range, Snapshot
 from tidemill.storage.tables.table import Table
 
@@ -87,7 +88,7 @@ class Raw:
         """Read from the newest version from now on."""
         warehouse, name = self._feed.warehouse, self._feed.stream.name
         if self._table is None:
-            self._table = Table.existing(warehouse / "raw" / name)
+            self._table = Table.existing(layout.raw(warehouse, name))
         else:
             self._table.refresh()
         self._snapshot = self._table.snapshot() if self._table is not None else None
@@ -165,7 +166,7 @@ class Raw:
             raise StorageError(
                 f"raw can not be read: {str(error).splitlines()[0]}",
                 hint="try again; if it stays, run `tidemill verify`",
-                where=str(self._feed.warehouse / "raw" / self._feed.stream.name),
+                where=str(layout.raw(self._feed.warehouse, self._feed.stream.name)),
             ) from error
 
 

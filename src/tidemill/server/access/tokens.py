@@ -28,6 +28,7 @@ from tidemill.server.access.grants import (
     checked_tenant,
 )
 from tidemill.server.access.kept import Mark, changing, mark_of, read_kept, replace_kept
+from tidemill.storage import layout
 
 __all__ = ["LOCAL", "Principal", "Scope", "Token", "Tokens"]
 
@@ -44,7 +45,7 @@ class Tokens:
     """The tokens of a warehouse. What another process changes is seen at the next look. Thread-safe."""
 
     def __init__(self, warehouse: Path) -> None:
-        self._path = warehouse / "access" / "tokens.json"
+        self._path = layout.tokens(warehouse)
         self._seen: tuple[Mark | None, Mapping[str, Token]] = (None, {})
 
     def create(

@@ -6,31 +6,23 @@ The fresh state is filled beside the old one and replaces it in one step: a cras
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from tidemill.model.errors import StorageError
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
 from tidemill.storage.state.schema import storage_errors, sync_folder
 from tidemill.storage.state.sqlite import open_state
 
-STATE_FILE: Final = "state.db"
-FRESH_FILE: Final = f"{STATE_FILE}.new"
-
-
-def state_file(warehouse: Path) -> Path:
-    """A warehouse with slices and without this file needs `recover` first."""
-    return warehouse / STATE_FILE
-
 
 def open_store(warehouse: Path) -> State:
     """The state of a warehouse; created if there is none."""
-    return open_state(state_file(warehouse))
+    return open_state(layout.state(warehouse))
 
 
 def open_fresh(warehouse: Path) -> State:
     """An empty state beside the one in use, which is left alone; what an earlier try left is deleted.
     Only one process at a time may do this."""
-    fresh = warehouse / FRESH_FILE
+    fresh = layout.fresh_state(warehouse)
     with storage_errors(fresh):
         _remove(fresh)
     return open_state(fresh)
@@ -38,7 +30,7 @@ def open_fresh(warehouse: Path) -> State:
 
 def replace_with_fresh(warehouse: Path) -> None:
     """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
-    target, fresh = state_file(warehouse), warehouse / FRESH_FILE
+    target, fresh = layout.state(warehouse), layout.fresh_state(warehouse)
     with storage_errors(target):
         if not fresh.exists():
             raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tidemill.storage.tables.table import Table
 
 
+from tidemill.storage import layout
+
+
 @dataclass(slots=True)
 class _Kept:
     """One table, and who looks at it now."""
@@ -31,7 +34,7 @@ class Looks:
         self._guard = threading.Lock()
         self._kept: dict[tuple[str, str], _Kept] = {}
 
-    def snapshot(self, kind: str, stream: str) -> Snapshot | None:
+    def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
         """The newest version; None before anybody wrote to it."""
         from tidemill.storage.tables.table import (
             Table,  # loads Arrow: a mill that reads no table starts without it
@@ -41,7 +44,7 @@ class Looks:
             kept = self._kept.setdefault((kind, stream), _Kept())
         with kept.guard:
             if kept.table is None:
-                kept.table = Table.existing(self._warehouse / kind / stream)
+                kept.table = Table.existing(layout.table(self._warehouse, kind, stream))
                 if kept.table is None:
                     return None
             else:

@@ -20,6 +20,7 @@ from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemill.model.errors import ConfigError, ConflictError, StorageError
+from tidemill.storage import layout
 from tidemill.storage.files import disk_error, make_folder, storage_errors, sync_folder
 from tidemill.storage.tables import log
 from tidemill.storage.tables.log import Commit
@@ -103,7 +104,7 @@ class Table:
                 hint="deltalake reads that as an escape: move the warehouse to a folder without it",
                 where=str(root),
             )
-        torn = log.set_torn_entries_aside(root, root / "_staging" / "torn")
+        torn = log.set_torn_entries_aside(root, layout.torn_log_entries(root))
         if torn:
             logger.warning("set torn log entries aside: %s", torn, extra={"table": str(root)})
         with _delta_errors("open the table", root):
@@ -192,14 +193,14 @@ class Table:
 
     def staging(self, batch: str) -> Path:
         """The folder where the parts of `batch` are written; nobody reads it."""
-        folder = self.root / "_staging" / _one_name(batch)
+        folder = layout.staging(self.root) / _one_name(batch)
         with storage_errors("create the folder", folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def clean_staging(self, keep: Collection[str] = ()) -> None:
         """Remove what any batch left in staging, except those named in `keep`."""
-        top = self.root / "_staging"
+        top = layout.staging(self.root)
         with storage_errors("clean staging", top):
             for folder in top.iterdir() if top.is_dir() else ():
                 if folder.name not in keep:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 from tidemill.storage.tables.parts import is_ours
 
@@ -49,7 +50,7 @@ def delete_parts(root: Path, paths: Iterable[str]) -> list[str]:
 def delete_staging(root: Path, oldest: int) -> None:
     """Delete staging in which nothing was touched since `oldest`."""
     with storage_errors("vacuum", root):
-        areas = [root / name for name in ("_staging", "_packing")]
+        areas = (layout.staging(root), layout.packing(root))
         for folder in (one for area in areas if area.is_dir() for one in area.iterdir()):
             if all(_is_older(path, oldest) for path in (folder, *folder.rglob("*"))):
                 shutil.rmtree(folder)

@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidemill.storage import layout
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
@@ -34,14 +35,10 @@ GROUP_ROWS: Final = 4096  # of a row group at most: what a look-up reads
 FORMAT: Final = 1
 
 
-def index_folder(warehouse: Path, stream: str) -> Path:
-    return warehouse / "index" / stream
-
-
 def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Table:
     """The table is partitioned as raw is: new ones are not, those of former versions have a folder a day."""
     return Table.open(
-        index_folder(warehouse, stream),
+        layout.index(warehouse, stream),
         schema=pa.schema([*(pa.field(name, pa.string()) for name in partition_by), *INDEX]),
         partition_by=partition_by,
         name=f"{stream}_index",

@@ -1,0 +1,282 @@
+"""Every path of a warehouse: the tree that docs/architecture.md shows under "On disk", as functions.
+
+What earlier versions wrote must be found under these names, so they change only together with code that
+moves the files. Nothing here touches the disk. Names of streams and windows were checked when the project
+was loaded; whoever takes one from elsewhere checks it first (`model.names.safe_name`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, Literal
+
+from tidemill.model.names import safe_name
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant, to_datetime
+from tidemill.model.windows import AGGREGATION, WindowKey
+
+TableKind = Literal["raw", "quarantine", "rollups", "index", "chains"]
+
+# Suffixes and fixed names of files; the folder decides what a file is, the suffix which of its kinds.
+RUN_SUFFIX: Final = ".run"  # gate/: accepted ids
+KEYS_SUFFIX: Final = ".keys"  # sealed/: ids of events that have expired
+OBSERVATIONS_SUFFIX: Final = ".trail"  # trails/: observations of objects
+ADMITTED_SUFFIX: Final = ".roster"  # trails/: the keys that a limited metric admitted
+NOTE_SUFFIX: Final = ".note"  # slices/.inflight/: a landing under way
+OPEN_ROWS_SUFFIX: Final = ".arrow"  # windows/<stream>/<window>/_open/: rows of windows that are open
+OPEN_SUMS_SUFFIX: Final = ".open"  # there too: what open sessions came to
+LANDINGS: Final = "landings.ndjson"
+RETRACTIONS: Final = "retractions.ndjson"
+EXPIRIES: Final = "expiries.ndjson"
+DECLARATIONS: Final = "declarations.ndjson"
+
+_SLICES: Final = "slices"
+_DATASETS: Final = "datasets"
+_WINDOWS: Final = "windows"
+_ORPHANS: Final = "_orphans"
+_EMPTY: Final = "_empty"
+_STAGING: Final = "_staging"
+_STATE: Final = "state.db"
+_GATEWAY: Final = re.compile(r"[0-9a-f]{12}")
+_GONE_SUFFIX: Final = ".gone"
+_SEGMENT: Final = re.compile(r"([0-9]{8,})\.wal")
+_REVISION: Final = re.compile(r"r([1-9][0-9]{0,8})\.arrow")
+
+
+# -- the warehouse as a whole
+
+
+def state(warehouse: Path) -> Path:
+    return warehouse / _STATE
+
+
+def fresh_state(warehouse: Path) -> Path:
+    """Filled beside the state in use, then put in its place."""
+    return warehouse / f"{_STATE}.new"
+
+
+def tick_lock(warehouse: Path) -> Path:
+    """Held by the one process that works on the warehouse."""
+    return warehouse / ".tick.lock"
+
+
+def tokens(warehouse: Path) -> Path:
+    return warehouse / "access" / "tokens.json"
+
+
+# -- slices, and the logs beside them
+
+
+def slices(warehouse: Path) -> Path:
+    return warehouse / _SLICES
+
+
+def slices_of_day(stream: str, arrival: int) -> str:
+    """The folder of the slices that arrived on the day of an instant, relative to the warehouse."""
+    return f"{_SLICES}/{safe_name(stream, 'stream')}/{format_instant(arrival)[:10]}"
+
+
+def orphans(warehouse: Path, stream: str) -> Path:
+    """Whole slices of a stream that were never acknowledged, set aside by `recover`."""
+    return slices(warehouse) / _ORPHANS / stream
+
+
+def is_orphan(path: Path) -> bool:
+    return _ORPHANS in path.parts
+
+
+def landing_notes(warehouse: Path) -> Path:
+    """Notes about landings under way."""
+    return slices(warehouse) / ".inflight"
+
+
+def slice_log(warehouse: Path, name: str) -> Path:
+    """One of the logs beside the slices: `LANDINGS`, `RETRACTIONS`, `EXPIRIES` or `DECLARATIONS`."""
+    return slices(warehouse) / name
+
+
+def slice_log_lock(warehouse: Path, name: str) -> Path:
+    return slices(warehouse) / f".{name}.lock"
+
+
+# -- the logs of gateways
+
+
+def gateway_logs(warehouse: Path) -> Path:
+    return warehouse / "wal"
+
+
+def is_gateway_log(folder: Path) -> bool:
+    return _GATEWAY.fullmatch(folder.name) is not None
+
+
+def removed_gateway_log(folder: Path) -> Path:
+    """The name of the log of a gateway once it counts no more."""
+    return folder.with_name(f"{folder.name}{_GONE_SUFFIX}")
+
+
+def is_removed_gateway_log(folder: Path) -> bool:
+    return folder.suffix == _GONE_SUFFIX and _GATEWAY.fullmatch(folder.stem) is not None
+
+
+def gateway_segment(folder: Path, number: int) -> Path:
+    return folder / f"{number:08}.wal"
+
+
+def gateway_segment_number(path: Path) -> int | None:
+    """Of a segment of a gateway's log; None of any other file."""
+    found = _SEGMENT.fullmatch(path.name)
+    return int(found[1]) if found else None
+
+
+def gateway_status(folder: Path) -> Path:
+    return folder / "status.json"
+
+
+# -- tables
+
+
+def table(warehouse: Path, kind: TableKind, stream: str) -> Path:
+    return warehouse / kind / stream
+
+
+def raw(warehouse: Path, stream: str) -> Path:
+    return table(warehouse, "raw", stream)
+
+
+def quarantine(warehouse: Path, stream: str) -> Path:
+    return table(warehouse, "quarantine", stream)
+
+
+def rollups(warehouse: Path, stream: str) -> Path:
+    return table(warehouse, "rollups", stream)
+
+
+def index(warehouse: Path, stream: str) -> Path:
+    return table(warehouse, "index", stream)
+
+
+def chains(warehouse: Path, stream: str) -> Path:
+    return table(warehouse, "chains", stream)
+
+
+def results(warehouse: Path, stream: str, window: str) -> Path:
+    """The table of the results of a streaming window."""
+    return warehouse / _WINDOWS / stream / window
+
+
+def results_location(stream: str, window: str) -> str:
+    """The same, relative to the warehouse: as events and documents name it."""
+    return f"{_WINDOWS}/{stream}/{window}"
+
+
+def open_rows(results_table: Path) -> Path:
+    """Rows of windows that are open, beside the results; readers of the table skip the folder."""
+    return results_table / "_open"
+
+
+# -- in the folder of a table
+
+
+def staging(table_root: Path) -> Path:
+    """What is being built, a folder for each batch."""
+    return table_root / _STAGING
+
+
+def torn_log_entries(table_root: Path) -> Path:
+    """Entries of the log of a table that a power cut left incomplete, set aside."""
+    return staging(table_root) / "torn"
+
+
+def packing(table_root: Path) -> Path:
+    """What packing prepares in the background, a folder for each process."""
+    return table_root / "_packing"
+
+
+# -- the memory of the gate, of what has expired, of state metrics and limited ones
+
+
+def gate(warehouse: Path, stream: str) -> Path:
+    """Runs of accepted ids; made again from raw when missing."""
+    return warehouse / "gate" / stream
+
+
+def sealed(warehouse: Path, stream: str) -> Path:
+    """Ids of accepted events that have expired. Unlike the runs of the gate, they cannot be made again."""
+    return warehouse / "sealed" / stream
+
+
+def state_history(warehouse: Path, stream: str) -> Path:
+    """Observations and admitted keys; made again from raw when missing."""
+    return warehouse / "trails" / stream
+
+
+def state_history_log(folder: Path) -> Path:
+    """Says which of the files of observations count."""
+    return folder / "trails.log"
+
+
+def admitted_keys(folder: Path, metric: str) -> Path:
+    return folder / f"{metric}{ADMITTED_SUFFIX}"
+
+
+# -- datasets
+
+
+def datasets(stream: str) -> str:
+    """The folder of the windows of a stream that become datasets, relative to the warehouse."""
+    return f"{_DATASETS}/{stream}/{AGGREGATION}"
+
+
+def dataset_folder(key: WindowKey) -> str:
+    """Where the revisions of a window are, relative to the warehouse; names sort by time."""
+    if MIN_INSTANT <= key.start < MAX_INSTANT:
+        moment = to_datetime(key.start)
+        start = f"{moment.year:04d}{moment:%m%dT%H%M%S}"
+        start += f".{moment.microsecond:06d}Z" if moment.microsecond else "Z"
+    else:  # only the window around the very first instant can start before it
+        start = f"{key.start}us"
+    return f"{datasets(key.stream)}/{start}_{format_duration(key.span)}"
+
+
+def dataset(key: WindowKey, revision: int) -> str:
+    """Relative to the warehouse."""
+    return f"{dataset_folder(key)}/{dataset_name(revision)}"
+
+
+def dataset_name(revision: int) -> str:
+    """The name of a revision in the folder of its window."""
+    return f"r{revision}.arrow"
+
+
+def dataset_revision(name: str) -> int | None:
+    """Of a file in the folder of a window; None when it is no dataset."""
+    found = _REVISION.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def dataset_staging(warehouse: Path, stream: str) -> Path:
+    """Datasets of a stream that have no name yet."""
+    return warehouse / _DATASETS / stream / _STAGING
+
+
+def empty_datasets(warehouse: Path, stream: str) -> Path:
+    """The log of the datasets without rows, and the files that stand for them."""
+    return warehouse / _DATASETS / stream / _EMPTY
+
+
+def empty_datasets_log(folder: Path) -> Path:
+    return folder / "windows.ndjson"
+
+
+def empty_datasets_lock(folder: Path) -> Path:
+    return folder / ".windows.lock"
+
+
+def empty_dataset(folder: Path, name: str) -> Path:
+    return folder / f"{name}.arrow"
+
+
+def is_empty_dataset(file: str) -> bool:
+    """Whether a file stands for all datasets without rows of one declaration."""
+    return Path(file).parent.name == _EMPTY
