@@ -1,6 +1,6 @@
 # Every task of the project. `make` alone explains them; each sets the project up first when needed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench soak matrix lock clean
+.PHONY: help setup demo test quick check bench soak matrix dist lock clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -59,6 +59,10 @@ bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; 
 
 matrix: ## demo and test in an empty clone, with every Python and every Java of the machine; prints a table
 	@scripts/matrix.sh $(ARGS)
+
+dist: setup ## build the wheel and the source distribution in dist/
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build
 
 lock: ## renew the locks from pyproject.toml
 	@scripts/lock.sh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tidemill.cli.sample import sample_files
-from tidemill.config import TEMPLATE
+from tidemill.config import read_template
 from tidemill.model.time import HOUR, MINUTE, parse_instant
 
 NOW = parse_instant("2024-01-15T14:23:45Z")
@@ -19,7 +19,7 @@ def test_init_writes_the_template_and_three_files(cli, tmp_path):
     done = cli("init", tmp_path / "shop", "--output", "json")
     files = ["tidemill.yaml", "data/requests-1.ndjson", "data/requests-2.ndjson", "data/requests-late.ndjson"]
     assert done.json["files"] == files
-    assert (tmp_path / "shop" / "tidemill.yaml").read_text("utf-8") == TEMPLATE
+    assert (tmp_path / "shop" / "tidemill.yaml").read_text("utf-8") == read_template("requests")
     assert done.json["next"][0] == f"cd {tmp_path / 'shop'}"
     assert done.json["next"][-1] == "tidemill verify"
 
@@ -38,7 +38,7 @@ def test_init_refuses_to_overwrite_unless_forced(cli, tmp_path):
     assert (tmp_path / "tidemill.yaml").read_text() == "mine"
     assert not (tmp_path / "data").exists()
     assert cli("init", tmp_path, "--force").code == 0
-    assert (tmp_path / "tidemill.yaml").read_text("utf-8") == TEMPLATE
+    assert (tmp_path / "tidemill.yaml").read_text("utf-8") == read_template("requests")
 
 
 def test_init_where_no_folder_can_be_made_is_a_storage_error(cli, tmp_path):

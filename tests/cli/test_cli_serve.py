@@ -24,7 +24,7 @@ from tidemill.cli.settings import Settings
 from tidemill.cli.tables_serving import gateways_table
 from tidemill.cli.trying import curl_line, first_event
 from tidemill.client import Client
-from tidemill.config import TEMPLATE, parse_project
+from tidemill.config import parse_project, read_template
 from tidemill.config.gateway import Gateway
 from tidemill.eventtime import registered
 from tidemill.mill import Mill, wall_clock
@@ -236,7 +236,7 @@ streams:
 
 
 def test_the_line_to_try_shows_a_token_where_one_is_needed():
-    stream = parse_project(TEMPLATE, FILE, registered(), {}).stream("requests")
+    stream = parse_project(read_template("requests"), FILE, registered(), {}).stream("requests")
     line = curl_line("http://h:1", stream, 0, token=True)
     assert line is not None
     assert "-H 'authorization: Bearer tm_…'" in line

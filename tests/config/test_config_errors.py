@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import TEMPLATE, load_project, parse_project
+from tidemill.config import load_project, parse_project, read_template
 from tidemill.model.errors import ConfigError
 
 FILE = Path("tidemill.yaml")
@@ -519,7 +519,7 @@ def test_mistake_in_an_override_names_the_variable(variable: str, value: str, me
 
 
 def test_folder_stands_for_the_file_in_it(tmp_path: Path) -> None:
-    (tmp_path / "tidemill.yaml").write_text(TEMPLATE, encoding="utf-8-sig")
+    (tmp_path / "tidemill.yaml").write_text(read_template("requests"), encoding="utf-8-sig")
     by_folder = load_project(tmp_path, TYPES, {})
     assert by_folder == load_project(tmp_path / "tidemill.yaml", TYPES, {})
     assert by_folder.warehouse == tmp_path / "warehouse"

@@ -8,8 +8,8 @@ import pytest
 from tests.support.otlp_requests import SPAN, START, TRACE, logs_request, read, traces_request
 
 from tidemill.config import Counter, Histogram, Project, parse_project
-from tidemill.config.events_template import EVENTS_TEMPLATE
 from tidemill.config.gateway import Gateway
+from tidemill.config.template import read_template
 from tidemill.eventtime import registered
 from tidemill.formats.judge import Judged, judge
 from tidemill.formats.plan import plan_for
@@ -26,7 +26,7 @@ EVENT = (
 
 @pytest.fixture(scope="module")
 def project() -> Project:
-    return parse_project(EVENTS_TEMPLATE, Path("/srv/mill/tidemill.yaml"), registered(), {})
+    return parse_project(read_template("events"), Path("/srv/mill/tidemill.yaml"), registered(), {})
 
 
 def test_it_loads_without_a_warning(project: Project) -> None:
@@ -93,7 +93,7 @@ def test_spans_by_otlp_are_accepted(project: Project) -> None:
 
 def test_what_was_sent_can_be_asked_for(tmp_path: Path) -> None:
     """Through the whole mill: a retried request changes nothing, and the metrics are those of its spans."""
-    (tmp_path / "tidemill.yaml").write_text(EVENTS_TEMPLATE, encoding="utf-8")
+    (tmp_path / "tidemill.yaml").write_text(read_template("events"), encoding="utf-8")
     spans = [
         {
             "span_id": bytes([n] * 8),

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from tidemill.config import (
-    TEMPLATE,
     Counter,
     EventTime,
     Gauge,
@@ -22,6 +21,7 @@ from tidemill.config import (
     Transition,
     WindowDeclaration,
     parse_project,
+    read_template,
 )
 from tidemill.config.events import FileSink
 from tidemill.config.gateway import AdaptiveWindow, Gateway, StreamGateway
@@ -41,7 +41,7 @@ def load(text: str) -> Project:
 
 
 def test_template_loads() -> None:
-    project = load(TEMPLATE)
+    project = load(read_template("requests"))
     assert (project.path, project.root, project.warehouse) == (
         FILE, Path("/srv/mill"), Path("/srv/mill/warehouse"),
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_template_loads() -> None:
 
 
 def test_template_declares_the_requests_stream() -> None:
-    stream = load(TEMPLATE).stream("requests")
+    stream = load(read_template("requests")).stream("requests")
     assert stream.name == "requests"
     assert all(tenant in stream.description for tenant in ("acme", "globex", "initech"))
     assert stream.source_links[0].href == "https://example.com/gateway"
@@ -68,8 +68,9 @@ def test_template_declares_the_requests_stream() -> None:
 
 
 def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() -> None:
-    uncommented = re.sub(r"^( *)# (?=\s*[a-z_]+:(?: |$))", r"\1", TEMPLATE, flags=re.MULTILINE)
-    assert uncommented.count("#") < TEMPLATE.count("#")
+    text = read_template("requests")
+    uncommented = re.sub(r"^( *)# (?=\s*[a-z_]+:(?: |$))", r"\1", text, flags=re.MULTILINE)
+    assert uncommented.count("#") < text.count("#")
     project = load(uncommented)
     assert (project.engine, project.limits) == (Engine(), Limits())
     assert project.engine.model_fields_set == set(Engine.model_fields)
@@ -128,9 +129,9 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
 
 def test_every_section_of_the_file_is_in_the_template() -> None:
     for key in Settings.model_fields:
-        assert re.search(rf"^(# )?{key}:", TEMPLATE, flags=re.MULTILINE), key
+        assert re.search(rf"^(# )?{key}:", read_template("requests"), flags=re.MULTILINE), key
 
 
 def test_stream_travels_to_other_processes() -> None:
-    stream = load(TEMPLATE).stream("requests")
+    stream = load(read_template("requests")).stream("requests")
     assert pickle.loads(pickle.dumps(stream)) == stream  # noqa: S301

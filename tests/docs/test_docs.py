@@ -31,7 +31,7 @@ import yaml
 from tidemill import eventtime
 from tidemill.cli.app import EXIT_CODES
 from tidemill.cli.main import every_command, main
-from tidemill.config import TEMPLATE, gateway, parse_project
+from tidemill.config import gateway, parse_project, read_template
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.manifests import Manifests
@@ -467,7 +467,8 @@ def test_configurations_that_are_shown_load(page: Path) -> None:
             assert parse_project(block, page, eventtime.registered(), {}).streams
         else:
             key = block.partition(":")[0]
-            assert yaml.safe_load(block)[key] == yaml.safe_load(TEMPLATE)["streams"]["requests"][key]
+            sample = yaml.safe_load(read_template("requests"))["streams"]["requests"]
+            assert yaml.safe_load(block)[key] == sample[key]
 
 
 # -- windows
@@ -490,7 +491,7 @@ def test_metrics_are_those_that_are_served(tmp_path: Path) -> None:
 
 
 def test_every_reason_is_documented_and_its_example_gets_it() -> None:
-    project = parse_project(TEMPLATE, ROOT / "tidemill.yaml", eventtime.registered(), {})
+    project = parse_project(read_template("requests"), ROOT / "tidemill.yaml", eventtime.registered(), {})
     plan = plan_for(project.stream("requests"), project.limits)
     table = rows(section(DOCS / "bad-input.md", "Records"))
     assert sorted(code(row[0]) for row in table) == sorted([*Reject, Outcome.CONFLICT])

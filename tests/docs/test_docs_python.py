@@ -15,7 +15,7 @@ import pytest
 import tidemill
 import tidemill.mill
 from tidemill import AsyncClient, Client, Mill
-from tidemill.config import FILE_NAME, TEMPLATE
+from tidemill.config import FILE_NAME, read_template
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_every_method_of_a_client_is_there(owner: type, prefix: str) -> None:
 
 
 def test_every_method_property_and_attribute_of_a_mill_is_there(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text(TEMPLATE, encoding="utf-8")
+    (tmp_path / FILE_NAME).write_text(read_template("requests"), encoding="utf-8")
     section = PAGE.split("### Mill\n")[1].partition("\n### ")[0]
     with Mill.open(tmp_path) as mill:
         attributes = {name for name in vars(mill) if not name.startswith("_")}

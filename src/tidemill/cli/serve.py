@@ -105,7 +105,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
 
 def _declared(session: Session) -> Path | None:
     """Where there is no project, make one; the file that was made."""
-    from tidemill.config import FILE_NAME
+    from tidemill.config import FILE_NAME, read_template
 
     folder = session.settings.project
     file = folder / FILE_NAME
@@ -114,11 +114,10 @@ def _declared(session: Session) -> Path | None:
 
     import yaml
 
-    from tidemill.config.events_template import EVENTS_TEMPLATE
-
+    text = read_template("events")
     with file.open("x", encoding="utf-8") as made:  # never over one that somebody else makes meanwhile
-        made.write(EVENTS_TEMPLATE)
-    session.out.serving.declared(file, list(yaml.safe_load(EVENTS_TEMPLATE)["streams"]))
+        made.write(text)
+    session.out.serving.declared(file, list(yaml.safe_load(text)["streams"]))
     return file
 
 

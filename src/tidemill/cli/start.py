@@ -44,10 +44,12 @@ def init(
     and a slice that comes late.
     """
     from tidemill.cli.sample import sample_files
-    from tidemill.config import FILE_NAME, TEMPLATE
+    from tidemill.config import FILE_NAME, read_template
 
     samples = sample_files(time.time_ns() // 1000)
-    contents = {FILE_NAME: TEMPLATE} | {f"data/{sample.name}": sample.content for sample in samples}
+    contents = {FILE_NAME: read_template("requests")} | {
+        f"data/{sample.name}": sample.content for sample in samples
+    }
     there = [name for name in contents if (folder / name).exists()]
     if there and not force:
         raise InputError(

@@ -8,13 +8,12 @@ from tidemill.config.project import FILE_NAME, Builder, Engine, Limits, Project,
 from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
 from tidemill.config.stream import EventTime, EventType, Retention, Skew, Stream, Tenant
-from tidemill.config.template import TEMPLATE
+from tidemill.config.template import read_template
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 
 __all__ = [
     "FIELD_TYPES",
     "FILE_NAME",
-    "TEMPLATE",
     "Builder",
     "Counter",
     "Engine",
@@ -50,4 +49,5 @@ __all__ = [
     "parse_aggregate",
     "parse_project",
     "parse_size",
+    "read_template",
 ]

@@ -300,13 +300,13 @@ def test_any_object_is_a_record_or_an_error_of_ours(event: dict[str, object]) ->
 def test_an_event_without_a_tenant_or_a_declared_type_is_whole_in_the_project_for_events():
     from pathlib import Path
 
-    from tidemill.config.events_template import EVENTS_TEMPLATE
     from tidemill.config.gateway import Requests
     from tidemill.config.loading import parse_project
+    from tidemill.config.template import read_template
     from tidemill.eventtime import registered
     from tidemill.formats.bodies import read_body
 
-    stream = parse_project(EVENTS_TEMPLATE, Path("tidemill.yaml"), registered(), {}).streams["events"]
+    stream = parse_project(read_template("events"), Path("tidemill.yaml"), registered(), {}).streams["events"]
     event = {"specversion": "1.0", "id": "1", "source": "/a", "type": "t", "time": "2024-01-15T12:00:00Z"}
 
     def read(more, tenant=None):
