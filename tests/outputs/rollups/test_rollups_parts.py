@@ -20,7 +20,7 @@ from tidemill.outputs.rollups.compaction import FAN_IN, LARGE, crowded_parts
 from tidemill.outputs.rollups.kernel import CarryUnit, carry
 from tidemill.outputs.rollups.rows import read_tiles
 from tidemill.outputs.rollups.spec import spec_for
-from tidemill.outputs.rollups.tile_parts import Tile, TilePart, tiles_footer, tiles_of, write_tiles
+from tidemill.outputs.rollups.tile_parts import Tile, TilePart, TilesFooter, write_tiles
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part
 
@@ -115,8 +115,8 @@ def test_a_footer_says_what_its_tiles_are_made_of(level: str) -> None:
     ]
     if level == "1m":
         tiles = [each._replace(slices=frozenset()) for each in tiles]
-    footer = json.loads(json.dumps(tiles_footer("s", level, tiles)))
-    assert tiles_of(footer) == tiles
+    footer = json.loads(json.dumps(TilesFooter("s", level, tiles).to_footer()))
+    assert TilesFooter.from_footer(footer) == TilesFooter("s", level, tiles)
 
 
 def test_a_footer_of_a_former_version_is_read() -> None:
@@ -127,7 +127,7 @@ def test_a_footer_of_a_former_version_is_read() -> None:
         "level": "5s",
         "tiles": [{"start": 5, "revision": 2, "hash": "h", "rows": 3, "slices": ["a", "b"]}],
     }
-    assert tiles_of(footer) == [Tile(5, "h", 2, "d", frozenset({"a", "b"}), 3)]
+    assert TilesFooter.from_footer(footer).tiles == [Tile(5, "h", 2, "d", frozenset({"a", "b"}), 3)]
 
 
 def test_names_stand_once_in_a_footer(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import SECOND, format_instant, parse_instant
 from tidemill.outputs.vectors.parts import ChainParts
 from tidemill.outputs.vectors.reading import MOST_COMPONENTS, VectorDesk
-from tidemill.outputs.vectors.table import DELTA, ROWS, STATS, Made, bucket_of, chain_table, footer_of
+from tidemill.outputs.vectors.table import DELTA, ROWS, STATS, ChainFooter, Made, bucket_of, chain_table
 from tidemill.storage.tables.parts import write_part
 from tidemill.testing import FakeClock
 from tidemill.testing.vectors import VectorOracle
@@ -338,7 +338,7 @@ def grouped(folder: Path, names: Sequence[str], per_group: int) -> ChainParts:
     )  # fmt: skip
     staged = write_part(
         table.staging("one"), "chain-1.parquet", rows, partition={"bucket": bucket},
-        footer=footer_of(bucket, Made(1, "h"), 0, size, None, 0, "d"), stats_columns=STATS,
+        footer=ChainFooter(bucket, Made(1, "h"), 0, size, None, 0, "d").to_footer(), stats_columns=STATS,
         row_group_rows=per_group,
     )  # fmt: skip
     table.commit(table.publish([staged]), [], info={}, now=0)

@@ -23,6 +23,7 @@ from tidemill.outputs.windows.identity import window_ids
 from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.results import (
     Changes,
+    ResultsFooter,
     Scope,
     changes,
     current,
@@ -374,7 +375,8 @@ def test_the_column_of_the_tenant_as_a_group_is_the_tenant() -> None:
 
 
 def staged(folder: Path, name: str, spec: WindowSpec, found: pa.Table) -> str:
-    part = write_results(folder, name, spec, Changes(found, found.num_rows, 0), {"kind": "results"})
+    footer = ResultsFooter(spec.stream, spec.name, "f", (1,))
+    part = write_results(folder, name, spec, Changes(found, found.num_rows, 0), footer)
     return part.path
 
 
@@ -384,14 +386,13 @@ def test_results_are_a_delta_table(tmp_path: Path) -> None:
     book = Book(SESSION)
     book.apply(Result(0, 10, "a"), Result(14, 20, "b"))
     book.apply(Result(0, 20, "abc"))
-    part = write_results(
-        table.staging("b"), "x.parquet", SESSION, Changes(book.table, 3, 1), {"kind": "results"}
-    )
+    footer = ResultsFooter("trips", "visits", "f", (2,))
+    part = write_results(table.staging("b"), "x.parquet", SESSION, Changes(book.table, 3, 1), footer)
     table.commit(table.publish([part]), info={})
     (live,) = results_table(tmp_path, SESSION, STREAM).snapshot().parts
     assert (live.mins["start"], live.maxs["batch"], live.rows) == (0, 2, 4)
     (path,) = table.snapshot().paths()
-    assert read_footer(path) == {"kind": "results"}
+    assert ResultsFooter.from_footer(read_footer(path)) == footer
     held = standing(SESSION, STREAM, [path], Scope(whole=True))
     assert held.schema == results_schema(SESSION, STREAM)
     assert short(held.to_pylist(), "window_id", "revision") == [(visit(0), 2), (visit(14), 2)]

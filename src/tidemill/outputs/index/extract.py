@@ -25,7 +25,7 @@ from tidemill.formats.scan import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, TRUE
 from tidemill.formats.scan import STRING as PLAIN
 from tidemill.model.errors import StorageError
 from tidemill.outputs.index.numbers import Doubles, key_of, keys_of
-from tidemill.outputs.index.table import BOOLEAN, FORMAT, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING
+from tidemill.outputs.index.table import BOOLEAN, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING, IndexFooter
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
 _BATCH_ROWS: Final = 32_768
@@ -66,14 +66,7 @@ def build_index(unit: IndexUnit) -> StagedPart:
         unit.name,
         pa.concat_tables([INDEX.empty_table(), *pieces]),
         partition=unit.partition,
-        footer={
-            "kind": "index",
-            "format": FORMAT,
-            "stream": unit.stream,
-            "raw": unit.raw_path,
-            "paths": sorted(set(unit.paths)),
-            "rows": rows,
-        },
+        footer=IndexFooter(unit.stream, unit.raw_path, tuple(sorted(set(unit.paths))), rows).to_footer(),
         stats_columns=STATS,
         row_groups=groups,
         dictionary=("path", "kind"),

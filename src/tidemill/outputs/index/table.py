@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from tidemill.storage import layout
+from tidemill.storage.tables.footers import Footer, number_in, text_in, texts_in
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
@@ -33,6 +35,37 @@ INDEX: Final = pa.schema(
 STATS: Final = ("path", "kind", "text", "number")
 GROUP_ROWS: Final = 4096  # of a row group at most: what a look-up reads
 FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFooter:
+    """What an index part says of itself."""
+
+    stream: str
+    raw: str  # path of the raw part that it is of, in the table
+    paths: tuple[str, ...]  # that are indexed, ascending
+    rows: int  # of the raw part
+    format: int = FORMAT
+
+    def to_footer(self) -> dict[str, object]:
+        return {
+            "kind": "index",
+            "format": self.format,
+            "stream": self.stream,
+            "raw": self.raw,
+            "paths": list(self.paths),
+            "rows": self.rows,
+        }
+
+    @staticmethod
+    def from_footer(footer: Footer) -> IndexFooter:
+        return IndexFooter(
+            stream=text_in(footer, "stream"),
+            raw=text_in(footer, "raw"),
+            paths=texts_in(footer, "paths"),
+            rows=number_in(footer, "rows"),
+            format=number_in(footer, "format"),
+        )
 
 
 def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Table:

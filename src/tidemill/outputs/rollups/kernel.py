@@ -26,7 +26,7 @@ from tidemill.outputs.rollups.events import read_tile_events
 from tidemill.outputs.rollups.recollecting import note
 from tidemill.outputs.rollups.rows import read_tiles
 from tidemill.outputs.rollups.spec import RollupSpec
-from tidemill.outputs.rollups.tile_parts import Tile, TilePart, tiles_of, write_tiles
+from tidemill.outputs.rollups.tile_parts import Tile, TilePart, TilesFooter, write_tiles
 from tidemill.storage.tables.parts import read_footer
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
@@ -150,7 +150,7 @@ def carry(unit: CarryUnit) -> Iterator[TilePart]:
     tables: list[Cells] = []
     for path, leaving in unit.parts.items():
         gone = frozenset(leaving)
-        kept = [tile for tile in tiles_of(read_footer(path)) if tile.start not in gone]
+        kept = [tile for tile in TilesFooter.from_footer(read_footer(path)).tiles if tile.start not in gone]
         if kept:
             tiles += kept
             starts = sorted(tile.start for tile in kept)

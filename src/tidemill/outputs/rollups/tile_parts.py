@@ -23,6 +23,7 @@ from tidemill.model.slices import hash_of, set_hash
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.rows import to_rows
 from tidemill.outputs.rollups.spec import STATS, RollupSpec
+from tidemill.storage.tables.footers import Footer, as_fields, items_in, number_in, text_in, texts_in
 from tidemill.storage.tables.parts import StagedPart, write_part
 
 PART_ROWS: Final = 32_768  # about as many rows has a part; a tile that has more is a part of its own
@@ -54,51 +55,57 @@ class TilePart:
 # -- footers
 
 
-def tiles_footer(stream: str, level: str, tiles: Sequence[Tile]) -> dict[str, object]:
-    """By column, and each name once: a part may hold thousands of tiles. The hash of a 5s tile is that of its
-    slices."""
-    declared = sorted({tile.declared for tile in tiles})
-    columns: dict[str, object] = {
-        "start": [tile.start for tile in tiles],
-        "revision": [tile.revision for tile in tiles],
-        "rows": [tile.rows for tile in tiles],
-    }
-    footer: dict[str, object] = {"kind": "tiles", "stream": stream, "level": level, "declared": declared}
-    if len(declared) > 1:
-        columns["declared"] = [declared.index(tile.declared) for tile in tiles]
-    if level == BASE.name:
-        names = sorted({name for tile in tiles for name in tile.slices})
-        at = {name: i for i, name in enumerate(names)}
-        columns["slices"] = [sorted(at[name] for name in tile.slices) for tile in tiles]
-        footer["slices"] = names
-    else:
-        columns["hash"] = [tile.hash for tile in tiles]
-    return footer | {"tiles": columns}
+@dataclass(frozen=True, slots=True)
+class TilesFooter:
+    """What a part says of itself: the tiles that it holds, all of one level."""
+
+    stream: str
+    level: str
+    tiles: Sequence[Tile]
+
+    def to_footer(self) -> dict[str, object]:
+        """By column, and each name once: a part may hold thousands of tiles. The hash of a 5s tile is that of
+        its slices."""
+        tiles = self.tiles
+        declared = sorted({tile.declared for tile in tiles})
+        columns: dict[str, object] = {
+            "start": [tile.start for tile in tiles],
+            "revision": [tile.revision for tile in tiles],
+            "rows": [tile.rows for tile in tiles],
+        }
+        footer: dict[str, object] = {
+            "kind": "tiles",
+            "stream": self.stream,
+            "level": self.level,
+            "declared": declared,
+        }
+        if len(declared) > 1:
+            columns["declared"] = [declared.index(tile.declared) for tile in tiles]
+        if self.level == BASE.name:
+            names = sorted({name for tile in tiles for name in tile.slices})
+            at = {name: i for i, name in enumerate(names)}
+            columns["slices"] = [sorted(at[name] for name in tile.slices) for tile in tiles]
+            footer["slices"] = names
+        else:
+            columns["hash"] = [tile.hash for tile in tiles]
+        return footer | {"tiles": columns}
+
+    @staticmethod
+    def from_footer(footer: Footer) -> TilesFooter:
+        """Parts of former versions name their tiles one by one."""
+        by_column = isinstance(footer.get("tiles"), dict)
+        tiles = _by_column(footer) if by_column else _one_by_one(footer)
+        return TilesFooter(text_in(footer, "stream", ""), text_in(footer, "level"), tiles)
 
 
-def tiles_of(footer: Mapping[str, object]) -> list[Tile]:
-    """What `tiles_footer` wrote; parts of former versions name their tiles one by one."""
-    tiles = footer["tiles"]
-    if isinstance(tiles, list):
-        return [
-            Tile(
-                start=int(tile["start"]),
-                hash=str(tile["hash"]),
-                revision=int(tile["revision"]),
-                declared=str(footer.get("declared", "")),
-                slices=frozenset(str(name) for name in tile["slices"]),
-                rows=int(tile["rows"]),
-            )
-            for tile in tiles
-        ]
-    declared, names = footer["declared"], footer.get("slices", [])
+def _by_column(footer: Footer) -> list[Tile]:
+    tiles, declared = footer["tiles"], texts_in(footer, "declared")
+    names = texts_in(footer, "slices") if "slices" in footer else ()
     assert isinstance(tiles, dict), tiles
-    assert isinstance(declared, list), declared
-    assert isinstance(names, list), names
     many = len(tiles["start"])
-    sets = [frozenset(str(names[i]) for i in which) for which in tiles.get("slices", [()] * many)]
+    sets = [frozenset(names[i] for i in which) for which in tiles.get("slices", [()] * many)]
     return [
-        Tile(start, digest, revision, str(declared[of]), slices, rows)
+        Tile(start, digest, revision, declared[of], slices, rows)
         for start, digest, revision, of, slices, rows in zip(
             tiles["start"],
             tiles["hash"] if "hash" in tiles else map(hash_of, sets),
@@ -108,6 +115,21 @@ def tiles_of(footer: Mapping[str, object]) -> list[Tile]:
             tiles["rows"],
             strict=True,
         )
+    ]
+
+
+def _one_by_one(footer: Footer) -> list[Tile]:
+    declared = text_in(footer, "declared", "")
+    return [
+        Tile(
+            start=number_in(tile, "start"),
+            hash=text_in(tile, "hash"),
+            revision=number_in(tile, "revision"),
+            declared=declared,
+            slices=frozenset(texts_in(tile, "slices")),
+            rows=number_in(tile, "rows"),
+        )
+        for tile in (as_fields(one, "tiles") for one in items_in(footer, "tiles"))
     ]
 
 
@@ -189,7 +211,7 @@ def _write(spec: RollupSpec, level: Level, tiles: Sequence[Tile], cells: Cells, 
         f"{level.name}-{tiles[0].start}-{name}.parquet",
         table,
         partition={"level": level.name},
-        footer=tiles_footer(spec.stream, level.name, tiles),
+        footer=TilesFooter(spec.stream, level.name, tiles).to_footer(),
         stats_columns=STATS,
         dictionary=[each for each in table.column_names if each.endswith(_REPEATED)],
     )

@@ -28,7 +28,7 @@ from tidemill.outputs.vectors.fold import fold
 from tidemill.outputs.vectors.parts import statistics_of
 from tidemill.outputs.vectors.payloads import Key, raw_rows
 from tidemill.outputs.vectors.rules import NONE, REASONS, Chains, Reason, merges, needed
-from tidemill.outputs.vectors.table import CHECKPOINT, INSTANT, ROWS, STATS, Made, bucket_of, footer_of
+from tidemill.outputs.vectors.table import CHECKPOINT, INSTANT, ROWS, STATS, ChainFooter, Made, bucket_of
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
 _GROUP_BYTES: Final = 4 << 20  # of a row group, about: what a look-up of one vector reads
@@ -475,15 +475,15 @@ def _write(unit: BuildUnit | CompactUnit, rows: pa.Table) -> StagedPart:
         f"chain-{unit.made.through:010d}-{digest}.parquet",
         rows,
         partition={"bucket": unit.bucket},
-        footer=footer_of(
-            unit.bucket,
-            unit.made,
-            ts.size,
-            rows.num_rows - ts.size,
-            newest,
-            overflowed(rows),
-            unit.declared,
-        ),
+        footer=ChainFooter(
+            bucket=unit.bucket,
+            made=unit.made,
+            checkpoints=ts.size,
+            pending=rows.num_rows - ts.size,
+            checkpoints_until=newest,
+            overflowed=overflowed(rows),
+            declared=unit.declared,
+        ).to_footer(),
         stats_columns=STATS,
         row_group_rows=max(256, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)),
         dictionary=("tenant", "kind", "op"),

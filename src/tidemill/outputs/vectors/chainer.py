@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.outputs.vectors.batches import BatchStats, WindowBatch
     from tidemill.outputs.vectors.keeper import Chained, ChainKeeper, Compaction, Reads, Step
+    from tidemill.outputs.vectors.table import ChainFooter
     from tidemill.outputs.vectors.verify import Difference
     from tidemill.storage.tables.snapshot import Snapshot
     from tidemill.storage.tables.table import Table
@@ -266,22 +267,23 @@ class Chainer:
         """Starts nothing and opens no table to write; None: the stream has no vectors."""
         if self._warehouse.project.stream(stream).kind != "delta":
             return None
+        from tidemill.outputs.vectors.table import ChainFooter
         from tidemill.storage.tables.parts import read_footer
 
         found = self._warehouse.snapshot("chains", stream)
         if found is None:
             return ChainStanding()
-        return _standing(found, [read_footer(path) for path in found.paths()])
+        return _standing(found, [ChainFooter.from_footer(read_footer(path)) for path in found.paths()])
 
 
-def _standing(found: Snapshot, footers: Sequence[Mapping[str, object]]) -> ChainStanding:
+def _standing(found: Snapshot, footers: Sequence[ChainFooter]) -> ChainStanding:
     return ChainStanding(
         len(found.parts),
         sum(part.size for part in found.parts),
-        sum(_number(footer, "checkpoints") for footer in footers),
-        sum(_number(footer, "pending") for footer in footers),
-        sum(_number(footer, "overflowed") for footer in footers),
-        max((_number(footer, "through") for footer in footers), default=0),
+        sum(footer.checkpoints for footer in footers),
+        sum(footer.pending for footer in footers),
+        sum(footer.overflowed for footer in footers),
+        max((footer.made.through for footer in footers), default=0),
     )
 
 
@@ -295,10 +297,3 @@ def _written(one: WindowBatch, folder: Path | None) -> Batched:
 def file_name(start: int, end: int) -> str:
     begins = format_instant(start).replace("-", "").replace(":", "")
     return f"{begins}_{format_duration(end - start)}.arrow"
-
-
-def _number(footer: Mapping[str, object], key: str) -> int:
-    """0: the part was written before there was such a number."""
-    value = footer.get(key, 0)
-    assert isinstance(value, int), footer
-    return value

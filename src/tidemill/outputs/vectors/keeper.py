@@ -42,7 +42,7 @@ from tidemill.outputs.vectors.building import (
 )
 from tidemill.outputs.vectors.payloads import Key
 from tidemill.outputs.vectors.rules import NONE, REASONS, Reason, merges, needed
-from tidemill.outputs.vectors.table import VERSION, Made, chain_table, in_bucket
+from tidemill.outputs.vectors.table import VERSION, ChainFooter, Made, chain_table, in_bucket
 from tidemill.storage.tables.parts import StagedPart, read_footer
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
@@ -152,7 +152,7 @@ class ChainKeeper:
         self._settled: tuple[int, int] | None = None  # versions of raw and chains found in agreement
         # How far the table had come, and the parts of raw with nothing that was not folded in by then.
         self._used: tuple[int, frozenset[str]] = (0, frozenset())
-        self._footers: dict[str, Mapping[str, object]] = {}  # of parts, by path
+        self._footers: dict[str, ChainFooter] = {}  # of parts, by path
         self._facts: dict[str, tuple[tuple[str, ...], Facts]] = {}  # of buckets, with the parts they are of
 
     # -- desired and observed
@@ -160,19 +160,23 @@ class ChainKeeper:
     def made(self) -> Made:
         """What the table was made of; nothing, when it was declared in another way."""
         self._look()
-        told = [footer for footer in self._footers.values() if footer["declared"] == self._declared]
+        told = [footer.made for footer in self._footers.values() if footer.declared == self._declared]
         if len(told) < len(self._footers):
             return Made()
-        return max(map(Made.told, told), key=lambda made: made.through, default=Made())
+        return max(told, key=lambda made: made.through, default=Made())
 
-    def footers(self) -> Mapping[str, Mapping[str, object]]:
+    def footers(self) -> Mapping[str, ChainFooter]:
         """What the parts that stand say of themselves."""
         self._look()
         return self._footers
 
     def _look(self) -> None:
         paths = [part.path for part in self.table.snapshot().parts]
-        self._footers = {p: self._footers.get(p) or read_footer(self.table.root / p) for p in paths}
+        known = self._footers
+        self._footers = {
+            path: known.get(path) or ChainFooter.from_footer(read_footer(self.table.root / path))
+            for path in paths
+        }
 
     def refresh(self, now: int) -> Chained:
         """Bring the table in line with the accepted slices, in one commit. Cheap when there is nothing new.
@@ -288,8 +292,8 @@ class ChainKeeper:
         return found
 
     def _checkpoints_until(self, part: Part) -> int:
-        newest = self._footers[part.path]["checkpoints_until"]
-        return newest if isinstance(newest, int) else -(2**63)
+        newest = self._footers[part.path].checkpoints_until
+        return newest if newest is not None else -(2**63)
 
     def _others(
         self, fresh: Sequence[Gathered], again: Mapping[str, frozenset[Key]], more: Sequence[Gathered]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemill.outputs.vectors.table import ROWS, Made, bucket_of, in_bucket
+from tidemill.outputs.vectors.table import ROWS, ChainFooter, Made, bucket_of, in_bucket
 from tidemill.storage.tables.parts import open_part, read_footer
 from tidemill.storage.tables.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class _Known:
     made: Made
-    declared: object  # how the stream was, when the part was written
+    declared: str  # how the stream was, when the part was written
     groups: tuple[_Group, ...]
 
 
@@ -101,8 +101,8 @@ class ChainParts:
             if known is not None:
                 self._parts.move_to_end(path)
                 return known
-        footer = read_footer(path)
-        known = _Known(Made.told(footer), footer.get("declared"), tuple(_groups(path)))
+        footer = ChainFooter.from_footer(read_footer(path))
+        known = _Known(footer.made, footer.declared, tuple(_groups(path)))
         with self._guard:
             self._parts[path] = known
             while len(self._parts) > KEPT_PARTS:

@@ -7,7 +7,6 @@ reads a part.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.storage import layout
+from tidemill.storage.tables.footers import Footer, number_in, optional_number_in, text_in
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
@@ -71,34 +71,44 @@ class Made:
     through: int = 0
     hash: str = ""
 
+
+@dataclass(frozen=True, slots=True)
+class ChainFooter:
+    """What a part says of itself."""
+
+    bucket: str
+    made: Made
+    checkpoints: int
+    pending: int
+    checkpoints_until: int | None  # no checkpoint of the part is younger; None: it has none
+    overflowed: int  # checkpoints with a component that is no finite number, or was kept from becoming one
+    declared: str  # a hash of the declaration that its chains were made for; empty: it does not say
+    format: int = VERSION
+
+    def to_footer(self) -> dict[str, object]:
+        return {
+            "kind": "chain",
+            "format": self.format,
+            "bucket": self.bucket,
+            "through": self.made.through,
+            "hash": self.made.hash,
+            "checkpoints": self.checkpoints,
+            "pending": self.pending,
+            "checkpoints_until": self.checkpoints_until,
+            "overflowed": self.overflowed,
+            "declared": self.declared,
+        }
+
     @staticmethod
-    def told(footer: Mapping[str, object]) -> Made:
-        through, names = footer["through"], footer["hash"]
-        assert isinstance(through, int), footer
-        assert isinstance(names, str), footer
-        return Made(through, names)
-
-
-def footer_of(
-    bucket: str,
-    made: Made,
-    checkpoints: int,
-    pending: int,
-    newest: int | None,
-    overflowed: int,
-    declared: str,
-) -> dict[str, object]:
-    """`newest`: no checkpoint of the part is younger; None: it has none. `overflowed`: checkpoints with a
-    component that is no finite number, or that was kept from becoming one."""
-    return {
-        "kind": "chain",
-        "format": VERSION,
-        "bucket": bucket,
-        "through": made.through,
-        "hash": made.hash,
-        "checkpoints": checkpoints,
-        "pending": pending,
-        "checkpoints_until": newest,
-        "overflowed": overflowed,
-        "declared": declared,
-    }
+    def from_footer(footer: Footer) -> ChainFooter:
+        """Former versions did not count, nor say what their chains were declared as."""
+        return ChainFooter(
+            bucket=text_in(footer, "bucket", ""),
+            made=Made(number_in(footer, "through", 0), text_in(footer, "hash", "")),
+            checkpoints=number_in(footer, "checkpoints", 0),
+            pending=number_in(footer, "pending", 0),
+            checkpoints_until=optional_number_in(footer, "checkpoints_until"),
+            overflowed=number_in(footer, "overflowed", 0),
+            declared=text_in(footer, "declared", ""),
+            format=number_in(footer, "format", 1),
+        )

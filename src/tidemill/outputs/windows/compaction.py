@@ -6,7 +6,7 @@ comes into a part several times as large. It decides nothing about results, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from tidemill.formats.key_runs import crowded_tier
 from tidemill.model.streaming import WindowSpec
 from tidemill.outputs.windows.results import (
     Changes,
+    ResultsFooter,
     group_columns,
     in_order,
     results_schema,
@@ -55,13 +56,6 @@ def crowded_results(parts: Sequence[Part]) -> list[Part]:
     return found
 
 
-def results_batches(footer: Mapping[str, object]) -> list[int]:
-    """The batches whose rows a part holds: one, unless it was merged of others."""
-    many = footer.get("batches", [footer.get("batch")])
-    assert isinstance(many, list), many
-    return [int(str(batch)) for batch in many]
-
-
 def merge_results(unit: MergeUnit) -> Iterator[StagedPart]:
     schema = results_schema(unit.spec, unit.stream)
     tables = []
@@ -69,11 +63,6 @@ def merge_results(unit: MergeUnit) -> Iterator[StagedPart]:
         with open_part(path) as file:
             tables.append(shaped(file.read(use_threads=False), schema))
     rows = in_order(pa.concat_tables(tables).combine_chunks(), group_columns(unit.spec))
-    footer: dict[str, object] = {
-        "kind": "results",
-        "stream": unit.spec.stream,
-        "window": unit.spec.name,
-        "fingerprint": unit.fingerprint,
-        "batches": sorted(pc.unique(rows.column("batch")).to_pylist()),
-    }
+    batches = tuple(sorted(pc.unique(rows.column("batch")).to_pylist()))
+    footer = ResultsFooter(unit.spec.stream, unit.spec.name, unit.fingerprint, batches, merged=True)
     yield write_results(Path(unit.folder), unit.name, unit.spec, Changes(rows, 0, 0), footer)

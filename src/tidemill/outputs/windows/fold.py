@@ -33,7 +33,7 @@ from tidemill.outputs.windows.opened import (
     read_parts,
     write_parts,
 )
-from tidemill.outputs.windows.results import Scope, changes, known, standing, write_results
+from tidemill.outputs.windows.results import ResultsFooter, Scope, changes, known, standing, write_results
 from tidemill.outputs.windows.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
 from tidemill.storage.files import sync_file
 from tidemill.storage.tables.parts import StagedPart
@@ -100,13 +100,7 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
     carried, starts = _carry(unit, rows, sessions)
     part = None
     if found.table.num_rows:
-        footer: dict[str, object] = {
-            "kind": "results",
-            "stream": unit.spec.stream,
-            "window": unit.spec.name,
-            "fingerprint": unit.fingerprint,
-            "batch": unit.batch,
-        }
+        footer = ResultsFooter(unit.spec.stream, unit.spec.name, unit.fingerprint, (unit.batch,))
         part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
     unsettled = _unsettled(unit, [held, found.table], starts)
     yield Folded(part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table))

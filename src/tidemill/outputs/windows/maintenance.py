@@ -13,12 +13,12 @@ from tidemill.engine import Engine
 from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.ingest.warehouse import Progress
-from tidemill.outputs.windows.compaction import results_batches
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.looks import Look, Work
 from tidemill.outputs.windows.offsets import Places
 from tidemill.outputs.windows.reader import spec_named
 from tidemill.outputs.windows.refresh import Refreshed, Refresher
+from tidemill.outputs.windows.results import ResultsFooter
 from tidemill.outputs.windows.verify import Difference
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage import layout
@@ -109,9 +109,9 @@ class Flow:
                 table = Table.existing(refresher.root)
                 batches: dict[int, list[str]] = {}
                 for path in table.snapshot().paths() if table is not None else ():
-                    footer = read_footer(path)
-                    if footer["fingerprint"] == refresher.fingerprint:  # else they are made anew
-                        for batch in results_batches(footer):
+                    footer = ResultsFooter.from_footer(read_footer(path))
+                    if footer.fingerprint == refresher.fingerprint:  # else they are made anew
+                        for batch in footer.batches:
                             batches.setdefault(batch, []).append(path)
                 for batch, parts in sorted(batches.items()):
                     events = refresher.events(parts, batch, now)

@@ -20,7 +20,7 @@ from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
 from tidemill.outputs.windows.identity import newest
-from tidemill.outputs.windows.results import current, group_columns, results_schema
+from tidemill.outputs.windows.results import ResultsFooter, current, group_columns, results_schema
 from tidemill.storage import layout
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part, Snapshot
@@ -153,7 +153,7 @@ def _snapshot(root: Path) -> Snapshot | None:
 
 def _is_current(spec: WindowSpec, stream: Stream, snapshot: Snapshot) -> bool:
     """Whether they are of this declaration; those of another one are all cleared at once, never mixed."""
-    told = (read_footer(path).get("fingerprint") for path in snapshot.paths()[:1])
+    told = (ResultsFooter.from_footer(read_footer(path)).fingerprint for path in snapshot.paths()[:1])
     return all(one == fingerprint_of(spec, stream) for one in told)
 
 

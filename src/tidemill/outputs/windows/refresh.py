@@ -39,7 +39,14 @@ from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.looks import Look, Work
 from tidemill.outputs.windows.offsets import Places
 from tidemill.outputs.windows.opened import carries_sums
-from tidemill.outputs.windows.results import Scope, current, results_schema, results_table, standing
+from tidemill.outputs.windows.results import (
+    ResultsFooter,
+    Scope,
+    current,
+    results_schema,
+    results_table,
+    standing,
+)
 from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, Wanted, extract, rows_of
 from tidemill.outputs.windows.tasks import (
     ALL,
@@ -151,7 +158,8 @@ class Refresher:
         existing = Table.existing(self.root)
         if existing is None:
             return
-        others = [read_footer(path).get("fingerprint") for path in existing.snapshot().paths()[:1]]
+        first = existing.snapshot().paths()[:1]
+        others = [ResultsFooter.from_footer(read_footer(path)).fingerprint for path in first]
         fits = existing.schema == stored_schema(results_schema(self.spec, self.stream), ())
         if any(one != self.fingerprint for one in others) or not fits:
             story = {"stream": self.stream.name, "window": self.spec.name}

@@ -28,6 +28,7 @@ from tidemill.outputs.windows.keys import Key, key_codes
 from tidemill.outputs.windows.revising import NOTHING, Revising
 from tidemill.outputs.windows.wanted import field_type
 from tidemill.storage import layout
+from tidemill.storage.tables.footers import Footer, items_in, number_in, text_in
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 from tidemill.storage.tables.table import Table
 
@@ -85,6 +86,40 @@ def results_table(warehouse: Path, spec: WindowSpec, stream: Stream) -> Table:
         name=f"{spec.stream}_{spec.name}",
         description=f"results of the {spec.kind} window {spec.name} of {spec.stream}, every revision",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsFooter:
+    """What a part says of itself."""
+
+    stream: str
+    window: str
+    fingerprint: str  # of the declaration that it was made for
+    batches: tuple[int, ...]  # numbers of the commits that its rows came with; one, unless it was merged
+    merged: bool = False
+
+    def to_footer(self) -> dict[str, object]:
+        of = {"batches": list(self.batches)} if self.merged else {"batch": self.batches[0]}
+        return {
+            "kind": "results",
+            "stream": self.stream,
+            "window": self.window,
+            "fingerprint": self.fingerprint,
+            **of,
+        }
+
+    @staticmethod
+    def from_footer(footer: Footer) -> ResultsFooter:
+        """A part that does not say what it was made for is of another declaration, whatever that was."""
+        merged = "batches" in footer
+        batches = items_in(footer, "batches") if merged else [number_in(footer, "batch")]
+        return ResultsFooter(
+            stream=text_in(footer, "stream", ""),
+            window=text_in(footer, "window", ""),
+            fingerprint=text_in(footer, "fingerprint", ""),
+            batches=tuple(int(str(batch)) for batch in batches),
+            merged=merged,
+        )
 
 
 # -- what stands
@@ -231,7 +266,7 @@ def changes(
 
 
 def write_results(
-    folder: Path, name: str, spec: WindowSpec, found: Changes, footer: Mapping[str, object]
+    folder: Path, name: str, spec: WindowSpec, found: Changes, footer: ResultsFooter
 ) -> StagedPart:
     """What changes as a staged part of the results table."""
     return write_part(
@@ -239,7 +274,7 @@ def write_results(
         name,
         found.table,
         partition={},
-        footer=footer,
+        footer=footer.to_footer(),
         stats_columns=STATS,
         row_group_rows=_ROW_GROUP,
         dictionary=(*_DICTIONARY, *group_columns(spec)),
