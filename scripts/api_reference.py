@@ -5,23 +5,37 @@ Run it after a change of a signature or a docstring. Names without a docstring a
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from tidemill import AsyncClient, Client, Mill, recover
+from tidemill import AsyncClient, Client, Mill, client, recover
 from tidemill.ingest.feeds import Sources
-from tidemill.outputs.datasets.reader import Desk
+from tidemill.ingest.landing import Landed, LandedMany
+from tidemill.model.completeness import Completeness
+from tidemill.model.slices import SliceEntry
+from tidemill.outputs.datasets.builder import Outcome
+from tidemill.outputs.datasets.reader import Desk, RebuildStep, WindowStory, WindowView
 from tidemill.outputs.vectors.chainer import Chainer
+from tidemill.outputs.vectors.view import ChainView
+from tidemill.outputs.windows.refresh import Refreshed
 from tidemill.pipeline.metrics import Meter
 from tidemill.pipeline.rebuild import Remaker
+from tidemill.pipeline.recover import Recovered
+from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.retention import Keeper
-from tidemill.raw.compaction.packer import Packer
+from tidemill.pipeline.verify import Audit
+from tidemill.query import Answer, Explanation
+from tidemill.query.catalog import StreamFacts
+from tidemill.query.search.searching import Found, SearchPlan
+from tidemill.raw.compaction.packer import Packed, Packer
+from tidemill.raw.retract import RetractionPlan
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "python.md"
@@ -41,6 +55,13 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
     "retention": (Keeper, ("plan", "expire")),
     "chains": (Chainer, ("plan", "compact_now", "windows", "batches")),
 }
+# What methods return, other than Arrow tables and plain values.
+OF_A_MILL: Final[tuple[type, ...]] = (
+    Landed, LandedMany, SliceEntry, TickReport, StreamStatus, Refreshed, WindowView, WindowStory, RebuildStep,
+    Outcome, Packed, RetractionPlan, Answer, Completeness, Explanation, Found, SearchPlan, StreamFacts,
+    ChainView, Audit, Recovered,
+)  # fmt: skip
+OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 
 
 def members(owner: type) -> Iterator[tuple[str, str]]:
@@ -149,13 +170,25 @@ def parts() -> str:
     return text
 
 
+def results(whose: str, returned: Sequence[type]) -> str:
+    """What the objects that methods return hold."""
+    text = f"### What {whose} returns\n| type | attributes |\n|---|---|\n"
+    for one in returned:
+        names = [each.name for each in dataclasses.fields(one) if not each.name.startswith("_")]
+        names += [name for name, value in vars(one).items() if isinstance(value, property)]
+        text += f"| `{one.__name__}` | {', '.join(f'`{name}`' for name in names)} |\n"
+    return text + "\n"
+
+
 def rendered() -> str:
     sections = [
         section(Mill, "mill"),
         parts(),
+        results("a mill", OF_A_MILL),
         "### recover\n" + entry("recover", recover, signature_of("recover", recover)),
         section(Client, "client"),
         section(AsyncClient, "client"),
+        results("a client", OF_A_CLIENT),
     ]
     return "".join(sections)
 
