@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import cell, lag_words, quarantine_table, size
+from tidemill.cli.views.layout import cell, lag_words, size
+from tidemill.cli.views.look import quarantine_table
 from tidemill.model.time import DAY, MINUTE, SECOND
 from tidemill.pipeline.documents.shapes import dumps, quarantined
 from tidemill.raw.tables import QUARANTINE

@@ -21,8 +21,8 @@ from rich.console import Console
 from tidemill.cli.serve import _declared
 from tidemill.cli.session import Session
 from tidemill.cli.settings import Settings
-from tidemill.cli.tables_serving import gateways_table
 from tidemill.cli.trying import curl_line, first_event
+from tidemill.cli.views.serve import gateways_table
 from tidemill.client import Client
 from tidemill.config import parse_project, read_template
 from tidemill.config.gateway import Gateway

@@ -7,15 +7,17 @@ import io
 import pytest
 from rich.console import Console
 
-from tidemill.cli import tables_ticks, tables_windows
+from tidemill.cli import views
 from tidemill.cli.spans import span_of
-from tidemill.cli.tables_status import status_table
+from tidemill.cli.views.layout import Note
+from tidemill.cli.views.look import status_table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import DAY, HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval, parse_instant
 from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
 from tidemill.outputs.datasets.builder import Outcome
 from tidemill.outputs.datasets.coordinator import Coordinated
+from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
 from tidemill.outputs.datasets.remedies import remedy
 from tidemill.outputs.datasets.rules import WindowRules
@@ -48,15 +50,18 @@ def member(letter="1", *, arrival=CUTOFF, name=None, **marks):
     return Member(letter * 64, int(letter), name or letter * 64, arrival, bounds, **marks)
 
 
-def text_of(*renderables):
+def text_of(*blocks):
+    """What goes to stdout."""
     console = Console(file=io.StringIO(), width=400, markup=False, highlight=False)
-    for one in renderables:
-        console.print(one)
+    for one in blocks:
+        if not isinstance(one, Note):
+            console.print(one)
     return console.file.getvalue()
 
 
-def words(line):
-    return "".join(piece if isinstance(piece, str) else piece[0] for piece in line)
+def words(view):
+    (line,) = view
+    return line.plain
 
 
 # -- the list
@@ -89,8 +94,8 @@ def test_a_window_in_json_has_its_span_state_reason_slices_and_age():
 def test_the_table_of_windows_says_why_one_waits():
     waits = Window(KEY, 1, Phase.WAITING, reason="coverage", detail="coverage missing before 13:09")
     shown = text_of(
-        tables_windows.window_table(
-            [view(waits, Standing.WAITING, "coverage", waits.detail, (3, 0, 0, 0)), view()]
+        *views.windows.listed(
+            [view(waits, Standing.WAITING, "coverage", waits.detail, (3, 0, 0, 0)), view()], more=False
         )
     )
     first, second = (line.split() for line in shown.splitlines() if line.startswith(" weather"))
@@ -109,7 +114,7 @@ def test_the_table_of_windows_says_why_one_waits():
     ],
 )
 def test_an_age_for_people_is_as_fine_as_it_is_short(us, told):
-    assert tables_windows.about(us) == told
+    assert views.windows.about(us) == told
 
 
 # -- one window
@@ -152,7 +157,7 @@ def test_a_window_under_lease_says_who_builds_it_until_when():
     )
     told = plain_windows.story(story(held, revisions=(), standing=Standing.BUILDING))
     assert told["lease"] == {"owner": "host-1-ab", "until": "2024-01-15T20:01:00Z"}
-    shown = text_of(*tables_windows.story_tables(story(held, revisions=(), standing=Standing.BUILDING)))
+    shown = text_of(*views.windows.story(story(held, revisions=(), standing=Standing.BUILDING)))
     assert "host-1-ab, its lease runs until 2024-01-15T20:01:00Z" in shown
     assert "disk full" in shown
 
@@ -171,23 +176,28 @@ def test_a_window_under_lease_says_who_builds_it_until_when():
     ],
 )
 def test_each_slice_of_a_window_says_whether_it_counts_and_why(given, counts, why):
-    assert tables_windows.member_words(given, CUTOFF) == (counts, why)
+    assert views.windows.member_words(given, CUTOFF) == (counts, why)
 
 
 def test_a_slice_that_a_retraction_changed_has_its_number():
-    assert tables_windows.short_name(member(name="1" * 64 + "~2")) == "1" * 12 + "~2"
+    assert views.windows.short_name(member(name="1" * 64 + "~2")) == "1" * 12 + "~2"
 
 
 def test_a_withdrawn_dataset_is_no_revision_with_no_rows():
     gone = Window(
         KEY, 9, Phase.WAITING, reason="empty", detail="no slice is left", desired="c" * 64, revision=2
     )
-    shown = text_of(*tables_windows.story_tables(story(gone, standing=Standing.WAITING)))
+    shown = text_of(*views.windows.story(story(gone, standing=Standing.WAITING)))
     assert "2, withdrawn" in shown
     assert not plain_windows.story(story(gone))["revisions"][0]["current"]
 
 
 # -- datasets
+
+
+def listed(warehouse, *windows):
+    found = [(window, damage_of(warehouse, window)) for window in windows]
+    return views.datasets.datasets(warehouse, found, more=False)
 
 
 def test_a_dataset_is_current_or_being_rebuilt(tmp_path):
@@ -197,7 +207,7 @@ def test_a_dataset_is_current_or_being_rebuilt(tmp_path):
     stale = Window(KEY, 8, Phase.QUEUED, desired="c" * 64, observed="b" * 64, revision=2, file=FILE, rows=120)
     assert plain_windows.newest(WINDOW, None)["current"] is True
     assert plain_windows.newest(stale, None)["current"] is False
-    shown = text_of(tables_windows.dataset_table([WINDOW, stale], tmp_path)).splitlines()
+    shown = text_of(*listed(tmp_path, WINDOW, stale)).splitlines()
     assert any("  current  " in line and str(file) in line for line in shown)
     assert any("being rebuilt" in line for line in shown)
 
@@ -207,7 +217,7 @@ def test_a_damaged_dataset_says_what_is_wrong_and_what_mends_it(tmp_path):
     told = plain_windows.newest(WINDOW, "the file is not an Arrow file any more")
     assert (told["damage"], told["remedy"]) == ("the file is not an Arrow file any more", remedy)
     assert plain_windows.newest(WINDOW, None)["remedy"] is None
-    shown = text_of(tables_windows.dataset_table([WINDOW], tmp_path))
+    shown = text_of(*listed(tmp_path, WINDOW))
     assert f"damaged: the file cannot be read: No such file or directory; {remedy}" in shown
 
 
@@ -227,11 +237,11 @@ def test_the_outcome_of_a_try_in_json():
 
 def test_the_outcome_of_a_try_in_a_line():
     at = "weather [2024-01-15T13:00:00Z, 2024-01-15T14:00:00Z)"
-    assert words(tables_ticks.build_line(BUILT)) == f"{at}  revision 2, 120 rows of 2 slices: cutoff; 35ms"
-    assert words(tables_ticks.build_line(FAILED)) == (
+    assert words(views.windows.built(BUILT)) == f"{at}  revision 2, 120 rows of 2 slices: cutoff; 35ms"
+    assert words(views.windows.built(FAILED)) == (
         f"{at}  try 3 failed: no [bold]space[/bold]\\x1b left; 1s500ms"
     )
-    assert words(tables_ticks.build_line(LOST)) == f"{at}  built, but another builder was faster; 500ms"
+    assert words(views.windows.built(LOST)) == f"{at}  built, but another builder was faster; 500ms"
 
 
 def test_a_rebuild_prints_the_plan_and_then_the_same_plan_with_outcomes():
@@ -240,18 +250,18 @@ def test_a_rebuild_prints_the_plan_and_then_the_same_plan_with_outcomes():
         RebuildStep(KEY, "build", 1, 2, 3, "b" * 64, "rebuild", late=1),
         RebuildStep(waits, "wait", 0, 0, 1, None, "coverage missing after 14:30"),
     ]
-    plan = [plain_windows.step(step) for step in steps]
-    ran = plain_windows.rebuilt(steps, [BUILT])
+    plan = plain_windows.rebuild_plan("weather", steps)["steps"]
+    ran = plain_windows.rebuilt("weather", steps, [BUILT])["steps"]
     assert [{**step, "outcome": one["outcome"]} for step, one in zip(plan, ran, strict=True)] == ran
     assert [one["outcome"] and one["outcome"]["revision"] for one in ran] == [2, None]
-    shown = text_of(tables_windows.step_table(steps, None))
+    shown = text_of(*views.windows.rebuild_plan("weather", steps))
     assert "1 -> 2" in shown
     assert "3 (1 late)" in shown
     assert "coverage missing after 14:30" in shown
     assert "outcome" not in shown
-    assert "revision 2, 120 rows" in text_of(tables_windows.step_table(steps, [BUILT]))
-    assert "left in the queue" in text_of(tables_windows.step_table(steps, []))
-    assert "try 3 failed" in text_of(tables_windows.step_table(steps, [FAILED]))
+    assert "revision 2, 120 rows" in text_of(*views.windows.rebuilt("weather", steps, [BUILT]))
+    assert "left in the queue" in text_of(*views.windows.rebuilt("weather", steps, []))
+    assert "try 3 failed" in text_of(*views.windows.rebuilt("weather", steps, [FAILED]))
 
 
 # -- rounds
@@ -263,9 +273,9 @@ def tick(windows=None, builds=(), **more):
 
 def test_a_round_tells_of_windows_queued_built_and_failed():
     report = tick(Coordinated(laid=1, judged=3, queued=2), [BUILT, FAILED])
-    (line,) = tables_ticks.tick_lines(report, details=False)
+    line = views.feed.tick(report, details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 2 windows queued, 1 built, 1 failed; 1s250ms"
-    listed = [words(line) for line in tables_ticks.tick_lines(report, details=True)]
+    listed = [line.plain for line in views.feed.tick(report, details=True)]
     assert any("revision 2, 120 rows of 2 slices: cutoff" in line for line in listed[1:])
 
 
@@ -285,14 +295,14 @@ def test_a_round_in_json_counts_windows_and_lists_builds_when_asked():
 def test_a_round_that_only_built_is_told():
     (stream,) = plain_ticks.tick(tick(Coordinated(), [BUILT]), details=False)["streams"]
     assert (stream["batch"], stream["windows"]["built"]) == (None, 1)
-    (line,) = tables_ticks.tick_lines(tick(Coordinated(), [BUILT]), details=False)
+    line = views.feed.tick(tick(Coordinated(), [BUILT]), details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 1 window built; 1s250ms"
 
 
 def test_a_round_that_only_found_windows_that_wait_says_so():
     found = Coordinated(laid=2)
     found.waiting.update({"cutoff": 2})
-    (line,) = tables_ticks.tick_lines(tick(found), details=False)
+    line = views.feed.tick(tick(found), details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 2 windows waiting; 1s250ms"
 
 
@@ -324,11 +334,13 @@ def test_a_retraction_prints_its_steps_in_order():
     told = plain_ticks.retraction(plan, None)
     assert [step["step"] for step in told["steps"]] == ["retract", "undo_batch", "judge_again"]
     assert (told["reason"], told["why"], told["retracted"]) == ("sent twice", "only its batch", None)
-    lines = [words(line) for line in tables_ticks.retraction_lines(plan, None)]
+    lines = [line.plain for line in views.feed.retraction(plan, None)]
     assert lines[0] == f"weather {'1' * 12}: only its batch"
     assert len(lines) == 4
     assert "a\\x1b.ndjson" in lines[1]
-    assert words(list(tables_ticks.retraction_lines(plan, entry))[-1]).startswith("retracted 111111111111")
+    *_, done, note = views.feed.retraction(plan, entry)
+    assert done.plain.startswith("retracted 111111111111")
+    assert isinstance(note, Note)
 
 
 def test_an_event_for_people_is_a_line():
@@ -338,7 +350,7 @@ def test_an_event_for_people_is_a_line():
         "data": {"stream": "weather", "start": "S", "end": "E", "revision": 2, "supersedes": 1, "rows": 120,
                  "trigger": "slices", "location": "r2\x1b.arrow"},
     }  # fmt: skip
-    assert words(tables_windows.event_line(7, event)) == (
+    assert words(views.datasets.event(7, event)) == (
         "     7 2024-01-15T20:00:01Z dataset.available  weather [S, E)  revision 2 in place of 1, 120 rows"
         ": slices  r2\\x1b.arrow"
     )

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.tabular import checked_target, give
 from tidemill.model.errors import InputError
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -78,15 +80,14 @@ def query(
     asked = _typed(text)
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
         found = mill.ask(asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value)
-    from tidemill.pipeline.documents import shapes as plain
     from tidemill.query import Explanation
 
     if isinstance(found, Explanation):
-        session.out.explanation(found)
+        session.emit(lambda: documents.shapes.explanation(found), lambda: views.ask.explanation(found))
     elif kind is None:
-        session.out.answer(found)
+        session.emit(lambda: documents.shapes.answer(found), lambda: views.ask.answer(found))
     else:
-        give(session, found.table, plain.answer(found), found.completeness, kind, file)
+        give(session, found.table, lambda: documents.shapes.answer(found), found.completeness, kind, file)
     return OK
 
 
@@ -134,17 +135,18 @@ def search(
             stream, asked, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
             strict=strict, engine=engine.value,
         )  # fmt: skip
-    from tidemill.pipeline.documents import search as asked_plain
     from tidemill.query.search.searching import SearchPlan
 
     if isinstance(found, SearchPlan):
-        session.out.asked.plan(stream, found)
+        session.emit(lambda: documents.search.plan(stream, found), lambda: views.ask.plan(stream, found))
     elif kind is None:
-        session.out.asked.found(stream, found)
+        session.emit(lambda: documents.search.found(stream, found), lambda: views.ask.found(found))
     else:
-        give(session, found.rows, asked_plain.found(stream, found), found.completeness, kind, file)
+        give(
+            session, found.rows, lambda: documents.search.found(stream, found), found.completeness, kind, file
+        )
         if found.cursor is not None:
-            session.out.note(f"next page: --cursor {found.cursor}")
+            session.note(f"next page: --cursor {found.cursor}")
     return OK
 
 
@@ -165,7 +167,8 @@ def catalog(
     """Show what there is to ask for: streams, event types, metrics with what can be selected of them, and
     indexed attributes with their most frequent values."""
     with session.mill() as mill:
-        session.out.asked.catalog(mill.catalog(stream, tenant))
+        streams = mill.catalog(stream, tenant)
+    session.emit(lambda: documents.search.catalog(streams), lambda: views.ask.catalog(streams))
     return OK
 
 

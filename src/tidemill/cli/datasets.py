@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Interval as Wait
 from tidemill.cli.settings import Limit, pause_of
 from tidemill.cli.spans import From, To, span_of
 from tidemill.model.time import SECOND
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tidemill.mill import Mill
 
 PAGE: Final = 1_000  # events read from the outbox at once
@@ -41,11 +45,17 @@ def datasets(
 
     The files are Arrow IPC: pyarrow, DuckDB and Polars open them as they are.
     """
+    from tidemill.outputs.datasets.damage import damage_of
+
     with session.mill() as mill:
         found = mill.windows.datasets(stream, span_of(start, end))[::-1]
         warehouse = mill.project.warehouse
-    shown = found[:limit] if limit else found
-    session.out.windows.datasets(warehouse, shown, more=len(found) > len(shown))
+    shown = [(window, damage_of(warehouse, window)) for window in (found[:limit] if limit else found)]
+    more = len(found) > len(shown)
+    session.emit(
+        lambda: documents.windows.datasets(warehouse, shown, more=more),
+        lambda: views.datasets.datasets(warehouse, shown, more=more),
+    )
     return OK
 
 
@@ -77,7 +87,10 @@ def export(
     """Write the datasets of windows as files of another format; the same dataset gives the same rows."""
     with session.mill() as mill:
         files = mill.export(stream, windows, to, _target(target), revision)
-    session.out.windows.exported(stream, files)
+    session.emit(
+        lambda: {"stream": stream, "files": [str(file) for file in files]},
+        lambda: views.datasets.exported(files),
+    )
     return OK
 
 
@@ -137,5 +150,10 @@ def _tell(session: Session, mill: Mill, after: int, limit: int, stream: str | No
     """Print the next events; their places."""
     found = mill.events(after, limit, stream)
     for seq, event in found:
-        session.out.windows.event(seq, event)
+        _print_event(session, seq, event)
     return [seq for seq, _ in found]
+
+
+def _print_event(session: Session, seq: int, event: Mapping[str, object]) -> None:
+    # `seq`, an extension attribute: what --after takes to go on from here
+    session.emit(lambda: {**event, "seq": seq}, lambda: views.datasets.event(seq, event))

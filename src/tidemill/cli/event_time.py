@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Interval as Wait
 from tidemill.cli.settings import Limit, pause_of
 from tidemill.model.time import SECOND, since_when
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
-    pass
+    import pyarrow as pa
+
+    from tidemill.eventtime.ordering import Watermark
 
 StreamName = Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")]
 Tenant = Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")]
@@ -64,7 +68,6 @@ def tail(
     wait = pause_of(interval) / SECOND
 
     def work(stop: threading.Event) -> None:
-        from tidemill.eventtime.ordering import Watermark
         from tidemill.raw.tail import tail
 
         with session.mill() as mill:
@@ -79,13 +82,21 @@ def tail(
                 tenant=tenant,
             )
             for item in items:
-                if isinstance(item, Watermark):
-                    session.out.time.watermark(item.at)
-                else:
-                    session.out.time.rows(item)
+                _print_item(session, item)
 
     until_stopped(work)
     return OK
+
+
+def _print_item(session: Session, item: pa.RecordBatch | Watermark) -> None:
+    from tidemill.eventtime.ordering import Watermark
+
+    if isinstance(item, Watermark):
+        session.emit(
+            lambda: documents.event_time.watermark(item.at), lambda: views.event_time.watermark(item.at)
+        )
+    else:
+        session.emit_each(lambda: documents.event_time.rows(item), lambda: views.event_time.rows(item))
 
 
 @command(
@@ -118,7 +129,11 @@ def late(
         found = late_rows(feed, since=start, limit=limit + 1 if limit else None, tenant=tenant)
         totals = late_totals(feed, since=start, tenant=tenant)
     rows = found.slice(0, limit) if limit else found
-    session.out.time.late(stream, rows, totals, more=found.num_rows > rows.num_rows)
+    more = found.num_rows > rows.num_rows
+    session.emit(
+        lambda: documents.event_time.late(stream, rows, totals, more=more),
+        lambda: views.event_time.late(stream, rows, totals, more=more),
+    )
     return OK
 
 
@@ -131,5 +146,7 @@ def explain(session: Session, stream: StreamName) -> int:
     with session.mill() as mill:
         now, declared = mill.clock(), mill.project.stream(stream)
         found = explain_stream(declared, mill.state, now, mill.warehouse.expiries.seal(stream))
-        session.out.time.explained(found, now)
+    session.emit(
+        lambda: documents.event_time.explained(found, now), lambda: views.event_time.explained(found, now)
+    )
     return OK

@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import Interval as Wait
 from tidemill.cli.settings import MetricsPort, pause_of
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.time import SECOND
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tidemill.ingest.landing import LandedMany
     from tidemill.mill import Mill
+    from tidemill.model.slices import SliceEntry
     from tidemill.pipeline.documents.results import Flushed
     from tidemill.pipeline.reports import TickReport
+    from tidemill.raw.retract import RetractionPlan
 
 
 @command(
@@ -87,7 +91,7 @@ def ingest(
                 stream, given, start=start, end=end, source=source, format=format, progress=advance,
                 many_windows=yes,
             )  # fmt: skip
-    session.out.landed(stream, done)
+    _print_landed(session, stream, done)
     return _ingested(done)
 
 
@@ -108,9 +112,9 @@ def _from_manifests(session: Session, stream: str, manifests: list[str]) -> int:
 
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", None) as advance:
         found = mill.sources.land(stream, manifests, advance)
-    session.out.landed(stream, found.done)
+    _print_landed(session, stream, found.done)
     waiting = ", ".join(f"{count:,} {status}" for status, count in found.waiting.items())
-    session.out.note(f"{found.sealed:,} had landed before; waiting: {waiting or 'none'}")
+    session.note(f"{found.sealed:,} had landed before; waiting: {waiting or 'none'}")
     return DIFFERENCES if found.sealed and found.done.refused else _ingested(found.done)
 
 
@@ -144,8 +148,12 @@ def ingest_command(
     """
     with session.mill() as mill:
         done = mill.ingest_command(files)
-    session.out.landed(None, done)
+    _print_landed(session, None, done)
     return _ingested(done)
+
+
+def _print_landed(session: Session, stream: str | None, done: LandedMany) -> None:
+    session.emit(lambda: documents.shapes.landed_many(stream, done), lambda: views.feed.landed(done))
 
 
 def _ingested(done: LandedMany) -> int:
@@ -191,26 +199,38 @@ def run(
                     if meter is not None:
                         meter.tick(report)
                     if not report.idle:
-                        session.out.tick(report)
+                        print_tick(session, report)
 
                 def flushed(done: Flushed) -> None:
                     for name, one in ((name, one) for name, of in done.items() for one in of):
                         if meter is not None:
                             meter.window_results(name, one.window, one.results, one.withdrawn)
                     if any(not one.idle for of in done.values() for one in of):
-                        session.out.results.flushed(done)
+                        print_flushed(session, done)
 
                 if once:
                     errors.extend(_until_idle(mill, stop, told))
                     return
-                session.out.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
+                session.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
                 mill.run(stop, wait / SECOND, told, flushed)
-                session.out.note("stopped")
+                session.note("stopped")
 
         until_stopped(work)
     for error in errors:
-        session.out.error(error)
+        session.error(error)
     return errors[0].exit_code if errors else OK
+
+
+def print_tick(session: Session, report: TickReport) -> None:
+    details = session.settings.verbose > 0
+    session.emit(
+        lambda: documents.ticks.tick(report, details=details),
+        lambda: views.feed.tick(report, details=details),
+    )
+
+
+def print_flushed(session: Session, done: Flushed) -> None:
+    session.emit(lambda: documents.results.flushed(done), lambda: views.results.flushed(done))
 
 
 def _until_idle(
@@ -248,10 +268,16 @@ def retract(
     """
     if explain:
         with session.mill() as mill:
-            session.out.retraction(mill.plan_retraction(id_, reason), None)
+            plan = mill.plan_retraction(id_, reason)
+        _print_retraction(session, plan, None)
         return OK
     with session.working() as progress, session.mill(progress) as mill:
         plan = mill.plan_retraction(id_, reason)
         done = mill.retract(plan)
-    session.out.retraction(plan, done)
+    _print_retraction(session, plan, done)
     return OK
+
+
+def _print_retraction(session: Session, plan: RetractionPlan, done: SliceEntry | None) -> None:
+    """The plan; with the slice as it is then, once it was carried out."""
+    session.emit(lambda: documents.ticks.retraction(plan, done), lambda: views.feed.retraction(plan, done))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
+from tidemill.pipeline import documents
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
 
 
 @command("expire", Panel.FEED, "tidemill expire --explain", "tidemill expire requests")
@@ -25,10 +32,16 @@ def expire(
     """
     if explain:
         with session.mill() as mill:
-            session.out.expiry(mill.retention.plan(stream), None)
+            plan = mill.retention.plan(stream)
+        _print(session, plan, None)
         return OK
     with session.working() as progress, session.mill(progress) as mill:
         plan = mill.retention.plan(stream)
         done = mill.retention.expire(plan)
-    session.out.expiry(plan, done)
+    _print(session, plan, done)
     return OK
+
+
+def _print(session: Session, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
+    """The plan; with what went, once it was carried out."""
+    session.emit(lambda: documents.ticks.expiry(plan, done), lambda: views.keep.expiry(plan, done))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Limit
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
+from tidemill.pipeline import documents
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.documents.shapes import Document
+    from tidemill.pipeline.metrics import Meter
 
 
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
@@ -20,8 +26,12 @@ def status(session: Session) -> int:
     from tidemill.ingest.gateway.standing import running
 
     with session.mill() as mill:
-        project = mill.project
-        session.out.status(mill.clock(), mill.status(), project.gateway, running(project.warehouse))
+        now, streams, gateway = mill.clock(), mill.status(), mill.project.gateway
+        found = running(mill.project.warehouse)
+    session.emit(
+        lambda: documents.gateway.project_status(now, streams, gateway, found),
+        lambda: views.look.status(now, streams, gateway, found),
+    )
     return OK
 
 
@@ -36,7 +46,10 @@ def ledger(
     with session.mill() as mill:
         found = mill.ledger(stream, status, limit + 1 if limit else None)
     shown = found[:limit] if limit else found
-    session.out.ledger(shown, more=len(found) > len(shown))
+    more = len(found) > len(shown)
+    session.emit(
+        lambda: documents.shapes.ledger(shown, more=more), lambda: views.look.ledger(shown, more=more)
+    )
     return OK
 
 
@@ -51,7 +64,10 @@ def slice_(
         entry = mill.slice(id_)
         windows = mill.windows.touched(entry.id, limit or None)
         total = mill.state.windows_touched(entry.id) if windows else 0
-        session.out.slice(entry, windows, total)
+    session.emit(
+        lambda: documents.windows.slice_with_windows(entry, windows, total),
+        lambda: views.look.slice_with_windows(entry, windows, total),
+    )
     return OK
 
 
@@ -89,12 +105,20 @@ def quarantine(
                 raise InputError(
                     f"records are not replayed by {by}", hint="use --reason, or replay all of them"
                 )
-            session.out.replayed(stream, mill.replay(stream, reason=reason))
+            landed = mill.replay(stream, reason=reason)
+            session.emit(
+                lambda: documents.shapes.replayed(stream, landed),
+                lambda: views.feed.replayed(stream, landed),
+            )
             return OK
         most = limit + 1 if limit else None
         found = mill.quarantine(stream, reason=reason, slice=slice_, limit=most, tenant=tenant)
     rows = found.slice(0, limit) if limit else found
-    session.out.quarantine(stream, rows, more=found.num_rows > rows.num_rows)
+    more = found.num_rows > rows.num_rows
+    session.emit(
+        lambda: documents.shapes.quarantine(stream, rows, more=more),
+        lambda: views.look.quarantine(rows, more=more),
+    )
     return OK
 
 
@@ -102,13 +126,18 @@ def quarantine(
 def metrics(session: Session) -> int:
     """Print where the streams stand as Prometheus metrics; `run --metrics-port` serves them and counters."""
     with session.mill() as mill:
-        samples = [
+        session.emit(lambda: _metrics(mill.meter), lambda: views.look.metrics(mill.meter.text()))
+    return OK
+
+
+def _metrics(meter: Meter) -> Document:
+    return {
+        "metrics": [
             {"name": sample.name, "labels": dict(sample.labels), "value": _number(sample.value)}
-            for family in mill.meter.registry.collect()
+            for family in meter.registry.collect()
             for sample in family.samples
         ]
-        session.out.metrics(mill.meter.text(), samples)
-    return OK
+    }
 
 
 def _number(value: float) -> int | float:

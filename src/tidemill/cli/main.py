@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         output = OutputKind.JSON if asks_for_json(given) else OutputKind.TEXT
         message = error.format_message().replace("Value error, ", "").removesuffix(".")
         wrong = UsageError(message, hint=_help_for(error))
-        Session(Settings(output=output)).out.error(wrong)
+        Session(Settings(output=output)).error(wrong)
         code = wrong.exit_code
     except typer.Abort:
         code = 130

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
+from tidemill.pipeline import documents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tidemill.raw.compaction.packer import Packed, PackStep
 
 
 @command(
@@ -37,13 +44,24 @@ def pack(
     if explain:
         with session.mill() as mill:
             steps = mill.packer.plan(stream, rebuild=rebuild)
-            session.out.packing.packing(steps, None, mill.packer.waiting(stream, rebuild=rebuild))
+            waiting = mill.packer.waiting(stream, rebuild=rebuild)
+        _print(session, steps, None, waiting)
         return OK
     with session.working() as progress, session.mill(progress) as mill:
         done = mill.pack(stream, rebuild=rebuild)
         waiting = mill.packer.waiting(stream)
-    session.out.packing.packing([one.step for one in done], done, waiting)
+    _print(session, [one.step for one in done], done, waiting)
     return OK
+
+
+def _print(
+    session: Session, steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: Mapping[str, int]
+) -> None:
+    """The plan; with what became of it, once it was carried out."""
+    session.emit(
+        lambda: documents.packing.packing(steps, done, waiting),
+        lambda: views.pack.packing(steps, done, waiting),
+    )
 
 
 @command("manifest", Panel.LOOK, "tidemill manifest requests", "tidemill manifest requests --output json")
@@ -52,5 +70,6 @@ def manifest(
 ) -> int:
     """Print which slices are packed in which part of raw, with rows and times, from the log of the table."""
     with session.mill() as mill:
-        session.out.packing.manifest(mill.packer.manifest(stream))
+        found = mill.packer.manifest(stream)
+    session.emit(lambda: found, lambda: views.pack.manifest(found))
     return OK

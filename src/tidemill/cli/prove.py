@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 
 import tidemill
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import OutputKind
 from tidemill.model.errors import MachineError
+from tidemill.pipeline import documents
 
 
 @command("verify", Panel.PROVE, "tidemill verify", "tidemill verify requests --output json")
@@ -30,7 +32,7 @@ def verify(
         if stream is not None:
             mill.project.stream(stream)
         found = mill.verify(stream)
-    session.out.audit(found)
+    session.emit(lambda: documents.shapes.audit(found), lambda: views.prove.audit(found))
     return OK if found.ok else DIFFERENCES
 
 
@@ -44,7 +46,7 @@ def recover(session: Session) -> int:
 
     with session.working() as progress:
         found = rebuild(session.settings.project, progress=progress)
-    session.out.recovered(found)
+    session.emit(lambda: documents.shapes.recovered(found), lambda: views.prove.recovered(found))
     return OK
 
 
@@ -71,5 +73,8 @@ def bench(
         check=False,
     )
     results = clone / "bench" / "results.json"
-    session.out.bench(json.loads(results.read_bytes()) if machine and results.is_file() else None)
+    session.emit(
+        lambda: {"results": json.loads(results.read_bytes()) if results.is_file() else None},
+        lambda: (),  # the benchmark has printed its own table
+    )
     return done.returncode

@@ -10,12 +10,14 @@ from typing import Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Limit
 from tidemill.cli.spans import span_of
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
+from tidemill.pipeline import documents
 
 
 @command(
@@ -53,7 +55,10 @@ def results(
         if window is None:
             _check_listing(start, end, tenant, revisions=revisions)
             found = standings(warehouse, declared, mill.state.marks(stream))
-            session.out.results.standings(stream, found, warehouse)
+            session.emit(
+                lambda: documents.results.standings(stream, found, warehouse),
+                lambda: views.results.standings(stream, found, warehouse),
+            )
             return OK
         rows = read_results(
             warehouse,
@@ -65,8 +70,12 @@ def results(
             limit=limit + 1 if limit else None,
         )
     more = bool(limit) and rows.num_rows > limit
-    rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])
-    session.out.results.results(spec_named(declared, window), rows, revisions=revisions, more=more)
+    spec, listed = spec_named(declared, window), rows.slice(1 if more else 0)
+    newest = listed.sort_by([("start", "descending")])
+    session.emit(
+        lambda: documents.results.results(spec, newest, more=more),
+        lambda: views.results.results(spec, newest, revisions=revisions, more=more),
+    )
     return OK
 
 
@@ -93,7 +102,7 @@ def _flush_gateways(session: Session, stream: str | None) -> int:
     for name, address in found:
         with Client(address, token=os.environ.get("TIDEMILL_TOKEN")) as client:
             told.append({"gateway": name, **client.flush(stream)})
-    session.out.serving.flushed(told)
+    session.emit(lambda: {"gateways": told}, lambda: views.serve.flushed(told))
     return OK
 
 
@@ -121,5 +130,5 @@ def flush(
             mill.project.stream(stream)
         done = mill.flush(stream)
         declared = {name: of for name, of in done.items() if mill.project.stream(name).windows}
-    session.out.results.flushed(declared)
+    session.emit(lambda: documents.results.flushed(declared), lambda: views.results.flushed(declared))
     return OK

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Interval as Wait
 from tidemill.cli.settings import pause_of
 from tidemill.model.time import SECOND
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
     from tidemill.pipeline.documents.results import Flushed
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.pipeline.reports import TickReport
     from tidemill.server.start import Started
 
@@ -51,7 +54,7 @@ def serve(session: Session, host: Host = None, port: Port = None) -> int:
     def work(stop: threading.Event) -> None:
         with session.mill() as mill:
             run(mill, stop, host=host, port=port, told=lambda what: _told(session, mill, what, None))
-            session.out.note("stopped")
+            session.note("stopped")
 
     until_stopped(work)
     return OK
@@ -70,6 +73,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
     In a folder without a tidemill.yaml it makes one, with streams for events, logs and traces. A stop
     takes no more requests, lands what is in open windows and works it off.
     """
+    from tidemill.cli.feed import print_flushed, print_tick
     from tidemill.cli.stopping import until_stopped
     from tidemill.server.start import up as run
 
@@ -80,11 +84,11 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
         def work(stop: threading.Event) -> None:
             def ticked(report: TickReport) -> None:
                 if not report.idle:
-                    session.out.tick(report)
+                    print_tick(session, report)
 
             def flushed(done: Flushed) -> None:
                 if any(not one.idle for of in done.values() for one in of):
-                    session.out.results.flushed(done)
+                    print_flushed(session, done)
 
             with session.mill(progress) as mill:
                 run(
@@ -97,7 +101,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
                     on_tick=ticked,
                     on_flush=flushed,
                 )
-                session.out.note("stopped")
+                session.note("stopped")
 
         until_stopped(work)
     return OK
@@ -117,7 +121,8 @@ def _declared(session: Session) -> Path | None:
     text = read_template("events")
     with file.open("x", encoding="utf-8") as made:  # never over one that somebody else makes meanwhile
         made.write(text)
-    session.out.serving.declared(file, list(yaml.safe_load(text)["streams"]))
+    streams = list(yaml.safe_load(text)["streams"])
+    session.show(lambda: views.serve.declared(file, streams))  # a program reads it in what `up` begins with
     return file
 
 
@@ -126,4 +131,27 @@ def _told(session: Session, mill: Mill, what: Started, made: Path | None) -> Non
 
     first = next(iter(mill.project.streams.values()), None)
     line = None if first is None else curl_line(what.url, first, mill.clock(), token=what.tokens > 0)
-    session.out.serving.started(what, made, line)
+    session.emit(lambda: _started(what, made, line), lambda: views.serve.started(what, line))
+
+
+def _started(of: Started, made: Path | None, trying: str | None) -> Document:
+    otlp = of.settings.otlp
+    return {
+        "url": of.url,
+        "gateway": of.gateway,
+        "pipeline": of.pipeline,
+        "warehouse": str(of.warehouse),
+        "streams": list(of.streams),
+        **documents.gateway.settings(of.settings),
+        "tokens": of.tokens,
+        "otlp": {
+            signal: f"{of.url}/v1/otlp/v1/{signal}"
+            for signal, stream in (("logs", otlp.logs), ("traces", otlp.traces))
+            if stream in of.streams
+        },
+        "taken_up": [
+            {"gateway": one.gateway, "windows": one.windows, "events": one.events} for one in of.taken_up
+        ],
+        "made": None if made is None else str(made),
+        "try": trying,
+    }

@@ -1,6 +1,8 @@
-"""One call of a command: its settings, its output, its log, and how whatever goes wrong becomes an exit code.
+"""One call of a command: its settings, how it prints, its log, and how whatever goes wrong becomes an exit
+code.
 
-This is the only place that turns errors into exit codes.
+This is the only place that prints results and that turns errors into exit codes. Results go to stdout, errors
+and notes to stderr. Data is never read as markup.
 """
 
 from __future__ import annotations
@@ -8,21 +10,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.logs import start_logging
 from tidemill.cli.settings import OutputKind, Settings
-from tidemill.model.errors import as_tidemill_error
+from tidemill.cli.shown import shown
+from tidemill.model.errors import TidemillError, as_tidemill_error
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
-    from tidemill.cli.output import Output
+    from tidemill.cli.views.layout import View
     from tidemill.ingest.warehouse import Progress
     from tidemill.mill import Mill
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.pipeline.metrics import Meter
 
 log = logging.getLogger(__name__)
@@ -41,16 +45,72 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    @cached_property
-    def out(self) -> Output:
-        if self.settings.output is OutputKind.JSON:
-            from tidemill.cli.output_json import JsonOutput
+    def emit(self, document: Callable[[], Document], view: Callable[[], View]) -> None:
+        """Print a result: as its document with --output json, else as its view. Only that one is made."""
+        self.emit_each(lambda: [document()], view)
 
-            return JsonOutput(verbose=self.settings.verbose)
-        from tidemill.cli.output import TextOutput
+    def emit_each(self, documents: Callable[[], Iterable[Document]], view: Callable[[], View]) -> None:
+        """Print results that come together: each as a document on a line of its own, or all in one view."""
+        if not self._for_programs:
+            self.show(view)
+            return
+        from tidemill.pipeline.documents.shapes import dumps
 
-        quiet, verbose = self.settings.quiet, self.settings.verbose
-        return TextOutput(lambda: self._results, lambda: self.errors, verbose=verbose, quiet=quiet)
+        for document in documents():
+            sys.stdout.write(dumps(document) + "\n")
+            sys.stdout.flush()
+
+    def show(self, view: Callable[[], View]) -> None:
+        """Print what is for people only; with --output json nothing."""
+        if self._for_programs:
+            return
+        from tidemill.cli.views.layout import Note
+
+        for block in view():
+            if isinstance(block, Note):
+                self.note(block.text)
+            elif isinstance(block, TidemillError):
+                self.error(block)
+            else:
+                self._print(block)
+
+    def note(self, text: str) -> None:
+        """Something that helps a person and is no part of the result."""
+        if self._for_programs or self.settings.quiet:
+            return
+        from rich.text import Text
+
+        self.errors.print(Text(shown(text, lines=True), style="dim"), soft_wrap=True)
+
+    def error(self, problem: TidemillError) -> None:
+        if self._for_programs:
+            from tidemill.pipeline.documents.shapes import dumps
+            from tidemill.pipeline.documents.shapes import error as document
+
+            sys.stderr.write(dumps({"error": document(problem)}) + "\n")
+            return
+        from rich.text import Text
+
+        code = (f"error[{problem.code}]", "bold red")
+        self.errors.print(Text.assemble(code, f": {shown(str(problem), lines=True)}"), soft_wrap=True)
+        if problem.hint:
+            hint = shown(problem.hint, lines=True).replace("\n", "\n        ")
+            self.errors.print(Text.assemble(("  hint", "cyan"), f": {hint}"), soft_wrap=True)
+
+    @property
+    def _for_programs(self) -> bool:
+        return self.settings.output is OutputKind.JSON
+
+    def _print(self, what: RenderableType) -> None:
+        """A table fits the terminal; a line is as long as it is."""
+        from rich.text import Text
+
+        # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
+        # would write past them.
+        with self._results.capture() as text:
+            self._results.print(what, soft_wrap=isinstance(what, Text))
+        sys.stdout.write(text.get())
+        sys.stdout.flush()
 
     @cached_property
     def _results(self) -> Console:
@@ -93,7 +153,7 @@ class Session:
             yield None
             return
         with mill.meter.served(port) as bound:
-            self.out.note(f"metrics at http://127.0.0.1:{bound}/metrics")
+            self.note(f"metrics at http://127.0.0.1:{bound}/metrics")
             yield mill.meter
 
     def call(self, work: Callable[[Session], int]) -> int:
@@ -103,7 +163,7 @@ class Session:
             code = work(self)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            self.out.note("interrupted")
+            self.note("interrupted")
             return INTERRUPTED
         except BrokenPipeError:
             # Python would complain again when it flushes at its end.
@@ -111,7 +171,7 @@ class Session:
             return READER_GONE
         except Exception as error:
             told = as_tidemill_error(error)
-            self.out.error(told)
+            self.error(told)
             log.debug("where it came from", exc_info=error)
             return told.exit_code
         return code

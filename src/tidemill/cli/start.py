@@ -10,9 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.model.errors import InputError
+from tidemill.pipeline import documents
 
 LIBRARIES: Final = ("pyspark", "deltalake", "pyarrow", "duckdb")
 STEPS: Final = (
@@ -61,7 +63,11 @@ def init(
     for name, content in contents.items():
         (folder / name).write_text(content, encoding="utf-8")
     into = [] if folder.resolve() == Path.cwd() else [(f"cd {shlex.quote(str(folder))}", "go there")]
-    session.out.made(folder, samples, [*into, *STEPS])
+    steps = [*into, *STEPS]
+    session.emit(
+        lambda: {"project": str(folder), "files": list(contents), "next": [step for step, _ in steps]},
+        lambda: views.start.made(folder, samples, steps, quiet=session.settings.quiet),
+    )
     return OK
 
 
@@ -74,7 +80,8 @@ def types(session: Session) -> int:
     """
     from tidemill import eventtime
 
-    session.out.time.types({name: eventtime.origin(name) for name in eventtime.registered()})
+    origins = {name: eventtime.origin(name) for name in eventtime.registered()}
+    session.emit(lambda: documents.event_time.types(origins), lambda: views.event_time.types(origins))
     return OK
 
 
@@ -85,6 +92,7 @@ def version(session: Session) -> int:
 
     from tidemill import __version__
 
-    found = {"tidemill": __version__, "python": python_version()}
-    session.out.versions(found | {name: metadata.version(name) for name in LIBRARIES})
+    versions = {"tidemill": __version__, "python": python_version()}
+    versions |= {name: metadata.version(name) for name in LIBRARIES}
+    session.emit(lambda: versions, lambda: views.start.versions(versions))
     return OK

@@ -5,6 +5,7 @@ What is said of the answer goes to standard error, so that a pipe gets rows only
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from tidemill.cli.session import Session
     from tidemill.model.completeness import Completeness
+    from tidemill.pipeline.documents.shapes import Document
 
 SUFFIXES: Final = {
     ".csv": OutputKind.CSV,
@@ -48,7 +50,7 @@ def checked_target(session: Session, file: Path | None) -> OutputKind | None:
 def give(
     session: Session,
     table: pa.Table,
-    document: object,
+    document: Callable[[], Document],
     completeness: Completeness,
     kind: OutputKind,
     file: Path | None,
@@ -60,10 +62,10 @@ def give(
     if kind is OutputKind.JSON:
         assert file is not None
         with whole_file(file) as path:
-            path.write_text(dumps(document) + "\n", encoding="utf-8")
+            path.write_text(dumps(document()) + "\n", encoding="utf-8")
     else:
         write_table(table, file, kind.value)
     if file is not None:
-        session.out.note(f"{table.num_rows} rows in {file}")
+        session.note(f"{table.num_rows} rows in {file}")
     for line in completeness.lines():
-        session.out.note(line)
+        session.note(line)

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command, group
 from tidemill.cli.session import OK, Session
 from tidemill.model.errors import InputError
-from tidemill.model.time import parse_duration
+from tidemill.model.time import format_instant, parse_duration
 from tidemill.server.access.grants import Scope
 
 if TYPE_CHECKING:
-    from tidemill.server.access import Tokens
+    from tidemill.pipeline.documents.shapes import Document
+    from tidemill.server.access import Token, Tokens
 
 TOKEN = group("token", Panel.SERVE, "Who may use the server: create, list and revoke tokens.")
 
@@ -54,14 +56,21 @@ def create(
     made, secret = _tokens(session).create(
         scope or [], tenant=tenant, name=name, rate=rate, expires=until, now=now
     )
-    session.out.access.created(made, secret)
+    session.emit(
+        lambda: {"token": secret, **_document(made, made.created)},
+        lambda: views.tokens.created(made, secret),
+    )
     return OK
 
 
 @command("list", TOKEN, "tidemill token list", "tidemill token list --output json")
 def list_tokens(session: Session) -> int:
     """List all tokens, those that no longer work included; their secrets are nowhere to be found."""
-    session.out.access.tokens(_tokens(session).list(), _now())
+    found, now = _tokens(session).list(), _now()
+    session.emit(
+        lambda: {"tokens": [_document(one, now) for one in found]},
+        lambda: views.tokens.tokens(found, now),
+    )
     return OK
 
 
@@ -71,7 +80,11 @@ def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="The one that `tidemill token list` shows.")],
 ) -> int:
     """Let a token work no more; a server that runs refuses it from the next request on."""
-    session.out.access.revoked(_tokens(session).revoke(id, _now()))
+    revoked = _tokens(session).revoke(id, _now())
+    session.emit(
+        lambda: _document(revoked, revoked.revoked or revoked.created),
+        lambda: views.tokens.revoked(revoked),
+    )
     return OK
 
 
@@ -82,6 +95,20 @@ def _tokens(session: Session) -> Tokens:
     from tidemill.server.access import Tokens
 
     return Tokens(load_project(session.settings.project, registered()).warehouse)
+
+
+def _document(of: Token, now: int) -> Document:
+    return {
+        "id": of.id,
+        "name": of.name,
+        "scopes": sorted(of.scopes),
+        "tenant": of.tenant,
+        "rate": of.rate,
+        "created": format_instant(of.created),
+        "expires": None if of.expires is None else format_instant(of.expires),
+        "revoked": None if of.revoked is None else format_instant(of.revoked),
+        "state": of.state(now),
+    }
 
 
 def _now() -> int:

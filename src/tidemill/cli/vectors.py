@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Limit
 from tidemill.cli.spans import instant_of
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -44,7 +46,9 @@ def vector(
     """
     instant = instant_of(at)
     with session.mill() as mill:
-        session.out.vectors.vector(stream, mill.vectors(stream, [id_], instant, tenant=tenant), instant)
+        found = mill.vectors(stream, [id_], instant, tenant=tenant)
+    said = documents.vectors.vector(stream, found, instant)
+    session.emit(lambda: said, lambda: views.vectors.vector(said))
     return OK
 
 
@@ -52,7 +56,8 @@ def vector(
 def chain(session: Session, stream: StreamName, id_: VectorId, tenant: Tenant = None) -> int:
     """Show what a vector is made of: its checkpoints, the deltas that are pending, and what they take."""
     with session.mill() as mill:
-        session.out.vectors.chain(mill.chain(stream, id_, tenant=tenant))
+        found = mill.chain(stream, id_, tenant=tenant)
+    session.emit(lambda: documents.vectors.chain(found), lambda: views.vectors.chain(found))
     return OK
 
 
@@ -93,7 +98,9 @@ def deltas(
             folder=None if target is None else Path(target),
             limit=None if target is not None else limit or None,
         )
-    session.out.vectors.batches(stream, found)
+    session.emit(
+        lambda: documents.vectors.batches(stream, found), lambda: views.vectors.batches(stream, found)
+    )
     return OK
 
 
@@ -117,14 +124,14 @@ def compact(
         with session.mill() as mill:
             now = mill.clock()
             plans = {name: mill.chains.plan(name, now, force=True) for name in _streams(mill, stream)}
-            session.out.vectors.planned(plans)
+        session.emit(lambda: documents.vectors.planned(plans), lambda: views.vectors.planned(plans))
         return OK
     with session.working() as progress, session.mill(progress) as mill:
         done = {
             name: mill.chains.compact_now(name, mill.clock(), rebuild=rebuild)
             for name in _streams(mill, stream)
         }
-    session.out.vectors.compacted(done)
+    session.emit(lambda: documents.vectors.compacted(done), lambda: views.vectors.compacted(done))
     return OK
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import Interval as Wait
@@ -19,6 +20,7 @@ from tidemill.cli.spans import From, To, instant_of, span_of
 from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND, Interval, parse_instant
 from tidemill.model.windows import Standing, WindowKey
+from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -52,7 +54,10 @@ def windows(
             stream, state, span=span_of(start, end), limit=limit + 1 if limit else None
         )
     shown = found[:limit] if limit else found
-    session.out.windows.listed(shown, more=len(found) > len(shown))
+    more = len(found) > len(shown)
+    session.emit(
+        lambda: documents.windows.listed(shown, more=more), lambda: views.windows.listed(shown, more=more)
+    )
     return OK
 
 
@@ -67,7 +72,8 @@ def window(
     """Explain one window: its state and cutoff, each slice that touches it with its arrival and whether it
     counts, and every revision on disk with its hash."""
     with session.mill() as mill:
-        session.out.windows.story(mill.windows.window(stream, parse_instant(at)))
+        found = mill.windows.window(stream, parse_instant(at))
+    session.emit(lambda: documents.windows.story(found), lambda: views.windows.story(found))
     return OK
 
 
@@ -136,8 +142,8 @@ def rebuild(
                 "--results takes no other option", hint=f"tidemill rebuild {stream} --results NAME"
             )
         with session.working() as progress, session.mill(progress) as mill:
-            made = mill.remake.results(stream, results)
-        session.out.results.flushed({stream: [made]})
+            made = {stream: [mill.remake.results(stream, results)]}
+        session.emit(lambda: documents.results.flushed(made), lambda: views.results.flushed(made))
         return OK
     if rollups or index:
         if at is not None or include_late:
@@ -154,15 +160,20 @@ def rebuild(
     if explain:
         with session.mill() as mill:
             span = _one(mill, stream, at) if at is not None else span_of(start, end)
-            session.out.windows.plan(
-                stream, mill.windows.plan_rebuild(stream, span, include_late=include_late)
-            )
+            steps = mill.windows.plan_rebuild(stream, span, include_late=include_late)
+        session.emit(
+            lambda: documents.windows.rebuild_plan(stream, steps),
+            lambda: views.windows.rebuild_plan(stream, steps),
+        )
         return OK
     with session.working() as progress, session.mill(progress) as mill:
         span = _one(mill, stream, at) if at is not None else span_of(start, end)
         steps = mill.windows.plan_rebuild(stream, span, include_late=include_late)
         outcomes = mill.rebuild(steps)
-    session.out.windows.rebuilt(stream, steps, outcomes)
+    session.emit(
+        lambda: documents.windows.rebuilt(stream, steps, outcomes),
+        lambda: views.windows.rebuilt(stream, steps, outcomes),
+    )
     return DIFFERENCES if any(outcome.error is not None for outcome in outcomes) else OK
 
 
@@ -176,9 +187,12 @@ def _remake(
         with session.mill() as mill:
             plan = mill.remake.plan(stream, start, end, rollups=rollups, index=index)
         would = Remaking(plan.tiles if rollups else None, plan.sealed, plan.parts if index else None)
-        session.out.remade(stream, would, done=False)
+        session.emit(
+            lambda: documents.ticks.remade(stream, would, done=False),
+            lambda: views.windows.remade(stream, would, done=False),
+        )
         if plan.pending:
-            session.out.note(f"what waits comes first: {plan.pending:,} landed, not accepted yet")
+            session.note(f"what waits comes first: {plan.pending:,} landed, not accepted yet")
         return OK
     with session.working() as progress, session.mill(progress) as mill:
         # both are asked before one is done: a stream may have only one of them
@@ -190,7 +204,10 @@ def _remake(
         tiles.sealed if tiles is not None else 0,
         parts.built if parts is not None else None,
     )
-    session.out.remade(stream, made, done=True)
+    session.emit(
+        lambda: documents.ticks.remade(stream, made, done=True),
+        lambda: views.windows.remade(stream, made, done=True),
+    )
     return OK
 
 
@@ -226,10 +243,14 @@ def retry(
         raise InputError("--slices and --window are of different things", hint="give one of them")
     with session.mill() as mill:
         if slices:
-            session.out.windows.hastened(stream, mill.state.hasten(mill.project.stream(stream).name))
+            count = mill.state.hasten(mill.project.stream(stream).name)
+            session.emit(
+                lambda: {"stream": stream, "slices": count},
+                lambda: views.windows.slices_retried(stream, count),
+            )
             return OK
         count = mill.windows.retry(stream, instant_of(at))
-    session.out.windows.retried(stream, count)
+    session.emit(lambda: {"stream": stream, "retried": count}, lambda: views.windows.retried(stream, count))
     return OK
 
 
@@ -271,14 +292,18 @@ def build(
                     if meter is not None:
                         meter.builds(outcomes)
                     for outcome in outcomes:
-                        session.out.windows.built(outcome)
+                        _print_outcome(session, outcome)
                         (failed.discard if outcome.error is None else failed.add)(outcome.key)
 
                 if not once:
-                    session.out.note(f"building for {mill.project.warehouse}; Ctrl-C stops")
+                    session.note(f"building for {mill.project.warehouse}; Ctrl-C stops")
                 # declared as 0, building is left to processes like this one
                 at_once = concurrency or max(1, mill.project.builder.concurrency)
                 mill.build(stop, wait / SECOND, told, at_once, once=once)
 
         until_stopped(work)
     return DIFFERENCES if once and failed else OK
+
+
+def _print_outcome(session: Session, outcome: Outcome) -> None:
+    session.emit(lambda: documents.windows.outcome(outcome), lambda: views.windows.built(outcome))

@@ -28,7 +28,7 @@ from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown, tak
 from tidemill.server.receiving import Held, body
 
 if TYPE_CHECKING:
-    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
 MOST_BYTES: Final = 1 << 20  # of a question
@@ -189,7 +189,9 @@ class _Desk:
         whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
         return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict))
 
-    def _answer(self, who: Principal, asked: str | Plain, whose: tenancy.Whose, *, strict: bool) -> Plain:
+    def _answer(
+        self, who: Principal, asked: str | Document, whose: tenancy.Whose, *, strict: bool
+    ) -> Document:
         declared = self._readers.stream(_stream_of(asked), who)
         found = self._mill.ask(asked, **whose)
         if isinstance(found, Explanation):
@@ -238,7 +240,7 @@ class _Desk:
         self,
         who: Principal,
         stream: str,
-        asked: str | Plain,
+        asked: str | Document,
         cursor: str | None,
         limit: int | None,
         whose: tenancy.Whose,
@@ -248,7 +250,7 @@ class _Desk:
     ) -> Response:
         declared = self._readers.stream(stream, who)
 
-        def look() -> Plain:
+        def look() -> Document:
             _check_page(asked, limit)
             found = self._mill.search(declared.name, asked, cursor=cursor, limit=limit, total=total, **whose)
             if isinstance(found, SearchPlan):
@@ -267,7 +269,7 @@ class _Desk:
 
     # -- what is sent
 
-    async def _said(self, request: Request, *known: str) -> Plain:
+    async def _said(self, request: Request, *known: str) -> Document:
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
             raise MediaTypeError(
@@ -287,7 +289,7 @@ class _Desk:
         return said
 
 
-def _check_page(asked: str | Plain, limit: int | None) -> None:
+def _check_page(asked: str | Document, limit: int | None) -> None:
     """A search that can be understood, and a page that fits in memory."""
     written = isinstance(asked, str) and not asked.lstrip().startswith("{")
     said = parse_search(asked) if written and isinstance(asked, str) else search_from(asked)
@@ -296,28 +298,28 @@ def _check_page(asked: str | Plain, limit: int | None) -> None:
         raise QueryError(f"a page of {size} events can not be had", hint=f"limit is 1 to {MOST_FOUND}")
 
 
-def _stream_of(asked: str | Plain) -> str:
+def _stream_of(asked: str | Document) -> str:
     """The stream that a query names."""
     written = isinstance(asked, str) and not asked.lstrip().startswith("{")
     said = parse(asked) if written and isinstance(asked, str) else query_from(asked)
     return said.source.text.partition(".")[0]
 
 
-def _asked(said: Plain, name: str, default: str | None = None) -> str | Plain:
+def _asked(said: Document, name: str, default: str | None = None) -> str | Document:
     found = said.get(name, default)
     if isinstance(found, str | Mapping):
         return found
     raise _wrong(name, "a text or a JSON object")
 
 
-def _text(said: Plain, name: str) -> str | None:
+def _text(said: Document, name: str) -> str | None:
     found = said.get(name)
     if found is None or isinstance(found, str):
         return found
     raise _wrong(name, "a text")
 
 
-def _switch(said: Plain, name: str) -> bool:
+def _switch(said: Document, name: str) -> bool:
     found = said.get(name, False)
     if isinstance(found, bool):
         return found
@@ -328,7 +330,7 @@ def _wrong(name: str, what: str) -> InputError:
     return InputError(f"{name} is not {what}", where=name, hint=f"give {what}, or leave it out")
 
 
-def _loaded(content: bytes) -> Plain:
+def _loaded(content: bytes) -> Document:
     """One JSON object with exact numbers, each key once."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:

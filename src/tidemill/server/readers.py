@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
-from tidemill.pipeline.documents.shapes import dumps
+from tidemill.pipeline.documents.shapes import Document, dumps
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.callers import caller
 
@@ -47,9 +47,9 @@ class Readers:
     async def run(self, work: Callable[[], _Made]) -> _Made:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def answer(self, work: Callable[[], Mapping[str, object]]) -> Response:
-        """What `work` says, as exact JSON."""
-        return Response(await self.run(lambda: dumps(work()).encode()), media_type=JSON)
+    async def answer(self, document: Callable[[], Document]) -> Response:
+        """The document that the command line prints for `--output json`, as exact JSON."""
+        return Response(await self.run(lambda: dumps(document()).encode()), media_type=JSON)
 
     async def streamed(self, made: Iterator[bytes], media: str, headers: Mapping[str, str]) -> Response:
         """Pieces as they are made. Each is made once the one before was taken: who reads slowly holds no

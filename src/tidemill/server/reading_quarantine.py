@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.config import Stream
-    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
 Tenant = Annotated[str | None, Query(max_length=256, description="an operator may name one; else all")]
@@ -124,7 +124,7 @@ class _Desk:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
         after = place_of(_QUARANTINE, cursor, int, str, int) if cursor is not None else None
 
-        def look() -> Plain:
+        def look() -> Document:
             found = self._mill.quarantine(
                 declared.name,
                 reason=reason,
@@ -169,7 +169,7 @@ class _Desk:
         start = since_when(since, self._mill.clock()) if since is not None else None
         after = place_of(_LATE, cursor, int, int) if cursor is not None else None
 
-        def look() -> Plain:
+        def look() -> Document:
             feed = self._mill.feed(declared.name)
             found = late_rows(
                 feed,

@@ -25,7 +25,7 @@ from tidemill.server.service import may_know
 from tidemill.server.tenancy import NOT_OF_CATALOG, check_operator, check_whole, tenant_for, without
 
 if TYPE_CHECKING:
-    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
 _ID: Final = 64  # characters of the id of a slice
@@ -128,7 +128,7 @@ class _Desk:
     async def streams(self, who: Reader) -> Response:
         return await self._readers.answer(lambda: self._streams(who))
 
-    def _streams(self, who: Principal) -> Plain:
+    def _streams(self, who: Principal) -> Document:
         known = [one.name for one in self._mill.project.streams.values() if may_know(one, who.tenant)]
         facts = [catalog(self._mill.warehouse, name, who.tenant, values=False)[0] for name in known]
         told = [asked.stream(one) for one in facts]
@@ -139,7 +139,7 @@ class _Desk:
     async def stream(self, who: Reader, stream: str, tenant: str | None = None) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
 
-        def look() -> Plain:
+        def look() -> Document:
             told = asked.stream(catalog(self._mill.warehouse, declared.name, whose)[0])
             values = told["attributes"]
             if isinstance(values, dict):
@@ -160,7 +160,7 @@ class _Desk:
         check_whole(declared, who, "slices")
         before = place_of(_LEDGER, cursor, int)[0] if cursor is not None else None
 
-        def look() -> Plain:
+        def look() -> Document:
             found = self._mill.state.slices(
                 declared.name,
                 status,
@@ -185,7 +185,7 @@ class _Desk:
     async def slice(self, who: Reader, slice_id: str) -> Response:
         return await self._readers.answer(lambda: self._slice(who, slice_id))
 
-    def _slice(self, who: Principal, slice_id: str) -> Plain:
+    def _slice(self, who: Principal, slice_id: str) -> Document:
         # The first characters of an id are enough for an operator; who may not see all must know it whole.
         whole = who.tenant is None or len(slice_id) == _ID
         entry = self._mill.state.slice(slice_id) if whole and slice_id.strip() else None
@@ -202,7 +202,7 @@ class _Desk:
     async def status(self, who: Reader) -> Response:
         check_operator(who, "the numbers of the server")
 
-        def look() -> Plain:
+        def look() -> Document:
             told = shapes.status(self._mill.clock(), self._mill.status())
             return {**told, "gateway": gateway_status(self._readers.service.gateway.status())}
 

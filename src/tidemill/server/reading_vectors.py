@@ -21,7 +21,7 @@ from tidemill.server.reading_shapes import END, START, shown
 from tidemill.server.tenancy import check_whole, tenant_for
 
 if TYPE_CHECKING:
-    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Document
 
 Tenant = Annotated[str | None, Query(description="whose; an operator may name one")]
 At = Annotated[str | None, Query(description="an instant; by default now")]
@@ -81,7 +81,7 @@ class _Desk:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
         instant = None if at is None else parse_instant(at)
 
-        def look() -> Plain:
+        def look() -> Document:
             found = self._readers.mill.vectors(declared.name, [vector_id], instant, tenant=whose)
             return plain.vector(declared.name, found, instant)
 
@@ -105,7 +105,7 @@ class _Desk:
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
 
-        def look() -> Plain:
+        def look() -> Document:
             chains = self._readers.mill.chains
             found = chains.windows(declared.name, window, start, end, tenant=whose, limit=limit)
             return plain.batches(declared.name, found)
@@ -116,7 +116,7 @@ class _Desk:
         declared = self._readers.stream(stream, who)
         check_whole(declared, who, "results")
 
-        def look() -> Plain:
+        def look() -> Document:
             mill = self._readers.mill
             found = standings(mill.project.warehouse, declared, mill.state.marks(declared.name))
             return plain_results.standings(declared.name, found, mill.project.warehouse)
@@ -141,7 +141,7 @@ class _Desk:
             MAX_INSTANT if end is None else parse_instant(end),
         )
 
-        def look() -> Plain:
+        def look() -> Document:
             rows = read_results(
                 self._readers.mill.project.warehouse,
                 declared,

@@ -26,7 +26,7 @@ from tidemill.server.tenancy import OF_WINDOW, only, shares
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
-    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
 From = Annotated[
@@ -117,7 +117,7 @@ class _Desk:
         declared = self._declared(stream, who)
         span = _span(_WINDOWS, start, end, cursor)
 
-        def look() -> Plain:
+        def look() -> Document:
             found = self._desk.windows(declared.name, state, span=span, limit=limit + 1)
             page, more = found[:limit], len(found) > limit
             return {
@@ -139,7 +139,7 @@ class _Desk:
         declared = self._declared(stream, who)
         span = _span(_DATASETS, start, end, cursor)
 
-        def look() -> Plain:
+        def look() -> Document:
             found = self._desk.datasets(declared.name, span)[::-1][: limit + 1]
             page, more = found[:limit], len(found) > limit
             warehouse = self._readers.mill.project.warehouse

@@ -1,4 +1,35 @@
-"""What the command line and the API both say, as plain data: one shape, one spelling, for either of them.
+"""What the command line and the API both say, as documents: one shape, one spelling, for either of them.
 
 Only spells: nothing here decides, reads a table or knows a terminal.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tidemill.pipeline.documents import (
+        event_time,
+        gateway,
+        packing,
+        results,
+        search,
+        shapes,
+        ticks,
+        vectors,
+        windows,
+    )  # fmt: skip
+else:
+    # Loaded when it is first used: a command that prints text makes no document, and most need one module.
+    def __getattr__(name: str) -> ModuleType:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+
+__all__ = (
+    "event_time", "gateway", "packing", "results", "search", "shapes", "ticks", "vectors", "windows",
+)  # fmt: skip

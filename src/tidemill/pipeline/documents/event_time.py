@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.model.time import format_duration, format_instant
-from tidemill.pipeline.documents.shapes import Plain, instant, source
+from tidemill.pipeline.documents.shapes import Document, instant, source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidemill.raw.tail import LateTotals
 
 
-def types(origins: Mapping[str, Origin]) -> Plain:
+def types(origins: Mapping[str, Origin]) -> Document:
     return {
         "event_time_types": [
             {"name": name, "origin": of.kind, "provided_by": of.provided_by} for name, of in origins.items()
@@ -27,15 +27,15 @@ def types(origins: Mapping[str, Origin]) -> Plain:
     }
 
 
-def rows(batch: pa.RecordBatch) -> Iterator[Plain]:
+def rows(batch: pa.RecordBatch) -> Iterator[Document]:
     yield from batch.to_pylist()
 
 
-def watermark(at: int) -> Plain:
+def watermark(at: int) -> Document:
     return {"watermark": format_instant(at)}
 
 
-def late(stream: str, found: pa.Table, totals: LateTotals, *, more: bool) -> Plain:
+def late(stream: str, found: pa.Table, totals: LateTotals, *, more: bool) -> Document:
     listed = [{**row, "lateness": format_duration(row["lateness"])} for row in found.to_pylist()]
     return {
         "stream": stream,
@@ -49,7 +49,7 @@ def late(stream: str, found: pa.Table, totals: LateTotals, *, more: bool) -> Pla
     }
 
 
-def explained(of: Explained, now: int) -> Plain:
+def explained(of: Explained, now: int) -> Document:
     return {
         "stream": of.stream,
         "description": of.description,
@@ -71,7 +71,7 @@ def _duration(us: int | None) -> str | None:
     return None if us is None else format_duration(us)
 
 
-def _time(of: ExplainedTime) -> Plain:
+def _time(of: ExplainedTime) -> Document:
     return {
         "mode": of.mode,
         "plan": of.plan,
@@ -87,7 +87,7 @@ def _time(of: ExplainedTime) -> Plain:
     }
 
 
-def _window(of: ExplainedWindow) -> Plain:
+def _window(of: ExplainedWindow) -> Document:
     return {
         "window": of.name,
         "kind": of.kind.value,
@@ -101,7 +101,7 @@ def _window(of: ExplainedWindow) -> Plain:
     }
 
 
-def _datasets(of: ExplainedDatasets) -> Plain:
+def _datasets(of: ExplainedDatasets) -> Document:
     return {
         "aggregation_span": format_duration(of.span),
         "subject_to_change_window": format_duration(of.subject_to_change),

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from tidemill.model.gateway import BufferState, GatewayStatus, WindowOutput
 from tidemill.model.time import format_duration, format_instant
-from tidemill.pipeline.documents.shapes import Plain, instant
+from tidemill.pipeline.documents.shapes import Document, instant
+from tidemill.pipeline.documents.shapes import status as stream_status
 
 if TYPE_CHECKING:
     from tidemill.config.gateway import Gateway
+    from tidemill.pipeline.reports import StreamStatus
 
 
-def settings(of: Gateway) -> Plain:
+def settings(of: Gateway) -> Document:
     """How events are gathered, and what memory they may take."""
     window = of.window.model_dump()
     spelled = {key: format_duration(window[key]) for key in window if key not in ("kind", "target")}
@@ -27,7 +29,7 @@ def settings(of: Gateway) -> Plain:
     }
 
 
-def status(of: GatewayStatus) -> Plain:
+def status(of: GatewayStatus) -> Document:
     return {
         "gateway": of.gateway,
         "pid": of.pid,
@@ -46,7 +48,18 @@ def status(of: GatewayStatus) -> Plain:
     }
 
 
-def flushed(windows: Sequence[WindowOutput], pending: int) -> Plain:
+def project_status(
+    now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
+) -> Document:
+    """The streams, how the gateway is set, and the gateways that run."""
+    return {
+        **stream_status(now, streams),
+        "gateway": settings(gateway),
+        "gateways": [status(one) for one in running],
+    }
+
+
+def flushed(windows: Sequence[WindowOutput], pending: int) -> Document:
     """What an explicit trigger closed, and how many events have not landed yet."""
     return {
         "windows": [
@@ -66,7 +79,7 @@ def flushed(windows: Sequence[WindowOutput], pending: int) -> Plain:
     }
 
 
-def _buffer(of: BufferState) -> Plain:
+def _buffer(of: BufferState) -> Document:
     return {
         "stream": of.stream,
         "source": of.source,

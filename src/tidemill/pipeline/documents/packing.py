@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.pipeline.documents.shapes import Plain, took
+from tidemill.pipeline.documents.shapes import Document, took
 
 if TYPE_CHECKING:
     from tidemill.raw.compaction.packer import Packed, PackLook, PackStep
 
 
-def packing(steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: Mapping[str, int]) -> Plain:
+def packing(steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: Mapping[str, int]) -> Document:
     """The plan, and what became of it once it was carried out; by stream how many slices wait for others."""
     return {
         "steps": [step(one) for one in steps],
@@ -20,7 +20,7 @@ def packing(steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: M
     }
 
 
-def step(of: PackStep) -> Plain:
+def step(of: PackStep) -> Document:
     return {
         "stream": of.stream,
         "slices": list(of.slices),
@@ -31,7 +31,7 @@ def step(of: PackStep) -> Plain:
     }
 
 
-def packed(of: Packed) -> Plain:
+def packed(of: Packed) -> Document:
     return {
         "stream": of.stream,
         "parts": list(of.parts),
@@ -43,7 +43,7 @@ def packed(of: Packed) -> Plain:
     }
 
 
-def look(of: PackLook | None) -> Plain | None:
+def look(of: PackLook | None) -> Document | None:
     """What a round packed of a stream."""
     if of is None:
         return None

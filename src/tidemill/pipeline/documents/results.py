@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.model.names import column_name
-from tidemill.pipeline.documents.shapes import Plain, instant, unending
+from tidemill.pipeline.documents.shapes import Document, instant, unending
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,12 +28,12 @@ BEFORE_VALUES = (
 )  # fmt: skip
 
 
-def results(spec: WindowSpec, rows: pa.Table, *, more: bool) -> Plain:
+def results(spec: WindowSpec, rows: pa.Table, *, more: bool) -> Document:
     listed = [result(spec, row) for row in rows.to_pylist()]
     return {"stream": spec.stream, "window": spec.name, "results": listed, "more": more}
 
 
-def result(spec: WindowSpec, row: Mapping[str, object]) -> Plain:
+def result(spec: WindowSpec, row: Mapping[str, object]) -> Document:
     return {
         **{name: row[name] for name in ("window_id", "start", "end", "tenant")},
         "group": {name: _value(row[column]) for name, column in group_columns(spec).items()},
@@ -52,7 +52,7 @@ def _value(value: object) -> object:
     return unending(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> Plain:
+def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> Document:
     return {
         "stream": stream,
         "windows": [
@@ -70,10 +70,10 @@ def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> Plai
     }
 
 
-def refreshed(done: Sequence[Refreshed]) -> Plain:
+def refreshed(done: Sequence[Refreshed]) -> Document:
     """What came out of each window."""
     return {one.window: {"results": one.results, "withdrawn": one.withdrawn} for one in done if not one.idle}
 
 
-def flushed(done: Flushed) -> Plain:
+def flushed(done: Flushed) -> Document:
     return {"flushed": [{"stream": stream, "results": refreshed(of)} for stream, of in done.items()]}

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from tidemill.pipeline.documents.shapes import Plain, Verbatim, completeness, interval
+from tidemill.pipeline.documents.shapes import Document, Verbatim, completeness, interval
 
 if TYPE_CHECKING:
     from tidemill.outputs.index.attributes import Attribute, Attributes
@@ -23,7 +23,7 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]")
 _FAR: Final = 30  # digits before or after the point that are still written out
 
 
-def found(name: str, of: Found) -> Plain:
+def found(name: str, of: Found) -> Document:
     return {
         "stream": name,
         "tenant": of.tenant,
@@ -52,16 +52,16 @@ def _refused(word: str) -> object:
     raise ValueError(word)
 
 
-def plan(name: str, of: SearchPlan) -> Plain:
+def plan(name: str, of: SearchPlan) -> Document:
     said = {"stream": name, "tenant": of.tenant, **asdict(of), "span": interval(of.span)}
     return {**said, "completeness": completeness(of.completeness)}
 
 
-def catalog(streams: Sequence[StreamFacts]) -> Plain:
+def catalog(streams: Sequence[StreamFacts]) -> Document:
     return {"streams": [stream(of) for of in streams]}
 
 
-def stream(of: StreamFacts) -> Plain:
+def stream(of: StreamFacts) -> Document:
     return {
         "stream": of.stream,
         "description": of.description,
@@ -76,7 +76,7 @@ def stream(of: StreamFacts) -> Plain:
     }
 
 
-def _metric(of: MetricFacts) -> Plain:
+def _metric(of: MetricFacts) -> Document:
     return {
         "metric": of.name,
         "kind": of.kind,
@@ -89,7 +89,7 @@ def _metric(of: MetricFacts) -> Plain:
     }
 
 
-def _attributes(of: Attributes) -> Plain:
+def _attributes(of: Attributes) -> Document:
     return {
         "paths": [_attribute(one) for one in of.attributes],
         "events": of.events,
@@ -98,7 +98,7 @@ def _attributes(of: Attributes) -> Plain:
     }
 
 
-def _attribute(of: Attribute) -> Plain:
+def _attribute(of: Attribute) -> Document:
     return {
         "path": of.path,
         "kinds": of.kinds,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidemill.query.cover import Piece
     from tidemill.storage.state.faults import StreamFault
 
-Plain = Mapping[str, object]
+Document = Mapping[str, object]  # what a command prints and a route answers, and every object inside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def instant(us: int | None) -> str | None:
     return None if us is None else format_instant(us)
 
 
-def interval(span: Interval | None) -> Plain | None:
+def interval(span: Interval | None) -> Document | None:
     return None if span is None else {"start": format_instant(span.start), "end": format_instant(span.end)}
 
 
@@ -79,16 +79,16 @@ def took(seconds: float) -> str:
     return format_duration(round(seconds * 1_000) * 1_000)
 
 
-def error(problem: TidemillError) -> Plain:
+def error(problem: TidemillError) -> Document:
     position = {"position": problem.position} if isinstance(problem, QueryError) else {}
     return {**problem.as_dict(), **position}
 
 
-def counts(of: Counts) -> Plain:
+def counts(of: Counts) -> Document:
     return {field.name: getattr(of, field.name) for field in fields(of)}
 
 
-def entry(of: SliceEntry) -> Plain:
+def entry(of: SliceEntry) -> Document:
     new = of.slice
     return {
         "id": new.id,
@@ -128,17 +128,25 @@ def _json(text: str) -> object:
     return said
 
 
-def landed(one: Landed) -> Plain:
+def landed(one: Landed) -> Document:
     return {"new": one.new, **entry(one.entry)}
 
 
-def landed_many(stream: str | None, done: LandedMany) -> Plain:
+def landed_many(stream: str | None, done: LandedMany) -> Document:
     named = {} if stream is None else {"stream": stream}
     return {
         **named,
         "landed": [landed(one) for one in done.landed],
         "refused": [{"name": one.name, "error": error(one.error)} for one in done.refused],
     }
+
+
+def replayed(stream: str, slices: Sequence[Landed]) -> Document:
+    return {"stream": stream, "replayed": [landed(one) for one in slices]}
+
+
+def ledger(entries: Sequence[SliceEntry], *, more: bool) -> Document:
+    return {"slices": [entry(one) for one in entries], "more": more}
 
 
 def total(parts: Sequence[Counts]) -> Counts:
@@ -157,11 +165,11 @@ def total(parts: Sequence[Counts]) -> Counts:
     )
 
 
-def status(now: int, streams: Sequence[StreamStatus]) -> Plain:
+def status(now: int, streams: Sequence[StreamStatus]) -> Document:
     return {"now": format_instant(now), "streams": [_status(now, stream) for stream in streams]}
 
 
-def fault(of: StreamFault) -> Plain:
+def fault(of: StreamFault) -> Document:
     """Why a stream cannot be worked on."""
     return {
         "stream": of.stream,
@@ -174,7 +182,7 @@ def fault(of: StreamFault) -> Plain:
     }
 
 
-def source(of: SourceStanding, now: int) -> Plain:
+def source(of: SourceStanding, now: int) -> Document:
     """How far one source has come in event time."""
     return {
         "source": of.source,
@@ -186,7 +194,7 @@ def source(of: SourceStanding, now: int) -> Plain:
     }
 
 
-def _status(now: int, of: StreamStatus) -> Plain:
+def _status(now: int, of: StreamStatus) -> Document:
     return {
         "stream": of.stream,
         "fault": None if of.fault is None else fault(of.fault),
@@ -246,19 +254,23 @@ def counts_of(totals: Mapping[str, int]) -> Counts:
     )
 
 
-def quarantined(rows: pa.Table) -> list[Plain]:
+def quarantine(stream: str, rows: pa.Table, *, more: bool) -> Document:
+    return {"stream": stream, "records": quarantined(rows), "more": more}
+
+
+def quarantined(rows: pa.Table) -> list[Document]:
     """Payloads as text; those that are not UTF-8 as base64 beside it."""
     return [{**row, **_payload(row["payload"])} for row in rows.to_pylist()]
 
 
-def _payload(content: bytes) -> Plain:
+def _payload(content: bytes) -> Document:
     try:
         return {"payload": content.decode(), "payload_base64": None}
     except UnicodeDecodeError:
         return {"payload": None, "payload_base64": base64.b64encode(content).decode()}
 
 
-def answer(of: Answer) -> Plain:
+def answer(of: Answer) -> Document:
     return {
         "columns": of.table.column_names,
         "rows": of.table.to_pylist(),
@@ -275,7 +287,7 @@ def answer(of: Answer) -> Plain:
     }
 
 
-def completeness(of: Completeness) -> Plain:
+def completeness(of: Completeness) -> Document:
     return {
         "complete": of.complete,
         "complete_through": instant(of.complete_through),
@@ -290,7 +302,7 @@ def completeness(of: Completeness) -> Plain:
     }
 
 
-def pending(of: Pending) -> Plain:
+def pending(of: Pending) -> Document:
     return {
         "what": of.what,
         "count": of.count,
@@ -301,11 +313,11 @@ def pending(of: Pending) -> Plain:
     }
 
 
-def _piece(of: Piece) -> Plain:
+def _piece(of: Piece) -> Document:
     return {"source": of.source, "span": interval(of.span)}
 
 
-def explanation(of: Explanation) -> Plain:
+def explanation(of: Explanation) -> Document:
     return {
         "stream": of.stream,
         "metric": of.metric,
@@ -329,7 +341,7 @@ def explanation(of: Explanation) -> Plain:
     }
 
 
-def audit(of: Audit) -> Plain:
+def audit(of: Audit) -> Document:
     return {
         "ok": of.ok,
         "streams": [
@@ -360,7 +372,7 @@ def audit(of: Audit) -> Plain:
     }
 
 
-def recovered(of: Recovered) -> Plain:
+def recovered(of: Recovered) -> Document:
     return {
         "state": str(of.state),
         "slices": of.slices,

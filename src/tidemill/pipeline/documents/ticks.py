@@ -15,7 +15,7 @@ from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_duration, format_instant
 from tidemill.pipeline.documents.packing import look
 from tidemill.pipeline.documents.results import refreshed
-from tidemill.pipeline.documents.shapes import Plain, counts, entry, fault, instant, took, total
+from tidemill.pipeline.documents.shapes import Document, counts, entry, fault, instant, took, total
 from tidemill.pipeline.documents.windows import outcome, outcome_word
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemill.raw.retract import RetractionPlan, Step
 
 
-def tick(report: TickReport, *, details: bool) -> Plain:
+def tick(report: TickReport, *, details: bool) -> Document:
     """What a tick did; each tile and window with its reason only when asked for."""
     return {
         "now": format_instant(report.now),
@@ -62,7 +62,7 @@ def busy(report: TickReport) -> Iterator[Busy]:
             yield Busy(done, sorted(builds, key=lambda one: one.key), results)
 
 
-def _stream(of: Busy, *, details: bool) -> Plain:
+def _stream(of: Busy, *, details: bool) -> Document:
     done, builds = of.tick, of.builds
     plain: dict[str, object] = {
         "stream": done.stream,
@@ -91,7 +91,7 @@ def _stream(of: Busy, *, details: bool) -> Plain:
     return plain
 
 
-def _chains(done: StreamTick) -> Plain | None:
+def _chains(done: StreamTick) -> Document | None:
     if done.chains is None:
         return None
     folded, compacted = done.chains.folded, done.chains.compacted
@@ -112,13 +112,13 @@ def _chains(done: StreamTick) -> Plain | None:
     }
 
 
-def _indexed(done: StreamTick) -> Plain | None:
+def _indexed(done: StreamTick) -> Document | None:
     if done.indexed is None:
         return None
     return {"built": done.indexed.built, "removed": done.indexed.removed, "entries": done.indexed.entries}
 
 
-def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Plain | None:
+def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Document | None:
     if done.windows is None:
         return None
     found = by_outcome(builds)
@@ -148,7 +148,7 @@ def by_level(tiles: Sequence[Rebuilt]) -> dict[str, int]:
     return found
 
 
-def _batch(done: StreamTick) -> Plain:
+def _batch(done: StreamTick) -> Document:
     assert done.batch is not None
     results = done.batch.record.results
     return {
@@ -161,7 +161,7 @@ def _batch(done: StreamTick) -> Plain:
     }
 
 
-def retraction(plan: RetractionPlan, done: SliceEntry | None) -> Plain:
+def retraction(plan: RetractionPlan, done: SliceEntry | None) -> Document:
     """The plan, and the slice once it was carried out."""
     return {
         "slice": plan.entry.id,
@@ -182,13 +182,13 @@ class Remaking:
     parts: int | None  # of the index
 
 
-def remade(stream: str, of: Remaking, *, done: bool) -> Plain:
+def remade(stream: str, of: Remaking, *, done: bool) -> Document:
     tiles = None if of.tiles is None else {"tiles": of.tiles, "sealed_tiles": of.sealed}
     parts = None if of.parts is None else {"parts": of.parts}
     return {"stream": stream, "done": done, "rollups": tiles, "index": parts}
 
 
-def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Plain:
+def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Document:
     """The plan, and what went once it was carried out."""
     return {
         "now": format_instant(plan.now),
@@ -197,7 +197,7 @@ def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Plain:
     }
 
 
-def expiry_step(step: ExpiryStep) -> Plain:
+def expiry_step(step: ExpiryStep) -> Document:
     return {
         "stream": step.stream,
         "what": step.what,
@@ -214,5 +214,5 @@ def expiry_step(step: ExpiryStep) -> Plain:
 _STEPS: Final = {"Mark": "retract", "Undo": "undo_batch", "JudgeAgain": "judge_again"}
 
 
-def _fields(step: Step) -> Plain:
+def _fields(step: Step) -> Document:
     return {field.name: getattr(step, field.name) for field in fields(step)}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.model.time import format_duration, format_instant, from_datetime
-from tidemill.pipeline.documents.shapes import Plain, instant
+from tidemill.pipeline.documents.shapes import Document, instant
 from tidemill.pipeline.documents.windows import is_current
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.vectors.view import ChainView, Link
 
 
-def vector(stream: str, found: pa.Table, at: int | None) -> Plain:
+def vector(stream: str, found: pa.Table, at: int | None) -> Document:
     """Of an answer for one id."""
     (row,) = found.to_pylist()
     return {
@@ -36,7 +36,7 @@ def vector(stream: str, found: pa.Table, at: int | None) -> Plain:
     }
 
 
-def chain(of: ChainView) -> Plain:
+def chain(of: ChainView) -> Document:
     return {
         "stream": of.stream,
         "tenant": of.tenant,
@@ -54,7 +54,7 @@ def chain(of: ChainView) -> Plain:
     }
 
 
-def _link(of: Link) -> Plain:
+def _link(of: Link) -> Document:
     return {
         "ts": format_instant(of.ts),
         "delta_id": of.delta_id,
@@ -68,7 +68,7 @@ def _link(of: Link) -> Plain:
     }
 
 
-def _batch(of: BatchStats | None) -> Plain:
+def _batch(of: BatchStats | None) -> Document:
     if of is None:
         return dict.fromkeys(("deltas", "vectors", "bytes", "average", "duration"))
     return {
@@ -80,11 +80,11 @@ def _batch(of: BatchStats | None) -> Plain:
     }
 
 
-def batches(stream: str, of: Batches) -> Plain:
+def batches(stream: str, of: Batches) -> Document:
     return {"stream": stream, "windows": [batch(one) for one in of.found], "more": of.more}
 
 
-def batch(of: Batched) -> Plain:
+def batch(of: Batched) -> Document:
     """What only a published batch has is null for one that was made on request."""
     window = None if of.published is None else of.published.window
     return {
@@ -104,11 +104,11 @@ def batch(of: Batched) -> Plain:
     }
 
 
-def compacted(done: Mapping[str, ChainRound]) -> Plain:
+def compacted(done: Mapping[str, ChainRound]) -> Document:
     return {"streams": [_round(stream, of) for stream, of in done.items()]}
 
 
-def _round(stream: str, of: ChainRound) -> Plain:
+def _round(stream: str, of: ChainRound) -> Document:
     assert of.compacted is not None, stream
     return {
         "stream": stream,
@@ -121,7 +121,7 @@ def _round(stream: str, of: ChainRound) -> Plain:
     }
 
 
-def planned(plans: Mapping[str, Sequence[Step]]) -> Plain:
+def planned(plans: Mapping[str, Sequence[Step]]) -> Document:
     return {
         "streams": [
             {

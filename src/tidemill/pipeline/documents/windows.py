@@ -6,23 +6,25 @@ Only spells: what a window is and why it waits was decided elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
 from tidemill.outputs.datasets.damage import repair_command
-from tidemill.pipeline.documents.shapes import Plain, instant, interval, took
+from tidemill.pipeline.documents.shapes import Document, entry, instant, interval, took
 
 if TYPE_CHECKING:
     from tidemill.outputs.datasets.builder import Outcome
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
 
 
-def key(of: WindowKey) -> Plain:
+def key(of: WindowKey) -> Document:
     return {"stream": of.stream, "start": format_instant(of.start), "end": format_instant(of.end)}
 
 
-def view(of: WindowView) -> Plain:
+def view(of: WindowView) -> Document:
     window = of.window
     return {
         **key(window.key),
@@ -42,7 +44,11 @@ def view(of: WindowView) -> Plain:
     }
 
 
-def story(of: WindowStory) -> Plain:
+def listed(views: Sequence[WindowView], *, more: bool) -> Document:
+    return {"windows": [view(one) for one in views], "more": more}
+
+
+def story(of: WindowStory) -> Document:
     window, rules = of.view.window, of.rules
     lease = {"owner": window.owner, "until": instant(window.lease_until)} if window.owner else None
     return {
@@ -74,7 +80,7 @@ def cutoff(of: WindowStory) -> int:
     return of.view.window.key.end + of.rules.stc
 
 
-def member(of: Member) -> Plain:
+def member(of: Member) -> Document:
     return {
         "slice": of.slice,
         "name": of.name,
@@ -88,7 +94,7 @@ def member(of: Member) -> Plain:
     }
 
 
-def dataset(of: Dataset, window: Window) -> Plain:
+def dataset(of: Dataset, window: Window) -> Document:
     """A revision as it stands in the warehouse."""
     return {
         "revision": of.revision,
@@ -106,7 +112,7 @@ def is_current(window: Window) -> bool:
     return window.observed is not None and window.observed == window.desired
 
 
-def newest(of: Window, damage: str | None) -> Plain:
+def newest(of: Window, damage: str | None) -> Document:
     """The newest dataset of a window, and what is wrong with its file."""
     return {
         **key(of.key),
@@ -124,7 +130,17 @@ def newest(of: Window, damage: str | None) -> Plain:
     }
 
 
-def step(of: RebuildStep) -> dict[str, object]:
+def datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]], *, more: bool) -> Document:
+    """The newest dataset of each window, with what is wrong with its file."""
+    listed = [newest(window, damage) for window, damage in found]
+    return {"warehouse": str(warehouse), "datasets": listed, "more": more}
+
+
+def rebuild_plan(stream: str, steps: Sequence[RebuildStep]) -> Document:
+    return {"stream": stream, "steps": [step(one) for one in steps]}
+
+
+def step(of: RebuildStep) -> Document:
     return {
         **key(of.key),
         "action": of.action,
@@ -137,19 +153,20 @@ def step(of: RebuildStep) -> dict[str, object]:
     }
 
 
-def rebuilt(steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> list[Plain]:
+def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> Document:
     """The plan, each step with what became of it; null where nothing was done or another builder has it."""
     by_key = last_of(outcomes)
-    return [
+    done = [
         {**step(one), "outcome": outcome(by_key[one.key]) if one.key in by_key else None} for one in steps
     ]
+    return {"stream": stream, "steps": done}
 
 
 def last_of(outcomes: Sequence[Outcome]) -> Mapping[WindowKey, Outcome]:
     return {one.key: one for one in outcomes}
 
 
-def outcome(of: Outcome) -> Plain:
+def outcome(of: Outcome) -> Document:
     built = of.dataset
     return {
         **key(of.key),
@@ -173,7 +190,12 @@ def outcome_word(of: Outcome) -> str:
     return "lost" if of.lost else "built"
 
 
-def touched(pairs: Sequence[tuple[Window, Member]]) -> list[Plain]:
+def slice_with_windows(of: SliceEntry, pairs: Sequence[tuple[Window, Member]], total: int) -> Document:
+    """A slice and the first windows it touches; `total` counts all of them."""
+    return {**entry(of), "windows": touched(pairs), "windows_total": total}
+
+
+def touched(pairs: Sequence[tuple[Window, Member]]) -> list[Document]:
     """The windows of one slice, and whether it counts there."""
     return [
         {

@@ -43,6 +43,11 @@ class Token:
     def active(self, now: int) -> bool:
         return self.revoked is None and (self.expires is None or now < self.expires)
 
+    def state(self, now: int) -> str:
+        if self.revoked is not None:
+            return "revoked"
+        return "active" if self.active(now) else "expired"
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:

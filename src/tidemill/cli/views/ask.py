@@ -1,4 +1,4 @@
-"""What a search found and what there is to ask for, as Rich tables and lines for people.
+"""Answers, what a search found and what there is to ask for, for people.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import PAYLOAD_LETTERS, cell, listing, many, pairs_table
+from tidemill.cli.views.layout import PAYLOAD_LETTERS, Note, View, cell, line, listing, many, pairs_table
 from tidemill.model.time import format_instant
 from tidemill.pipeline.documents.search import spelled
 
@@ -22,11 +22,56 @@ if TYPE_CHECKING:
 
     from tidemill.model.completeness import Completeness
     from tidemill.outputs.index.attributes import Attribute, Attributes
+    from tidemill.query import Answer, Explanation
     from tidemill.query.catalog import MetricFacts, StreamFacts
     from tidemill.query.search.searching import Facts, Found, SearchPlan
 
 
-def found_table(rows: pa.Table) -> Table:
+def answer(of: Answer) -> View:
+    yield _rows(of.table)
+    yield line((_facts(of), "dim"))
+    yield from _completeness(of.completeness)
+
+
+def explanation(of: Explanation) -> View:
+    yield line(shown(str(of), lines=True))
+
+
+def found(of: Found) -> View:
+    yield _found(of.rows) if of.rows.num_rows else line("no events")
+    yield line((_found_facts(of), "dim"))
+    yield from _completeness(of.completeness)
+    if of.cursor is not None:
+        yield line("next page: ", (f"--cursor {of.cursor}", "bold"))
+
+
+def catalog(streams: Sequence[StreamFacts]) -> View:
+    for stream in streams:
+        yield from _stream(stream)
+    if any(stream.attributes is None for stream in streams):
+        yield Note("`indexed: [PATH, …]` of a stream makes attributes that a search can name in WHERE")
+
+
+def _rows(rows: pa.Table) -> Table:
+    import pyarrow.types as types
+
+    numbers = [
+        field.name for field in rows.schema if types.is_integer(field.type) or types.is_decimal(field.type)
+    ]
+    table = listing(*rows.column_names, right=numbers)
+    for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        table.add_row(*(Text(cell(value)) for value in values))
+    return table
+
+
+def _facts(answer: Answer) -> str:
+    return (
+        f"{many(answer.table.num_rows, 'row')} from level {answer.level}; {many(answer.rows_read, 'row')} in "
+        f"{many(answer.files_read, 'file')} read; version {answer.version}"
+    )
+
+
+def _found(rows: pa.Table) -> Table:
     table = listing("time", "tenant", "id", "type", "payload")
     for row in rows.to_pylist():
         text = shown(row["payload"] or "")
@@ -37,7 +82,7 @@ def found_table(rows: pa.Table) -> Table:
     return table
 
 
-def found_facts(of: Found) -> str:
+def _found_facts(of: Found) -> str:
     """What was found, and what it took."""
     total = "" if of.total is None else f" of {of.total:,}"
     return "; ".join([f"{many(of.rows.num_rows, 'event')}{total}", *_took(of.facts)])
@@ -55,16 +100,16 @@ def _took(facts: Facts) -> Iterator[str]:
     yield f"version {facts.raw_version}"
 
 
-def completeness_lines(of: Completeness) -> Iterator[tuple[str, str]]:
+def _completeness(of: Completeness) -> Iterator[Text]:
     """How far an answer can be trusted: one sentence, and a warning for each thing that it lacks."""
     first, *warnings = of.lines()
     as_of = f" Includes what arrived up to {format_instant(of.as_of)}." if of.as_of is not None else ""
-    yield f"{first}{as_of}", "dim"
+    yield line((f"{first}{as_of}", "dim"))
     for text in warnings:
-        yield shown(text), "yellow"
+        yield line((shown(text), "yellow"))
 
 
-def plan_table(stream: str, of: SearchPlan) -> Table:
+def plan(stream: str, of: SearchPlan) -> View:
     scanned = f"{many(of.scanned, 'part')} with {many(of.scanned_rows, 'row')}" if of.scanned else "none"
     looks = "looked into before a page is cut" if of.payloads else "only those of the page"
     index = "none" if of.index_version is None else f"version {of.index_version}"
@@ -79,10 +124,10 @@ def plan_table(stream: str, of: SearchPlan) -> Table:
         "indexed": ", ".join(of.indexed) or "nothing: conditions go after FILTER",
         "complete": str(of.completeness),
     }
-    return pairs_table(f"search of {stream}", [(name, Text(shown(text))) for name, text in pairs.items()])
+    yield pairs_table(f"search of {stream}", [(name, Text(shown(text))) for name, text in pairs.items()])
 
 
-def catalog_tables(of: StreamFacts) -> Iterator[Table]:
+def _stream(of: StreamFacts) -> Iterator[Table]:
     pairs = {
         "description": of.description,
         "keywords": ", ".join(of.keywords),

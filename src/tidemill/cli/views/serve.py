@@ -1,4 +1,4 @@
-"""Servers and gateways as tables for people.
+"""Servers and gateways for people.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
@@ -6,30 +6,62 @@ Only `Text` goes into a cell, so that nothing that came from outside is read as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import many, pairs_table, size
+from tidemill.cli.views.layout import Note, View, line, many, pairs_table, size
 from tidemill.config.gateway import AdaptiveWindow, Gateway, SessionWindow, SlidingWindow
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.start import Started
 
-STYLES = {Pressure.LOW: "green", Pressure.MEDIUM: "", Pressure.HIGH: "yellow", Pressure.EMERGENCY: "red"}
+STYLES: Final = {
+    Pressure.LOW: "green",
+    Pressure.MEDIUM: "",
+    Pressure.HIGH: "yellow",
+    Pressure.EMERGENCY: "red",
+}
 
 
-def started_table(of: Started) -> Table:
+def declared(file: Path, streams: Sequence[str]) -> View:
+    """There was no project, and now there is one."""
+    named = ", ".join(map(shown, streams))
+    yield line("made ", (shown(str(file)), "bold"), f", the project: streams {named}, explained")
+
+
+def started(what: Started, trying: str | None) -> View:
+    """The server takes requests: where and how, and a line to try."""
+    yield _started(what)
+    if trying is not None:
+        yield line("Try:\n  ", (shown(trying), "bold"))
+    yield Note("Ctrl-C stops it: what was acknowledged is in the warehouse then")
+
+
+def flushed(gateways: Sequence[Document]) -> View:
+    """What gateways closed when they were asked to."""
+    for one in gateways:
+        windows = one["windows"]
+        assert isinstance(windows, list)
+        events = sum(int(window["events"]) for window in windows)
+        said = f": {many(len(windows), 'window')} with {many(events, 'event')} closed and landed"
+        pending = f"; {one['pending']} events have not landed yet" if one["pending"] else ""
+        yield line((shown(str(one["gateway"])), "bold"), said + pending)
+
+
+def _started(of: Started) -> Table:
     settings, what = of.settings, "gateway, API and pipeline" if of.pipeline else "gateway and API"
     pairs = [
         ("address", Text(f"{of.url}  ({what}; {shown(of.gateway)})")),
         ("streams", Text(", ".join(map(shown, of.streams)) or "none")),
         ("warehouse", Text(shown(str(of.warehouse)))),
-        *settings_pairs(settings),
+        *_settings(settings),
         ("access", Text(_access(of.tokens))),
     ]
     otlp = [
@@ -51,7 +83,7 @@ def _access(tokens: int) -> str:
     return "this machine only, without a token; `tidemill token create` changes that"
 
 
-def settings_pairs(settings: Gateway) -> Iterator[tuple[str, Text]]:
+def _settings(settings: Gateway) -> Iterator[tuple[str, Text]]:
     memory, triggers = settings.memory, settings.triggers
     yield "window", Text(_window(settings))
     early = [
@@ -79,7 +111,7 @@ def _window(settings: Gateway) -> str:
 
 
 def gateways_table(settings: Gateway, running: Sequence[GatewayStatus]) -> Table:
-    pairs = list(settings_pairs(settings))
+    pairs = list(_settings(settings))
     pairs.append(("running", Text(", ".join(shown(one.gateway) for one in running) or "none")))
     for one in running:
         pairs += _gateway(one)

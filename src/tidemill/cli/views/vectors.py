@@ -1,4 +1,4 @@
-"""Vectors, chains and compactions as Rich tables and lines for people.
+"""Vectors, chains and compactions for people.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
@@ -12,21 +12,55 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import ID_LETTERS, listing, many, pairs_table, size
+from tidemill.cli.views.layout import ID_LETTERS, Note, View, line, listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant
 from tidemill.pipeline.documents.windows import is_current
 
 if TYPE_CHECKING:
     from tidemill.outputs.vectors.batches import BatchStats
-    from tidemill.outputs.vectors.chainer import Batched, ChainRound, Published
+    from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound, Published
     from tidemill.outputs.vectors.keeper import Step
     from tidemill.outputs.vectors.view import ChainView, Link
-    from tidemill.pipeline.documents.shapes import Plain
+    from tidemill.pipeline.documents.shapes import Document
 
 SHOWN: Final = 8  # components
+NO_DELTAS: Final = Note("no stream of `kind: delta` is declared")
 
 
-def vector_table(said: Plain) -> Table:
+def vector(said: Document) -> View:
+    """Of its document, which has what the table shows; the first components stand for all."""
+    yield _vector(said)
+    values = said["values"]
+    if isinstance(values, list) and len(values) > SHOWN:
+        yield Note("--output json shows all components, with every bit")
+
+
+def chain(of: ChainView) -> View:
+    yield _chain(of)
+    yield _links(of)
+
+
+def batches(stream: str, of: Batches) -> View:
+    yield _batches(of.found) if of.found else line((shown(stream), "bold"), ": no batches")
+    if of.more:
+        yield Note(f"the newest {len(of.found):,}; --limit 0 shows all")
+
+
+def compacted(done: Mapping[str, ChainRound]) -> View:
+    for stream, of in done.items():
+        yield line((shown(stream), "bold"), f": {_compacted_words(of)}")
+    if not done:
+        yield NO_DELTAS
+
+
+def planned(plans: Mapping[str, Sequence[Step]]) -> View:
+    for stream, steps in plans.items():
+        yield _plan(stream, steps) if steps else line((shown(stream), "bold"), ": nothing to compact")
+    if not plans:
+        yield NO_DELTAS
+
+
+def _vector(said: Document) -> Table:
     values = said["values"]
     there = "not there" if values is None else "there"
     if said["pending"]:
@@ -44,7 +78,7 @@ def vector_table(said: Plain) -> Table:
     return pairs_table(shown(f"{said['stream']} {said['vector_id']}"), pairs)
 
 
-def chain_table(of: ChainView) -> Table:
+def _chain(of: ChainView) -> Table:
     batch, kept = of.pending, of.kept_from
     waiting = sum(link.waiting for link in of.deltas)
     pending = many(len(of.deltas), "delta") + (f" ({waiting} not in the chain yet)" if waiting else "")
@@ -63,7 +97,7 @@ def chain_table(of: ChainView) -> Table:
     return pairs_table(shown(f"{of.stream} {of.vector_id}"), pairs)
 
 
-def links_table(of: ChainView) -> Table:
+def _links(of: ChainView) -> Table:
     table = listing(
         "ts", "delta_id", "kind", "op", "components", "bytes", "merged", "since",
         right=("components", "bytes", "merged"),
@@ -86,7 +120,7 @@ def _kind(link: Link) -> str:
     return "checkpoint" if link.checkpoint else "waiting" if link.waiting else "delta"
 
 
-def batches_table(found: Sequence[Batched]) -> Table:
+def _batches(found: Sequence[Batched]) -> Table:
     is_published = any(one.published is not None for one in found)
     told = ("rev", "hash", "trigger") if is_published else ()
     table = listing(
@@ -117,7 +151,7 @@ def _numbers(of: BatchStats | None) -> tuple[str, ...]:
     return *counts, size(of.bytes), f"{of.average:,.1f}", format_duration(of.duration)
 
 
-def compacted_words(of: ChainRound) -> str:
+def _compacted_words(of: ChainRound) -> str:
     done = of.compacted
     folded = f"{many(of.folded.deltas, 'delta')} put into chains, " if of.folded.deltas else ""
     if done is None or done.idle:
@@ -129,7 +163,7 @@ def compacted_words(of: ChainRound) -> str:
     )
 
 
-def plan_table(stream: str, steps: Sequence[Step]) -> Table:
+def _plan(stream: str, steps: Sequence[Step]) -> Table:
     table = listing("bucket", "chains", "deltas", "why", "bytes", right=("chains", "deltas", "bytes"))
     table.title, table.title_justify = Text(shown(stream), style="bold"), "left"
     for step in steps:

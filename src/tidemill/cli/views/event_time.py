@@ -1,4 +1,4 @@
-"""Event time as Rich tables and lines for people: a stream as it comes, late rows, explanations.
+"""Event time for people: a stream as it comes, late rows, explanations.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
@@ -12,7 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import ID_LETTERS, Piece, lag_words, listing, many, pairs_table, size
+from tidemill.cli.views.layout import (
+    ID_LETTERS,
+    Piece,
+    View,
+    lag_words,
+    line,
+    listing,
+    many,
+    newest_note,
+    pairs_table,
+    size,
+)
 from tidemill.model.time import format_duration, format_instant, from_datetime
 from tidemill.pipeline.documents.event_time import done_words
 
@@ -33,19 +44,23 @@ if TYPE_CHECKING:
 ORIGINS = {"built_in": "built in", "entry_point": "from", "registered": "registered in this process"}
 
 
-def origin_words(of: Origin) -> str:
+def _origin_words(of: Origin) -> str:
     return " ".join(filter(None, (ORIGINS[of.kind], of.provided_by)))
 
 
-def type_table(origins: Mapping[str, Origin]) -> Table:
+def types(origins: Mapping[str, Origin]) -> View:
     table = listing("type", "comes from")
     for name, of in origins.items():
-        table.add_row(Text(shown(name), style="bold"), Text(shown(origin_words(of))))
-    return table
+        table.add_row(Text(shown(name), style="bold"), Text(shown(_origin_words(of))))
+    yield table
 
 
-def row_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
+def rows(batch: pa.RecordBatch) -> View:
     """A line for each row: when it happened, whose it is, its id, and the payload as it came."""
+    yield line(*_row_pieces(batch))
+
+
+def _row_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
     columns = (batch.column(name).to_pylist() for name in ("event_time", "tenant", "event_id", "payload"))
     for number, (time, tenant, event_id, payload) in enumerate(zip(*columns, strict=True)):
         yield ("\n" if number else "") + format_instant(from_datetime(time))
@@ -54,11 +69,21 @@ def row_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
         yield f"  {shown(payload)}"
 
 
-def watermark_pieces(at: int) -> Iterator[Piece]:
-    yield (f"-- watermark {format_instant(at)}", "dim green")
+def watermark(at: int) -> View:
+    yield line((f"-- watermark {format_instant(at)}", "dim green"))
 
 
-def late_table(rows: pa.Table) -> Table:
+def late(stream: str, rows: pa.Table, totals: LateTotals, *, more: bool) -> View:
+    if not rows.num_rows:
+        yield line(f"no late rows in {shown(stream)}")
+        return
+    yield _late(rows)
+    yield line((_late_words(totals), "dim"))
+    if more:
+        yield newest_note(rows.num_rows)
+
+
+def _late(rows: pa.Table) -> Table:
     table = listing(
         "event time", "late by", "watermark met", "tenant", "event_id", "slice", "line", "done",
         right=("late by", "line"),
@@ -77,7 +102,7 @@ def late_table(rows: pa.Table) -> Table:
     return table
 
 
-def late_words(totals: LateTotals) -> str:
+def _late_words(totals: LateTotals) -> str:
     words = many(totals.rows, "late row")
     if not totals.windows:
         return f"{words}, all kept in raw and rollups; the stream declares no windows"
@@ -110,15 +135,15 @@ def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
         )
     if len(of.clocks) > 1 or of.idle:
         for source in of.sources:
-            yield f"  {shown(source.source)}", Text(source_words(source, now))
+            yield f"  {shown(source.source)}", Text(_source_words(source, now))
 
 
-def source_words(of: SourceStanding, now: int) -> str:
+def _source_words(of: SourceStanding, now: int) -> str:
     heard = f", heard of {lag_words(now, of.arrival)} ago{', idle' if of.idle else ''}" if of.arrival else ""
     return f"{format_instant(of.watermark)}, newest event {format_instant(of.max_seen)}{heard}"
 
 
-def explained_tables(of: Explained, now: int) -> Iterator[Table]:
+def explained(of: Explained, now: int) -> View:
     about = [("about", Text(shown(of.description)))] if of.description else []
     yield pairs_table(of.stream, [*about, *_time(of.time), *_standing(of, now)])
     for window in of.windows:
@@ -127,6 +152,8 @@ def explained_tables(of: Explained, now: int) -> Iterator[Table]:
         yield pairs_table("datasets", list(_datasets(of.datasets)))
     if of.retention.keep or of.retention.sealed_before is not None:
         yield pairs_table("retention", list(_retention(of.retention)))
+    for warning in of.warnings:
+        yield line(("warning: ", "yellow"), shown(warning))
 
 
 def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
@@ -136,7 +163,7 @@ def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
         return
     words = f"column {of.column}" if of.column is not None else "none of its own"
     if of.origin is not None:
-        words += f", read as {of.type} ({origin_words(of.origin)})"
+        words += f", read as {of.type} ({_origin_words(of.origin)})"
     yield "time", Text(shown(f"event: {words}"))
     if of.messages is not None:
         first = f"the first message in {of.messages} whose stream declares one"
@@ -171,7 +198,7 @@ def _standing(of: Explained, now: int) -> Iterator[tuple[str, Text]]:
     else:
         yield "watermark", Text("none yet: there is none before the first event")
     for source in of.sources:
-        yield f"  {shown(source.source)}", Text(source_words(source, now))
+        yield f"  {shown(source.source)}", Text(_source_words(source, now))
     if not of.windows:
         yield "windows", Text("none declared: late rows are kept in raw and rollups")
 

@@ -5,7 +5,7 @@ Only `Text` goes into a cell, so that nothing that came from outside is read as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import ID_LETTERS, Piece, cell, listing, many
+from tidemill.cli.views.layout import ID_LETTERS, Note, View, cell, line, listing, many
 from tidemill.pipeline.documents.results import Flushed, group_columns
 from tidemill.pipeline.documents.shapes import instant
 
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from tidemill.outputs.windows.refresh import Refreshed
 
 
-def results_table(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
+def results(spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> View:
+    if not rows.num_rows:
+        yield line(f"no results of {shown(spec.name)}")
+        return
+    yield _results(spec, rows, revisions=revisions)
+    if more:
+        yield Note(f"the newest {rows.num_rows:,}; --limit 0 shows all")
+
+
+def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
     """A line for each result: when, whose, what; with `revisions` also its window, and what became of it."""
     import pyarrow.types as types
 
@@ -54,7 +63,7 @@ def results_table(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table
     return table
 
 
-def _story(row: dict[str, object]) -> Text:
+def _story(row: Mapping[str, object]) -> Text:
     """Whether a revision took something back, and which windows replaced which."""
     replaced, by = row["supersedes"], row["superseded_by"]
     words = "withdrawn" if row["withdrawn"] else ""
@@ -65,7 +74,17 @@ def _story(row: dict[str, object]) -> Text:
     return Text(words, style="magenta" if row["withdrawn"] else "")
 
 
-def standings_table(windows: Sequence[Standing], warehouse: Path) -> Table:
+def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> View:
+    if not windows:
+        yield line(f"{shown(stream)} declares no streaming windows")
+        return
+    yield _standings(windows, warehouse)
+    for one in windows:
+        if not one.current:
+            yield Note(f"{one.spec.name} was declared otherwise; `tidemill run` makes its results anew")
+
+
+def _standings(windows: Sequence[Standing], warehouse: Path) -> Table:
     table = listing("window", "kind", "results", "newest end", "watermark", "table", right=("results",))
     for one in windows:
         table.add_row(
@@ -88,7 +107,9 @@ def refreshed_words(done: Sequence[Refreshed]) -> Iterator[str]:
             yield f"{many(one.withdrawn, 'result')} of {shown(one.window)} withdrawn"
 
 
-def flushed_lines(done: Flushed) -> Iterator[list[Piece]]:
-    for stream, of in done.items():
-        if words := "; ".join(refreshed_words(of)):
-            yield ["flushed ", (stream, "bold"), f": {words}"]
+def flushed(done: Flushed) -> View:
+    told = {stream: words for stream, of in done.items() if (words := "; ".join(refreshed_words(of)))}
+    for stream, words in told.items():
+        yield line("flushed ", (stream, "bold"), f": {words}")
+    if not told:
+        yield line("nothing to flush: no window was open")

@@ -1,37 +1,141 @@
-"""Windows, datasets and builds as Rich tables and lines for people.
+"""Windows and builds for people.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.tables import ID_LETTERS, PHASE_STYLES, Piece, listing, many, pairs_table, size
+from tidemill.cli.views.layout import (
+    ID_LETTERS,
+    PHASE_STYLES,
+    Note,
+    Piece,
+    View,
+    level_words,
+    line,
+    listing,
+    many,
+    newest_note,
+    number,
+    pairs_table,
+    size,
+)
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
-from tidemill.outputs.datasets.damage import damage_of, repair_command
-from tidemill.pipeline.documents import windows as plain_windows
+from tidemill.pipeline.documents import windows as documents
+from tidemill.pipeline.documents.shapes import took
 
 if TYPE_CHECKING:
     from tidemill.outputs.datasets.builder import Outcome
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
+    from tidemill.pipeline.documents.ticks import Remaking
+
+STEPS_SHOWN: Final = 100  # of a plan, in a table
+
+
+def listed(views: Sequence[WindowView], *, more: bool) -> View:
+    if not views:
+        yield line("no windows")
+        return
+    yield _windows(views)
+    if more:
+        yield newest_note(len(views))
+    for reason, remedy in {view.reason: view.remedy for view in reversed(views)}.items():
+        if remedy is not None:
+            yield Note(f"{reason}: {remedy}")
+
+
+def story(of: WindowStory) -> View:
+    window = of.view.window
+    yield pairs_table(f"{window.key.stream} {window.key.interval}", list(_story_pairs(of)))
+    if of.members:
+        yield _members(of)
+    if of.revisions:
+        yield _revisions(of.revisions, window)
+
+
+def rebuild_plan(stream: str, steps: Sequence[RebuildStep]) -> View:
+    yield from _steps(stream, steps, None)
+
+
+def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> View:
+    yield from _steps(stream, steps, outcomes)
+    builds = {step.key for step in steps if step.action == "build"}
+    if builds - {outcome.key for outcome in outcomes}:
+        yield Note("what is left in the queue is for `tidemill run` or another builder")
+
+
+def _steps(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> View:
+    if not steps:
+        yield line(f"{shown(stream)} has no windows to rebuild")
+        return
+    failed = {outcome.key for outcome in outcomes or () if outcome.error is not None}
+    chosen = sorted(steps, key=lambda step: step.key not in failed)[:STEPS_SHOWN]
+    yield _step_table(sorted(chosen, key=lambda step: step.key), outcomes)
+    if len(steps) > len(chosen):
+        counts = Counter(step.action for step in steps)
+        told = ", ".join(f"{action} {count:,}" for action, count in sorted(counts.items()))
+        yield Note(f"{len(chosen)} of {len(steps):,} windows ({told}); --output json has all")
+
+
+def built(of: Outcome) -> View:
+    yield line(*build_pieces(of))
+
+
+def build_pieces(of: Outcome) -> Iterator[Piece]:
+    """What became of one try to build a window."""
+    yield (f"{of.key.stream} {of.key.interval}", "cyan")
+    if of.error is not None:
+        yield (f"  try {of.attempt} failed: {shown(of.error)}", "red")
+    elif of.dataset is None or of.lost:
+        yield ("  built, but another builder was faster", "yellow")
+    else:
+        built = of.dataset
+        slices = many(len(built.slices), "slice")
+        yield f"  revision {built.revision}, {many(built.rows, 'row')} of {slices}: {shown(of.trigger)}"
+    yield (f"; {took(of.seconds)}", "dim")
+
+
+def remade(stream: str, of: Remaking, *, done: bool) -> View:
+    """What is made again from raw, or would be."""
+    made = "made again" if done else "to make again"
+    if of.tiles is not None:
+        tiles = many(sum(of.tiles.values()), "tile")
+        levels = f" ({level_words(of.tiles)})" if of.tiles else ""
+        sealed = f"; {many(of.sealed, 'tile')} of 5s sealed: raw is gone" if of.sealed else ""
+        yield line((f"{stream} rollups", "bold"), f": {tiles}{levels} {made}{sealed}")
+    if of.parts is not None:
+        yield line((f"{stream} index", "bold"), f": {many(of.parts, 'part')} {made}")
+
+
+def retried(stream: str, count: int) -> View:
+    if not count:
+        yield line(f"{shown(stream)} has no failed windows")
+        return
+    yield line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
+    yield Note("`tidemill run` or `tidemill build` builds what is queued")
+
+
+def slices_retried(stream: str, count: int) -> View:
+    if not count:
+        yield line(f"{shown(stream)} has no failed slices")
+        return
+    yield line(f"{many(count, 'slice')} of {shown(stream)} to be tried again")
+    yield Note("the next round of `tidemill run` tries them")
 
 
 def about(us: int) -> str:
     """A duration for people: nobody reads the seconds of an age in days, nor its microseconds."""
     unit = 1 if us < SECOND else SECOND if us < HOUR else MINUTE if us < DAY else HOUR
     return format_duration(us - us % unit)
-
-
-def number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
 
 
 def _state(word: str) -> Text:
@@ -42,7 +146,7 @@ def _start(us: int) -> Text:
     return Text(format_instant(us))
 
 
-def window_table(views: Sequence[WindowView]) -> Table:
+def _windows(views: Sequence[WindowView]) -> Table:
     table = listing(
         "stream", "start", "end", "state", "why", "desired", "observed", "ignored", "rejected", "rev", "rows",
         "age",
@@ -67,15 +171,6 @@ def window_table(views: Sequence[WindowView]) -> Table:
     return table
 
 
-def story_tables(of: WindowStory) -> Iterator[Table]:
-    window = of.view.window
-    yield pairs_table(f"{window.key.stream} {window.key.interval}", list(_story_pairs(of)))
-    if of.members:
-        yield _members(of)
-    if of.revisions:
-        yield _revisions(of.revisions, window)
-
-
 def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     view, rules = of.view, of.rules
     window = view.window
@@ -84,7 +179,7 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
         yield "why", Text(shown(view.detail or view.reason or ""), style="yellow")
     if view.remedy:
         yield "remedy", Text(view.remedy)
-    waits = f"{format_instant(plain_windows.cutoff(of))}, {format_duration(rules.stc)} after its end"
+    waits = f"{format_instant(documents.cutoff(of))}, {format_duration(rules.stc)} after its end"
     yield "cutoff", Text("none: it is built without waiting" if rules.allow_incomplete else waits)
     if rules.max_lateness or rules.allow_incomplete:
         yield "slices count", Text(f"until {format_instant(of.cutoff)}")
@@ -121,7 +216,7 @@ def _built(window: Window) -> str:
 def _members(of: WindowStory) -> Table:
     table = listing("#", "slice", "arrived", "covers", "counts", "why", "built in", right=("#",))
     for member in of.members:
-        word, why = member_words(member, plain_windows.cutoff(of))
+        word, why = member_words(member, documents.cutoff(of))
         table.add_row(
             str(member.seq),
             Text(short_name(member), style="bold"),
@@ -157,7 +252,7 @@ def _revisions(datasets: Sequence[Dataset], window: Window) -> Table:
         "rev", "rows", "bytes", "slices", "hash", "file", right=("rev", "rows", "bytes", "slices")
     )
     for one in datasets:
-        current = one.revision == window.revision and plain_windows.is_current(window)
+        current = one.revision == window.revision and documents.is_current(window)
         table.add_row(
             Text(str(one.revision), style="bold green" if current else ""),
             number(one.rows),
@@ -183,43 +278,14 @@ def touched_table(pairs: Sequence[tuple[Window, Member]]) -> Table:
     return table
 
 
-def dataset_table(windows: Sequence[Window], warehouse: Path) -> Table:
-    numbers = ("rev", "rows", "bytes")
-    table = listing("stream", "start", "end", "rev", "rows", "bytes", "hash", "is", "file", right=numbers)
-    for of in windows:
-        table.add_row(
-            Text(of.key.stream),
-            _start(of.key.start),
-            _start(of.key.end),
-            number(of.revision),
-            number(of.rows),
-            "" if of.bytes is None else size(of.bytes),
-            Text((of.observed or "")[:ID_LETTERS]),
-            _is(of, damage_of(warehouse, of)),
-            Text(shown(str(warehouse / (of.file or "")))),
-        )
-    return table
-
-
-def _is(of: Window, damage: str | None) -> Text:
-    if damage is not None:
-        return Text(f"damaged: {shown(damage)}; {repair_command(of.key)}", style="red")
-    return Text("current", style="green") if plain_windows.is_current(of) else _stale(of)
-
-
-def _stale(of: Window) -> Text:
-    told = {"queued": "being rebuilt", "building": "being rebuilt", "failed": "stale: its rebuild failed"}
-    return Text(told.get(of.phase.value, "stale"), style="yellow")
-
-
-def step_table(steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> Table:
+def _step_table(steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> Table:
     """The plan; once it was run, with what became of each step."""
     ran = outcomes is not None
     table = listing(
         "stream", "start", "end", "do", "revision", "slices", "why", *(["outcome"] if ran else []),
         right=("slices",),
     )  # fmt: skip
-    found = plain_windows.last_of(outcomes or ())
+    found = documents.last_of(outcomes or ())
     for one in steps:
         builds = one.action == "build"
         late = f" ({one.late:,} late)" if one.late else ""
@@ -245,26 +311,3 @@ def _outcome(step: RebuildStep, found: Mapping[WindowKey, Outcome]) -> Text:
     if of.lost or of.dataset is None:
         return Text("another builder was faster", style="yellow")
     return Text(f"revision {of.dataset.revision}, {many(of.dataset.rows, 'row')}", style="green")
-
-
-def event_line(seq: int, event: Mapping[str, object]) -> Iterator[Piece]:
-    """A CloudEvent for people: when, what, and of which window."""
-    data = event.get("data")
-    said: Mapping[str, object] = data if isinstance(data, Mapping) else {}
-    yield f"{seq:>6} "
-    yield (f"{_word(event, 'time')[:19]}Z ", "dim")
-    yield (_word(event, "type").removeprefix("tidemill."), "green")
-    yield (f"  {_word(said, 'stream')} [{_word(said, 'start')}, {_word(said, 'end')})", "cyan")
-    yield f"  revision {_word(said, 'revision')}"
-    if said.get("supersedes") is not None:
-        yield f" in place of {_word(said, 'supersedes')}"
-    if said.get("rows") is not None:
-        yield f", {_word(said, 'rows')} rows"
-    if why := said.get("trigger") or said.get("reason"):
-        yield f": {shown(str(why))}"
-    if said.get("location") is not None:
-        yield (f"  {_word(said, 'location')}", "dim")
-
-
-def _word(of: Mapping[str, object], name: str) -> str:
-    return shown(str(of.get(name, "")))

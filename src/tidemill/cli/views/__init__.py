@@ -1,0 +1,41 @@
+"""Results for people: a view is a function of a result that yields tables, lines and notes.
+
+Each group of commands has a module of views under its own name; `layout` has what they are made of.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tidemill.cli.views import (
+        ask,
+        datasets,
+        event_time,
+        feed,
+        keep,
+        look,
+        pack,
+        prove,
+        results,
+        serve,
+        start,
+        tokens,
+        vectors,
+        windows,
+    )  # fmt: skip
+else:
+    # Loaded when it is first used: Rich takes a while to load, and `--output json` needs none of it.
+    def __getattr__(name: str) -> ModuleType:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+
+__all__ = (
+    "ask", "datasets", "event_time", "feed", "keep", "look", "pack", "prove", "results", "serve", "start",
+    "tokens", "vectors", "windows",
+)  # fmt: skip

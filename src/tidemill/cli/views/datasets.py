@@ -1,0 +1,90 @@
+"""Datasets and what is told of them, for people.
+
+Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.shown import shown
+from tidemill.cli.views.layout import ID_LETTERS, Piece, View, line, listing, newest_note, number, size
+from tidemill.model.time import format_instant
+from tidemill.model.windows import Window
+from tidemill.outputs.datasets.damage import repair_command
+from tidemill.pipeline.documents.windows import is_current
+
+
+def datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]], *, more: bool) -> View:
+    """The newest dataset of each window, with what is wrong with its file."""
+    if not found:
+        yield line("no datasets")
+        return
+    yield _datasets(warehouse, found)
+    if more:
+        yield newest_note(len(found))
+
+
+def exported(files: Sequence[Path]) -> View:
+    for file in files:
+        yield line(("wrote ", "green"), shown(str(file)))
+
+
+def event(seq: int, event: Mapping[str, object]) -> View:
+    """A CloudEvent: when, what, and of which window."""
+    yield line(*_event(seq, event))
+
+
+def _event(seq: int, event: Mapping[str, object]) -> Iterator[Piece]:
+    data = event.get("data")
+    said: Mapping[str, object] = data if isinstance(data, Mapping) else {}
+    yield f"{seq:>6} "
+    yield (f"{_word(event, 'time')[:19]}Z ", "dim")
+    yield (_word(event, "type").removeprefix("tidemill."), "green")
+    yield (f"  {_word(said, 'stream')} [{_word(said, 'start')}, {_word(said, 'end')})", "cyan")
+    yield f"  revision {_word(said, 'revision')}"
+    if said.get("supersedes") is not None:
+        yield f" in place of {_word(said, 'supersedes')}"
+    if said.get("rows") is not None:
+        yield f", {_word(said, 'rows')} rows"
+    if why := said.get("trigger") or said.get("reason"):
+        yield f": {shown(str(why))}"
+    if said.get("location") is not None:
+        yield (f"  {_word(said, 'location')}", "dim")
+
+
+def _word(of: Mapping[str, object], name: str) -> str:
+    return shown(str(of.get(name, "")))
+
+
+def _datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]]) -> Table:
+    numbers = ("rev", "rows", "bytes")
+    table = listing("stream", "start", "end", "rev", "rows", "bytes", "hash", "is", "file", right=numbers)
+    for of, damage in found:
+        table.add_row(
+            Text(of.key.stream),
+            Text(format_instant(of.key.start)),
+            Text(format_instant(of.key.end)),
+            number(of.revision),
+            number(of.rows),
+            "" if of.bytes is None else size(of.bytes),
+            Text((of.observed or "")[:ID_LETTERS]),
+            _is(of, damage),
+            Text(shown(str(warehouse / (of.file or "")))),
+        )
+    return table
+
+
+def _is(of: Window, damage: str | None) -> Text:
+    if damage is not None:
+        return Text(f"damaged: {shown(damage)}; {repair_command(of.key)}", style="red")
+    return Text("current", style="green") if is_current(of) else _stale(of)
+
+
+def _stale(of: Window) -> Text:
+    told = {"queued": "being rebuilt", "building": "being rebuilt", "failed": "stale: its rebuild failed"}
+    return Text(told.get(of.phase.value, "stale"), style="yellow")

@@ -1,0 +1,154 @@
+"""What landed, what a round did and what a retraction does, as lines for people.
+
+What came from outside is shown with escapes and never read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from tidemill.cli.shown import shown
+from tidemill.cli.views.keep import expired_pieces
+from tidemill.cli.views.layout import (
+    ID_LETTERS,
+    Note,
+    Piece,
+    View,
+    level_words,
+    line,
+    many,
+    outcome_words,
+    size,
+)
+from tidemill.cli.views.pack import look_words
+from tidemill.cli.views.results import refreshed_words
+from tidemill.cli.views.windows import build_pieces
+from tidemill.model.time import format_instant
+from tidemill.pipeline.documents import shapes as documents
+from tidemill.pipeline.documents import ticks
+
+if TYPE_CHECKING:
+    from tidemill.ingest.landing import Landed, LandedMany
+    from tidemill.model.slices import SliceEntry
+    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.vectors.chainer import ChainRound
+    from tidemill.pipeline.reports import StreamTick, TickReport
+    from tidemill.raw.retract import RetractionPlan
+
+
+def landed(done: LandedMany) -> View:
+    for one in done.landed:
+        yield landed_line(one)
+    for refused in done.refused:
+        yield line(("refused ", "red"), shown(refused.name))
+        yield refused.error
+
+
+def replayed(stream: str, landed: Sequence[Landed]) -> View:
+    for one in landed:
+        yield landed_line(one)
+    if landed:
+        yield Note("`tidemill run --once` decides these records again")
+    else:
+        yield line(f"nothing in the quarantine of {shown(stream)} to replay")
+
+
+def landed_line(one: Landed) -> Text:
+    new = one.entry.slice
+    said = line(
+        ("landed  ", "green") if one.new else ("again   ", "yellow"),
+        (new.id[:ID_LETTERS], "bold"),
+        f"  {size(new.size):>10}  {shown(new.name)}",
+    )
+    if not one.new:
+        said.append(f"  (the same slice; landed {one.entry.landings} times)", style="dim")
+    return said
+
+
+def tick(report: TickReport, *, details: bool) -> View:
+    """What a round did; each tile, window and sink only with `details`."""
+    for busy in ticks.busy(report):
+        done, builds = busy.tick, busy.builds
+        words = "; ".join([*_parts(done, builds), *refreshed_words(busy.results)])
+        took = (f"; {documents.took(report.seconds)}", "dim")
+        yield line(_at(report), (done.stream, "bold"), ": ", words, took)
+        if not details:
+            continue
+        for tile in ticks.in_order(done.tiles):
+            place = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
+            made = f"  revision {tile.revision}, {many(tile.rows, 'row')}: {shown(tile.reason)}"
+            yield line((place, "cyan"), made)
+        for one in builds:
+            yield line("  ", *build_pieces(one))
+    for step in report.expired:
+        yield line(_at(report), *expired_pieces(step))
+    for sent in report.delivered if details else ():
+        if sent.delivered:
+            yield line((f"  {shown(sent.sink)}", "cyan"), f"  has {many(sent.delivered, 'more event')}")
+
+
+def _at(report: TickReport) -> Piece:
+    return format_instant(report.now)[:19] + "Z ", "dim"
+
+
+def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
+    if done.batch is not None:
+        results = done.batch.record.results
+        failed = sum(1 for result in results if result.error is not None)
+        words = outcome_words(documents.total([result.counts for result in results]))
+        yield f"{many(len(results), 'slice')}{f' ({failed:,} failed)' if failed else ''}, {words}"
+    if done.batch is not None or done.tiles:
+        levels = f" ({level_words(ticks.by_level(done.tiles))})" if done.tiles else ""
+        yield f"{many(len(done.tiles), 'tile')} built{levels}"
+    if done.indexed is not None and not done.indexed.idle:
+        gone = f", {done.indexed.removed:,} removed" if done.indexed.removed else ""
+        yield f"{many(done.indexed.built, 'index part')} built{gone}"
+    if done.packed is not None and not done.packed.idle:
+        yield look_words(done.packed)
+    if done.compacted:
+        yield f"{many(done.compacted, 'part')} of rollups merged"
+    if done.chains is not None:
+        yield from _chain_words(done.chains)
+    if words := _window_words(done, builds):
+        yield words
+
+
+def _chain_words(done: ChainRound) -> Iterator[str]:
+    if not done.folded.idle:
+        again = f", {many(done.folded.remade, 'chain')} made again" if done.folded.remade else ""
+        yield f"{many(done.folded.deltas, 'delta')} put into chains{again}"
+    if done.compacted is not None and not done.compacted.idle:
+        of = done.compacted
+        sizes = f"{size(of.bytes_before)} to {size(of.bytes_after)}"
+        yield f"{many(of.chains, 'chain')} compacted, {many(of.deltas, 'delta')} merged, {sizes}"
+
+
+def _window_words(done: StreamTick, builds: Sequence[Outcome]) -> str:
+    """`3 windows queued, 2 built, 1 failed`: what is nought is left out, but the noun never."""
+    found = ticks.by_outcome(builds)
+    counts = {word: found[word] for word in ("built", "failed", "lost")}
+    if done.windows is not None:
+        counts = {"queued": done.windows.queued, **counts, "withdrawn": done.windows.withdrawn}
+    told = [(count, word) for word, count in counts.items() if count]
+    if done.windows is not None and done.windows.waiting and not told:
+        told = [(done.windows.waiting.total(), "waiting")]
+    words = []
+    if told:
+        (first, word), *rest = told
+        words = [f"{many(first, 'window')} {word}", *(f"{count:,} {other}" for count, other in rest)]
+    if done.windows is not None and done.windows.ignored:
+        words.append(f"too late for {many(done.windows.ignored, 'window')}")
+    return ", ".join(words)
+
+
+def retraction(plan: RetractionPlan, done: SliceEntry | None) -> View:
+    """The plan, step by step; then what the ledger says of the slice, once it was carried out."""
+    yield line((f"{plan.entry.slice.stream} {plan.entry.id[:ID_LETTERS]}", "bold"), f": {shown(plan.why)}")
+    for number, step in enumerate(plan.steps, start=1):
+        yield line((f"{number:>4}. ", "dim"), shown(str(step)))
+    if done is not None:
+        yield line(("retracted ", "magenta"), (done.id[:ID_LETTERS], "bold"), f"  {shown(done.slice.name)}")
+        yield Note("`tidemill run --once` judges again what has to be, and builds what changed")

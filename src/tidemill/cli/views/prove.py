@@ -1,0 +1,56 @@
+"""What was compared or rebuilt from the warehouse, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.shown import shown
+from tidemill.cli.views.layout import View, all_of, line, listing, many
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.verify import Audit, Finding
+
+
+def audit(audit: Audit) -> View:
+    for one in audit.streams:
+        found = sum(1 for finding in audit.findings if finding.stream == one.stream)
+        verdict = (many(found, "difference"), "bold red") if found else ("equal", "bold green")
+        pending = f" ({one.pending:,} pending)" if one.pending else ""
+        made = [many(one.tiles, "tile")]
+        made += [many(one.datasets, "dataset")] if one.datasets else []
+        made += [many(one.results, "result")] if one.results else []
+        made += [many(one.chains, "chain")] if one.chains else []
+        gone = [many(one.sealed, "tile")] if one.sealed else []
+        gone += [many(one.sealed_windows, "window")] if one.sealed_windows else []
+        sealed = f" ({all_of(gone)} sealed: raw is gone)" if gone else ""
+        yield line(
+            (one.stream, "bold"),
+            f": {many(one.slices, 'slice')}{pending}, {many(one.raw_rows, 'raw row')}",
+            f", {all_of(made)} recomputed{sealed}: ",
+            verdict,
+        )
+    if audit.findings:
+        yield _findings(audit.findings)
+
+
+def recovered(of: Recovered) -> View:
+    yield line(
+        "rebuilt ",
+        (shown(str(of.state)), "bold"),
+        f": {of.slices:,} slices, {of.batches:,} batches,",
+        f" {of.tiles:,} tiles and {of.datasets:,} datasets found",
+        f"; {many(of.results, 'commit')} of results told again" if of.results else "",
+    )
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    table = listing("stream", "what", "where", "difference")
+    for one in findings:
+        what = f"{one.difference}; {one.remedy}" if one.remedy else one.difference
+        table.add_row(*(Text(shown(text)) for text in (one.stream, one.what, one.where, what)))
+    return table
