@@ -13,13 +13,14 @@ from tidemill.ingest import arguments as given
 from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align
+from tidemill.outputs.index.indexer import Indexed
+from tidemill.outputs.rollups.output import RolledUp
 from tidemill.pipeline.rounds import tick_stream
 from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
 
 if TYPE_CHECKING:
     from tidemill.model.tiles import TileState
-    from tidemill.outputs.index.indexer import Indexed
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.windows.refresh import Refreshed
     from tidemill.pipeline.workers import Workers
@@ -55,11 +56,9 @@ class Remaker:
         self._check_metrics(stream)
         with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(stream)
-            roller = workers.roller(stream)
-            workers.warehouse.progress(stream, "tiles", 0.0)
-            done = Remade(roller.rebuild(span), roller.sealed(span))
-            workers.warehouse.progress(stream, "tiles", 1.0)
-            return done
+            done = workers.output(stream, "rollups").rebuild(span, workers.warehouse.clock())
+            assert isinstance(done, RolledUp)
+            return Remade(list(done.tiles), done.sealed)
 
     def index(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Indexed:
         """Rebuild the index of a span, or all of it, from raw. Returns what was rebuilt."""
@@ -67,11 +66,8 @@ class Remaker:
         self._check_indexed(stream)
         with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(stream)
-            indexer = workers.indexer(stream)
-            assert indexer is not None  # since something is indexed
-            workers.warehouse.progress(stream, "index", 0.0)
-            done = indexer.rebuild(workers.warehouse.clock(), _all(span))
-            workers.warehouse.progress(stream, "index", 1.0)
+            done = workers.output(stream, "index").rebuild(_all(span), workers.warehouse.clock())
+            assert isinstance(done, Indexed)
             return done
 
     def results(self, stream: str, window: str) -> Refreshed:

@@ -6,6 +6,7 @@ The new state is made beside the old one and takes its place at the end, so that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -74,18 +75,19 @@ def _fill(workers: Workers, target: str) -> Recovered:
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records])
     adopt(warehouse, workers.state, thorough=True)
-    tiles = 0
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():
             continue
-        acceptor, roller = workers.acceptor(stream), workers.roller(stream)
+        acceptor = workers.acceptor(stream)
         workers.state.replace_runs(stream, [], rebuild_runs(acceptor))
         # Where all batches were undone none of them says it, and the log must not be read from its start.
         seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
         workers.state.saw(stream, seen)
-        tiles += roller.recall()
-    datasets = workers.yard.recall(workers.warehouse.clock())
-    results = workers.flow.recall(workers.warehouse.clock())
+    found = Counter[str]()
+    for stream in workers.project.streams:
+        for output in workers.outputs(stream):
+            found[output.name] += output.recover(workers.warehouse.clock())
+    tiles, datasets, results = (found[name] for name in ("rollups", "datasets", "windows"))
     return Recovered(len(entries), len(records), tiles, datasets, results, target)
 
 

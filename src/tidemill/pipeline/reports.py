@@ -12,12 +12,13 @@ from tidemill.storage.state.protocol import ClockState, Progress
 if TYPE_CHECKING:
     from tidemill.model.completeness import Pending
     from tidemill.model.errors import TidemillError
+    from tidemill.outputs.contract import Refreshed
     from tidemill.outputs.datasets.builder import Outcome
     from tidemill.outputs.datasets.coordinator import Coordinated
     from tidemill.outputs.index.indexer import Indexed
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.vectors.chainer import ChainRound, ChainStanding
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.refresh import Refreshed as WindowRefreshed
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.pipeline.retention import ExpiryStep
     from tidemill.raw.accept.batch import Batch
@@ -39,10 +40,11 @@ class StreamTick:
     packed: PackLook | None = None  # None: nothing is packed
     chains: ChainRound | None = None  # None: it has no vectors
     damaged: int = 0  # datasets that somebody deleted or damaged
+    others: Mapping[str, Refreshed] = field(default_factory=dict)  # what else is made of its slices, by name
 
     @property
     def idle(self) -> bool:
-        parts = (self.windows, self.indexed, self.packed, self.chains)
+        parts = (self.windows, self.indexed, self.packed, self.chains, *self.others.values())
         worked = self.batch is not None or self.tiles or self.compacted
         return not worked and all(part is None or part.idle for part in parts)
 
@@ -56,7 +58,7 @@ class TickReport:
     seconds: float
     builds: Sequence[Outcome] = ()
     delivered: Sequence[Delivered] = ()
-    results: Mapping[str, Sequence[Refreshed]] = field(
+    results: Mapping[str, Sequence[WindowRefreshed]] = field(
         default_factory=dict
     )  # of streaming windows, by stream
     expired: Sequence[ExpiryStep] = ()  # what went by its retention

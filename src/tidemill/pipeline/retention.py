@@ -13,15 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt_for
-from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Expiry
-from tidemill.model.failpoints import failpoint
-from tidemill.model.names import ROLLUPS
+from tidemill.ingest.expiries import QUARANTINE, RAW, Expiry
+from tidemill.model.expiry import ExpiryStep as ExpiryStep
 from tidemill.model.streaming import LatePolicy
-from tidemill.model.time import DAY, HOUR, MIN_INSTANT, Interval, align, format_duration, format_instant
-from tidemill.model.windows import Phase, Window
-from tidemill.outputs.datasets.catalog import drop_datasets
-from tidemill.outputs.datasets.dataset import revisions
-from tidemill.raw.accept.catch_up import catch_up
+from tidemill.model.time import DAY, HOUR, MIN_INSTANT, align, format_instant
 from tidemill.raw.compaction.packing import split_parts
 from tidemill.raw.expiry import Expirable, expirable, expire_quarantine, expire_raw, rows_before
 from tidemill.raw.retract import finish_retractions
@@ -37,32 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = HOUR  # a tick that comes sooner after the last look does not look again
-_UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiryStep:
-    """What goes of one kind of thing of one stream, or why nothing does."""
-
-    stream: str
-    what: str  # quarantine, datasets, rollups:<level>, raw
-    keep: int  # how long it is kept, as declared
-    before: int  # what is before this instant goes
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-    windows: int = 0  # that go with their datasets, those too that none was built of
-    held_by: str | None = None  # why less goes than the retention says
-
-    @property
-    def due(self) -> bool:
-        return self.files > 0 or self.windows > 0
-
-    def __str__(self) -> str:
-        what = f"{self.stream} {self.what} is kept {format_duration(self.keep)}"
-        gone = f"{self.files:,} files with {self.rows:,} rows before {format_instant(self.before)} go"
-        held = f"; held back by {self.held_by}" if self.held_by else ""
-        return f"{what}: {gone if self.due else 'nothing to go'}{held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +93,8 @@ def _steps(workers: Workers, stream: Stream, now: int) -> Iterator[ExpiryStep]:
     if kept.quarantine is not None:
         parts = _quarantined(workers, stream.name, now - kept.quarantine)
         yield _step(stream, QUARANTINE, kept.quarantine, now - kept.quarantine, parts)
-    if kept.datasets is not None and stream.aggregation_span is not None:
-        yield _dataset_step(workers, stream, kept.datasets, now - kept.datasets)
-    if workers.warehouse.existing("rollups", stream.name) is not None:
-        for level, keep in kept.rollups.items():
-            found = workers.roller(stream.name).expiring(level, now - keep)
-            files, rows, size = len(found.parts), found.rows, found.bytes
-            yield ExpiryStep(stream.name, f"{ROLLUPS}{level}", keep, found.before, files, rows, size)
+    for output in workers.outputs(stream.name):
+        yield from output.expiring(now)
     if kept.raw is not None:
         yield _raw_step(workers, stream, kept.raw, align(now - kept.raw, DAY))
 
@@ -148,25 +112,6 @@ def _quarantined(workers: Workers, stream: str, before: int) -> list[Part]:
     found = table.snapshot().parts if table is not None else ()
     newest = [(part, part.maxs.get("arrival")) for part in found]
     return [part for part, arrival in newest if isinstance(arrival, int) and arrival < before]
-
-
-# -- datasets
-
-
-def _dataset_step(workers: Workers, stream: Stream, keep: int, before: int) -> ExpiryStep:
-    windows = _windows(workers, stream, before)
-    warehouse = workers.root
-    files = sum(len(revisions(warehouse, window.key)) for window in windows)
-    rows, size = sum(window.rows or 0 for window in windows), sum(window.bytes or 0 for window in windows)
-    return ExpiryStep(stream.name, DATASETS, keep, before, files, rows, size, len(windows))
-
-
-def _windows(workers: Workers, stream: Stream, before: int) -> list[Window]:
-    """Windows that end at an instant or earlier."""
-    assert stream.aggregation_span is not None, stream.name
-    return workers.state.windows(
-        stream.name, None, Interval(MIN_INSTANT - DAY, before - stream.aggregation_span + 1)
-    )
 
 
 # -- raw
@@ -208,30 +153,14 @@ def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator
     state, name = workers.state, stream.name
     if pending := state.pending(name, 1):
         yield MIN_INSTANT, f"slice {pending[0].id[:12]}, which is not judged yet"
-    if stream.metrics and (stale := [tile.state.key.start for tile in state.stale_tiles(name)]):
-        yield min(stale), f"{len(stale)} stale tiles, the first of {format_instant(min(stale))}"
     if stream.in_event_time:
         watermark = state.progress(name).watermark
         if watermark is None or watermark < before:
             said = format_instant(watermark) if watermark is not None else "nowhere yet"
             yield watermark if watermark is not None else MIN_INSTANT, f"the watermark, which is at {said}"
-    if stream.aggregation_span is not None:
-        yield from _unbuilt(workers, stream, before)
-    if stream.kind == "delta":  # a late delta, or a retraction, and all of a chain is made again
-        yield MIN_INSTANT, "its chains, which are made again from all that raw has"
-    for refresher, at, why in workers.flow.needed(name, raw) if stream.windows else ():
-        yield at, f"window {refresher}, {why}"
-
-
-def _unbuilt(workers: Workers, stream: Stream, before: int) -> Iterator[tuple[int, str]]:
-    """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer than that."""
-    state, name = workers.state, stream.name
-    if unlaid := state.unlaid(name, 1):
-        yield MIN_INSTANT, f"slice {unlaid[0].id[:12]}, which is not entered in its windows yet"
-    span = Interval(MIN_INSTANT - DAY, before)
-    for phase in _UNFINISHED:
-        for window in state.windows(name, phase, span, limit=1):
-            yield window.key.start, f"the window {window.key.interval}, which is {phase.value}"
+    for output in workers.outputs(name):
+        for need in output.needs_raw_from(before, raw):
+            yield need.start, need.why
 
 
 # -- doing it
@@ -249,8 +178,7 @@ def expire(workers: Workers, plan: ExpiryPlan) -> list[ExpiryStep]:
 def _expire_stream(workers: Workers, name: str, now: int) -> list[ExpiryStep]:
     stream = workers.project.stream(name)
     if layout.raw(workers.root, name).is_dir():
-        catch_up(workers.acceptor(name))
-        workers.roller(name).catch_up()
+        workers.catch_up(name)
     steps = [step for step in _steps(workers, stream, now) if step.due]
     if steps:
         workers.warehouse.expiries.append([Expiry(name, step.what, step.before, now) for step in steps])
@@ -261,15 +189,10 @@ def _expire_stream(workers: Workers, name: str, now: int) -> list[ExpiryStep]:
 
 
 def _carry_out(workers: Workers, stream: Stream, step: ExpiryStep, now: int) -> None:
+    if step.what not in (QUARANTINE, RAW):
+        workers.output(stream.name, step.what.partition(":")[0]).expire(step, now)
+        return
     keep = workers.project.engine.keep_replaced
-    if step.what == DATASETS:
-        _drop_datasets(workers, stream, step.before)
-        return
-    if step.what.startswith(ROLLUPS):
-        roller = workers.roller(stream.name)
-        roller.expire(step.what.removeprefix(ROLLUPS), step.before, now)
-        roller.table.vacuum(keep, now)
-        return
     acceptor = workers.acceptor(stream.name)
     if step.what == QUARANTINE:
         acceptor.quarantine.refresh()
@@ -284,11 +207,3 @@ def _carry_out(workers: Workers, stream: Stream, step: ExpiryStep, now: int) -> 
         found = _expirable(stream, acceptor.raw.snapshot(), step.before)
     expire_raw(acceptor, found.whole, step.before, now)
     acceptor.raw.vacuum(keep, now)
-
-
-def _drop_datasets(workers: Workers, stream: Stream, before: int) -> None:
-    """Files first: the state knows which there are until they are gone."""
-    keys = [window.key for window in _windows(workers, stream, before)]
-    drop_datasets(workers.root, stream.name, keys)
-    failpoint("expire.after_files")
-    workers.state.forget_windows(stream.name, before)

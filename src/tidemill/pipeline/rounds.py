@@ -1,8 +1,7 @@
-"""One round for each stream: take up what a crash left, accept, roll up, index, pack, look after the windows
-of datasets; and how long the daemon rests between two rounds.
+"""One round: take up what a crash left, accept, pack, and refresh every output of every stream; and how long
+the daemon rests between two rounds.
 
-It decides nothing: each room does its own work, and a round with nothing to do costs a few
-look-ups.
+It decides nothing: each package does its own work, and a round with nothing to do costs a few look-ups.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -21,17 +20,20 @@ from tidemill.ingest.adopt import adopt, adopt_for
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
 from tidemill.model.errors import Retry, TidemillError
 from tidemill.model.time import SECOND
+from tidemill.outputs.contract import Refreshed, RoundStart, Stage
+from tidemill.outputs.datasets.output import Evaluated
+from tidemill.outputs.index.indexer import Indexed
+from tidemill.outputs.rollups.output import RolledUp
+from tidemill.outputs.vectors.chainer import ChainRound
+from tidemill.outputs.windows.output import Results
+from tidemill.outputs.windows.refresh import Refreshed as WindowRefreshed
 from tidemill.pipeline.reports import StreamTick, TickReport
 from tidemill.storage import layout
 from tidemill.storage.state.faults import Round, one_by_one
 from tidemill.storage.tables.tidy import tidy
 
 if TYPE_CHECKING:
-    from tidemill.outputs.index.indexer import Indexed
-    from tidemill.outputs.rollups.planning import Fresh
-    from tidemill.outputs.rollups.roller import Roller
     from tidemill.pipeline.workers import Workers
-    from tidemill.raw.accept.batch import Batch
     from tidemill.raw.compaction.packer import Packed
     from tidemill.raw.retract import RetractionPlan
 
@@ -120,8 +122,7 @@ def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickRe
     names = [name for name in workers.project.streams if not (patient and faults.is_waiting(name))]
     done = tick_streams(workers, names, now, faults)
     builds = workers.yard.build(clock, BUILDS_PER_ROUND)
-    streaming = [name for name in names if workers.project.stream(name).windows]
-    results = workers.flow.refresh_all(streaming, now, faults) if streaming else {}
+    results = refresh_after_builds(workers, names, now, faults)
     delivered = workers.delivery.deliver(clock()) if workers.project.events.sinks else []
     expired = workers.retention.expire_due(now, [name for name in names if name not in faults.found])
     faults.finish(names)
@@ -147,101 +148,88 @@ def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: Round
     return done
 
 
+def refresh_after_builds(
+    workers: Workers, names: Iterable[str], now: int, faults: Round
+) -> dict[str, Sequence[WindowRefreshed]]:
+    """Refresh what is made of datasets, too; the results of streaming windows, by stream."""
+    results: dict[str, Sequence[WindowRefreshed]] = {}
+    for name in names:
+        for output in workers.outputs(name) if name not in faults.found else ():
+            if output.stage is Stage.BUILT:
+                with faults.apart(name):
+                    done = output.refresh(RoundStart(now))
+                    if isinstance(done, Results):
+                        results[name] = done.windows
+    return results
+
+
 def tick_stream(workers: Workers, stream: Stream, now: int) -> StreamTick:
+    """Accept what has landed, pack, and refresh what is made of the slices, but for what waits for builds."""
     finish_retractions(workers, stream.name)
     workers.sources.watch(stream, now)
     newest = workers.state.slices(stream.name, newest=True, limit=1)
-    done = settle(workers, stream, now)
+    start = RoundStart(now, newest[0].seq if newest else 0)
+    done = settle(workers, stream, start)
     packed = workers.packer.pack_due(stream, now) if stream.pack.enabled else None
     if packed is not None and not packed.idle:  # the index has what was packed again at once
-        done = replace(done, indexed=_both(done.indexed, index(workers, stream, now)))
-    if done.idle and stream.pack.enabled and stream.metrics:
-        done = replace(done, compacted=compact_idle(workers, stream, now))
-    done = replace(done, packed=packed, chains=workers.chains.round(stream.name, now))
-    if stream.aggregation_span is None:
-        return done
-    seen = newest[0].seq if newest else 0
-    done = replace(done, windows=workers.yard.coordinate(stream, now, seen))
-    return replace(done, damaged=workers.yard.damage.look(stream.name, busy=not done.idle))
+        done = replace(done, indexed=_both(done.indexed, _index(workers, stream.name, start)))
+    outputs = workers.outputs(stream.name)
+    if done.idle:
+        done = replace(done, compacted=sum(output.compact(now) for output in outputs))
+    settled = {one.name: one.refresh(start) for one in outputs if one.stage is Stage.SETTLED}
+    return _with(replace(done, packed=packed), settled)
 
 
-def compact_idle(workers: Workers, stream: Stream, now: int) -> int:
-    """In a round that did nothing for the stream: merge the small parts of rollups that wait, once nothing
-    was written there for `pack.idle`. How many went. (A round with work spares what it wrote itself.)"""
-    from tidemill.outputs.rollups.compaction import crowded_parts
-
-    rollups = workers.warehouse.existing("rollups", stream.name)
-    if rollups is None or not workers.quiet_rollups.is_due(
-        stream.name, rollups.version, stream.pack.idle, now
-    ):
-        return 0
-    if workers.packer.is_held_back(stream) or not crowded_parts(rollups.snapshot().parts):
-        return 0
-    roller = workers.roller(stream.name)
-    roller.catch_up()
-    return roller.compact()
-
-
-def settle(workers: Workers, stream: Stream, now: int) -> StreamTick:
-    """Accept what has landed or can be read by now, and bring rollups and index in line with it."""
+def settle(workers: Workers, stream: Stream, start: RoundStart) -> StreamTick:
+    """Accept what has landed or can be read by now, and bring in line with it what is made of batches."""
+    from tidemill.raw.accept.catch_up import merge_runs
+    from tidemill.raw.replay import finish_replays
     from tidemill.raw.retry import try_again
 
+    name, now = stream.name, start.now
     try_again(workers.warehouse, stream, now)
-    done = _accept_and_roll(workers, stream, now) if _has_work(workers, stream) else StreamTick(stream.name)
-    return replace(done, indexed=index(workers, stream, now))
-
-
-def _accept_and_roll(workers: Workers, stream: Stream, now: int) -> StreamTick:
-    from tidemill.raw.accept.catch_up import catch_up, merge_runs
-    from tidemill.raw.replay import finish_replays
-
-    acceptor, roller = workers.acceptor(stream.name), workers.roller(stream.name)
-    catch_up(acceptor)
-    roller.catch_up()
+    outputs = [output for output in workers.outputs(name) if output.stage is Stage.ACCEPTED]
+    if not _has_raw_work(workers, name) and not workers.output(name, "rollups").has_work():
+        return _with(StreamTick(name), {one.name: one.refresh(start) for one in outputs})
+    acceptor = workers.acceptor(name)
+    workers.catch_up(name)
     finish_replays(workers.root, stream, workers.state, now)
     batch = acceptor.accept(now)
-    fresh = _taken_up(workers, roller, batch) if batch is not None and batch.taps is not None else None
-    if is_judging_again(
-        workers.state, stream.name
-    ):  # tiles wait until all that a retraction sent back is there
-        acceptor.finish()
-        return StreamTick(stream.name, batch)
-    workers.warehouse.progress(stream.name, "tiles", 0.0)
-    was = roller.declared_before
-    tiles = roller.refresh(fresh, now)
-    _record_declaration(workers, stream, now, was_current=was == roller.spec.declared)
-    workers.warehouse.progress(stream.name, "tiles", 1.0)
+    if batch is not None:
+        for output in workers.outputs(name):
+            output.accepted(batch)
+    done = {output.name: output.refresh(start) for output in outputs}
     acceptor.finish()
-    merged = merge_runs(acceptor)
-    roller.chronicle.tidy()
-    tidy((acceptor.raw, acceptor.quarantine, roller.table), workers.project.engine.keep_replaced, now)
-    return StreamTick(stream.name, batch, tiles, len(merged))
+    if is_judging_again(workers.state, name):
+        return _with(StreamTick(name, batch), done)
+    merged = len(merge_runs(acceptor))
+    tidy((acceptor.raw, acceptor.quarantine), workers.project.engine.keep_replaced, now)
+    return _with(StreamTick(name, batch, merged_runs=merged), done)
 
 
-def _record_declaration(workers: Workers, stream: Stream, now: int, *, was_current: bool) -> None:
-    """All tiles that raw is there for are made for the metrics as they are declared now. A warehouse that
-    has no log of that yet begins one; all that it holds is taken to be current if the state says so."""
-    from tidemill.outputs.rollups.spec import declared_metrics
-
-    log, metrics = workers.warehouse.declarations, declared_metrics(stream)
-    known = log.of(stream.name)
-    if metrics or known:
-        sealed = None if was_current and not known else workers.warehouse.expiries.seal(stream.name)
-        log.built(stream.name, metrics, sealed, now)
+def _index(workers: Workers, stream: str, start: RoundStart) -> Indexed | None:
+    done = workers.output(stream, "index").refresh(start)
+    return done if isinstance(done, Indexed) else None
 
 
-def index(workers: Workers, stream: Stream, now: int) -> Indexed | None:
-    """Bring the index in line with raw, where there is something to index."""
-    if is_judging_again(workers.state, stream.name) or workers.warehouse.existing("raw", stream.name) is None:
-        return None
-    indexer = workers.indexer(stream.name)
-    if indexer is None:
-        return None
-    workers.warehouse.progress(stream.name, "index", 0.0)
-    done = indexer.refresh(now)
-    workers.warehouse.progress(stream.name, "index", 1.0)
-    tidy([indexer.table], workers.project.engine.keep_replaced, now)
-    return done
+def _with(tick: StreamTick, done: Mapping[str, Refreshed | None]) -> StreamTick:
+    """With what the outputs did; those that the product does not know of are told apart by their names."""
+    others = dict(tick.others)
+    for name, one in done.items():
+        match one:
+            case None:
+                continue
+            case RolledUp():
+                tick = replace(tick, tiles=one.tiles)
+            case Indexed():
+                tick = replace(tick, indexed=one)
+            case ChainRound():
+                tick = replace(tick, chains=one)
+            case Evaluated():
+                tick = replace(tick, windows=one.windows, damaged=one.damaged)
+            case _:
+                others[name] = one
+    return replace(tick, others=others)
 
 
 def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
@@ -255,56 +243,32 @@ def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
     )
 
 
-def _taken_up(workers: Workers, roller: Roller, batch: Batch) -> Fresh | None:
-    """What the batch left for the tiles, with what it changes in those that it has no rows in."""
-    assert batch.taps is not None
-    places: dict[str, int] = {}
-    if roller.chronicle.needed:
-        found = (workers.state.slice(result.slice) for result in batch.record.results)
-        places = {entry.id: entry.seq for entry in found if entry is not None}
-    return roller.take_up(batch.id, batch.record.tiles, places, batch.taps)
-
-
-def _has_work(workers: Workers, stream: Stream) -> bool:
-    """Whether a tick could change anything; answered without opening a table that nobody wrote to."""
-    if workers.state.pending(stream.name, 1) or (stream.metrics and workers.state.stale_tiles(stream.name)):
+def _has_raw_work(workers: Workers, stream: str) -> bool:
+    """Whether there is something to accept, or a process that died left something behind; answered without
+    opening a table that nobody wrote to."""
+    if workers.state.pending(stream, 1):
         return True
-    seen = workers.state.table_versions(stream.name)
-    for name in ("raw", "quarantine", "rollups"):
-        table = workers.warehouse.existing(name, stream.name)
+    seen = workers.state.table_versions(stream)
+    for name in ("raw", "quarantine"):
+        table = workers.warehouse.existing(name, stream)
         if (table.version if table is not None else 0) != seen.get(name, 0):
             return True
-    if stream.kept_metrics and workers.warehouse.existing("rollups", stream.name) is not None:
-        from tidemill.outputs.rollups.roller import DECLARED
-        from tidemill.outputs.rollups.spec import declared_as
-
-        if workers.state.marks(stream.name).get(DECLARED) != declared_as(stream):
+        if any(layout.staging(layout.table(workers.root, name, stream)).glob("*")):
             return True
-    return _left_behind(workers, stream.name)
-
-
-def _left_behind(workers: Workers, stream: str) -> bool:
-    """Whether a process that died left something in staging, or id runs other than those known."""
-    warehouse = workers.root
-    for table in (layout.raw, layout.quarantine, layout.rollups):
-        if any(layout.staging(table(warehouse, stream)).glob("*")):
-            return True
-    found = {path.name for path in layout.gate(warehouse, stream).glob("*")}
+    found = {path.name for path in layout.gate(workers.root, stream).glob("*")}
     return found != set(workers.state.runs(stream))
 
 
 def retract(workers: Workers, plan: RetractionPlan) -> None:
     """Take a slice back, as planned. The caller must hold the tick lock. What a crash left unfinished of its
     stream is finished first."""
-    from tidemill.raw.accept.catch_up import catch_up
     from tidemill.raw.retract import retract
 
     stream = plan.entry.slice.stream
     adopt_for(workers.root, workers.state, [stream])
     finish_retractions(workers, stream)
     if layout.raw(workers.root, stream).is_dir():
-        catch_up(workers.acceptor(stream))
-        workers.roller(stream).catch_up()
+        workers.catch_up(stream)
     retract(workers.warehouse, workers.acceptor, plan)
 
 
@@ -322,9 +286,9 @@ def pack(workers: Workers, stream: str | None, *, rebuild: bool) -> list[Packed]
 
 def _packed(workers: Workers, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
     finish_retractions(workers, stream.name)
-    while not settle(workers, stream, now).idle:
+    while not settle(workers, stream, RoundStart(now)).idle:
         pass
     found = workers.packer.pack(stream, now, rebuild=rebuild)
     if found:
-        index(workers, stream, now)
+        _index(workers, stream.name, RoundStart(now))
     return found

@@ -5,12 +5,10 @@ It trusts the slices' bytes and the raw rows, in that order, and nothing that wa
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,17 +18,16 @@ from tidemill.formats.key_runs import hash_keys
 from tidemill.ingest.landing import content_digest
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
-from tidemill.model.time import DAY, MIN_INSTANT, Interval
-from tidemill.outputs.datasets.rules import rules_of
-from tidemill.outputs.rollups.verify import Known, verify_tiles
+from tidemill.outputs.contract import RawFacts, Verified
 from tidemill.raw.recall import PACKED, PartFacts, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.undo import quarantined_rows
-from tidemill.storage.tables.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from tidemill.outputs.rollups.roller import Roller
     from tidemill.pipeline.workers import Workers
+
+
+NOTHING: Final = Verified()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +46,43 @@ class StreamAudit:
     stream: str
     slices: int
     raw_rows: int
-    tiles: int
     pending: int
-    datasets: int = 0
-    results: int = 0
-    index: int = 0  # parts of it
-    sealed: int = 0  # tiles that can not be held against raw any more, since that is gone
-    sealed_windows: int = 0  # the same of datasets and results
-    chains: int = 0  # vectors
+    outputs: Mapping[str, Verified] = field(default_factory=dict)  # by name
+
+    def _of(self, output: str) -> Verified:
+        return self.outputs.get(output, NOTHING)
+
+    @property
+    def tiles(self) -> int:
+        return self._of("rollups").compared
+
+    @property
+    def datasets(self) -> int:
+        return self._of("datasets").compared
+
+    @property
+    def results(self) -> int:
+        return self._of("windows").compared
+
+    @property
+    def index(self) -> int:
+        """Parts of it."""
+        return self._of("index").compared
+
+    @property
+    def chains(self) -> int:
+        """Vectors."""
+        return self._of("chains").compared
+
+    @property
+    def sealed(self) -> int:
+        """Tiles that can no longer be held against raw, since that is gone."""
+        return self._of("rollups").sealed
+
+    @property
+    def sealed_windows(self) -> int:
+        """The same of datasets and results."""
+        return self._of("datasets").sealed + self._of("windows").sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +118,12 @@ def _not_audited(workers: Workers, stream: str, error: StorageError) -> tuple[St
     slices = len(workers.state.slices(stream))
     where = error.where or stream
     finding = Finding(stream, "stream", where, f"it cannot be verified: {error.message}", error.hint)
-    return StreamAudit(stream, slices, 0, 0, totals["pending_slices"]), [finding]
+    return StreamAudit(stream, slices, 0, totals["pending_slices"]), [finding]
 
 
 def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Finding]]:
-    from tidemill.raw.accept.catch_up import catch_up
-
-    acceptor, roller = workers.acceptor(stream), workers.roller(stream)
-    catch_up(acceptor)
-    roller.catch_up()
+    acceptor = workers.acceptor(stream)
+    workers.catch_up(stream)
     acceptor.raw.refresh()
     entries = workers.state.slices(stream)
     landed = sum(entry.slice.size for entry in entries)
@@ -123,138 +146,18 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
     rows = acceptor.raw.snapshot().rows
     if len(facts) < len(read):  # nothing that is made of raw can be held against a raw with holes
         findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
-        return StreamAudit(stream, len(entries), rows, 0, pending), findings
+        return StreamAudit(stream, len(entries), rows, pending), findings
     if acceptor.plan.gated and paths:
         twice = workers.warehouse.engine.run(repeated_ids, [paths], "verify ids", size)
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
-    tiles = sealed = 0
-    if roller.spec.metrics:
-        called = {entry.id: entry.name for entry in entries}
-        desired: dict[int, frozenset[str]] = {}
-        for fact in facts:
-            for start, ids in fact.tiles.items():
-                names = frozenset(called.get(each, each) for each in ids)
-                desired[start] = desired.get(start, frozenset()) | names
-        folder = roller.table.staging("verify")
-        known = _known_of_tiles(workers, roller, desired, entries, folder)
-        tiles, sealed, differences = verify_tiles(
-            roller.spec, roller.plan, acceptor.raw, roller.table, workers.warehouse.engine, known, folder
-        )
-        shutil.rmtree(folder, ignore_errors=True)
-        findings += [Finding(stream, "tile", d.place, d.what) for d in differences]
-    datasets, wrong = _check_datasets(workers, stream, entries, acceptor.raw.snapshot())
-    findings += wrong
-    results, wrong = _check_results(workers, stream)
-    findings += wrong
-    index, wrong = _check_index(workers, stream)
-    findings += wrong
-    windows = _sealed_windows(workers, stream)
-    chains, unlike = workers.chains.verify(stream)
-    findings += [Finding(stream, "chain", d.vector, d.what) for d in unlike]
-    done = StreamAudit(
-        stream, len(entries), rows, tiles, pending, datasets, results, index, sealed, windows, chains
-    )
-    return done, findings
-
-
-def _sealed_windows(workers: Workers, stream: str) -> int:
-    """Datasets and results that raw is gone for."""
-    sealed = workers.warehouse.expiries.seal(stream)
-    if sealed is None:
-        return 0
-    windows = workers.state.windows(stream, None, Interval(MIN_INSTANT - DAY, sealed))
-    results = workers.flow.sealed(stream) if workers.project.stream(stream).windows else 0
-    return sum(window.file is not None for window in windows) + results
-
-
-def _check_index(workers: Workers, stream: str) -> tuple[int, list[Finding]]:
-    """Parts of the index, made again beside it."""
-    indexer = workers.indexer(stream)
-    if indexer is None:
-        return 0, []
-    wrong = indexer.verify(workers.warehouse.clock())
-    return len(indexer.table.snapshot().parts), [Finding(stream, "index", d.part, d.what) for d in wrong]
-
-
-def _known_of_tiles(
-    workers: Workers,
-    roller: Roller,
-    desired: dict[int, frozenset[str]],
-    entries: Sequence[SliceEntry],
-    folder: Path,
-) -> Known:
-    """What tiles are held against: raw alone, and for what is gone from it the state."""
-    stream, horizons = roller.stream.name, roller.horizons()
-    expired = {
-        tile.key: tile.hash
-        for level in horizons.levels
-        for tile in workers.state.tiles(stream, level, Interval(MIN_INSTANT, horizons.levels[level]))
-        if tile.part is None and tile.hash is not None
-    }
-    if not roller.spec.in_order:
-        return Known(desired, expired, horizons.raw)
-    called = {entry.id: entry.name for entry in entries}
-    known = Known(desired, expired, horizons.raw)
-    if horizons.raw is not None:  # who touched which tile is not told by raw any more
-        touched = roller.chronicle.touched
-    else:
-        seqs = {entry.id: entry.seq for entry in entries}
-        again = roller.chronicle.recount(roller.raw.snapshot().paths(), seqs, folder)
-        admit = again.roster.admit if again.roster is not None else None
-        touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
-    for start, ids in touched.items():
-        names = frozenset(called.get(each, each) for each in ids)
-        desired[start] = desired.get(start, frozenset()) | names
-    return known
-
-
-def _check_datasets(
-    workers: Workers, stream: str, entries: Sequence[SliceEntry], raw: Snapshot
-) -> tuple[int, list[Finding]]:
-    """Datasets of the stream, built again beside the warehouse."""
-    declared = workers.project.stream(stream)
-    rules = rules_of(declared, workers.warehouse.expiries.horizons(stream))
-    if rules is None:
-        return 0, []
-    rules = replace(rules, watermark=workers.watermark(stream))
-    from tidemill.outputs.datasets.damage import repair_command
-    from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
-
-    findings = [
-        Finding(stream, "window", place, what)
-        for place, what in verify_sets(workers.state, rules, stream, entries, workers.warehouse.clock())
-    ]
-    windows = [w for w in workers.state.windows(stream) if w.key.span == declared.aggregation_span]
-    with TemporaryDirectory(prefix=".verify-", dir=workers.root) as scratch:
-        count, differences = verify_datasets(
-            workers.warehouse.engine,
-            declared,
-            workers.root,
-            windows,
-            entries,
-            raw,
-            Path(scratch),
-            rules.raw_from,
-        )
-    wrong = {place for place, _ in differences}
-    named = ((str(window.key.interval), window.key) for window in (windows if wrong else ()))
-    commands = {place: repair_command(key) for place, key in named if place in wrong}
+    raw, now = RawFacts(entries, facts, acceptor.raw.snapshot()), workers.warehouse.clock()
+    outputs = {output.name: output.verify(raw, now) for output in workers.outputs(stream)}
     findings += [
-        Finding(stream, "dataset", place, what, commands.get(place, "")) for place, what in differences
+        Finding(stream, one.what, one.where, one.difference, one.remedy)
+        for verified in outputs.values()
+        for one in verified.differences
     ]
-    return count, findings
-
-
-def _check_results(workers: Workers, stream: str) -> tuple[int, list[Finding]]:
-    """Results of streaming windows, computed again: how many were compared, and what differs."""
-    count, findings = 0, []
-    for told in workers.flow.verify(stream):
-        if isinstance(told, int):
-            count += told
-        else:
-            command = f"tidemill rebuild {stream} --results {told.place.split(' ', 1)[0]}"
-            findings.append(Finding(stream, "result", told.place, told.what, command))
-    return count, findings
+    return StreamAudit(stream, len(entries), rows, pending, outputs), findings
 
 
 @dataclass(frozen=True, slots=True)

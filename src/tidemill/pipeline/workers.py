@@ -6,6 +6,7 @@ command that only looks starts many times faster without it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,13 @@ from tidemill.storage.state.faults import StreamFault
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tidemill.config import Stream
     from tidemill.ingest.feeds import Sources
     from tidemill.model.time import Interval
+    from tidemill.outputs.contract import Output
     from tidemill.outputs.datasets.maintenance import WindowYard
     from tidemill.outputs.datasets.reader import Desk
     from tidemill.outputs.index.indexer import Indexer
-    from tidemill.outputs.rollups.compaction import QuietVersions
     from tidemill.outputs.rollups.roller import Roller
     from tidemill.outputs.vectors.chainer import Batches, Chainer
     from tidemill.outputs.vectors.reading import VectorDesk
@@ -43,6 +45,8 @@ class Workers:
         self._acceptors: dict[str, Acceptor] = {}
         self._rollers: dict[str, Roller] = {}
         self._indexers: dict[str, Indexer] = {}
+        self.kinds: Sequence[Kind] = KINDS
+        self._outputs: dict[str, Sequence[Output]] = {}
 
     def close(self) -> None:
         for name in ("packer", "delivery"):
@@ -185,11 +189,25 @@ class Workers:
             lambda stream: is_judging_again(self.state, stream),
         )
 
-    @cached_property
-    def quiet_rollups(self) -> QuietVersions:
-        from tidemill.outputs.rollups.compaction import QuietVersions
+    def outputs(self, stream: str) -> Sequence[Output]:
+        """Everything that is made of the slices of a stream, in the order in which a round refreshes it."""
+        if stream not in self._outputs:
+            declared = self.project.stream(stream)
+            made = (make(self, declared) for make in self.kinds)
+            self._outputs[stream] = [output for output in made if output is not None]
+        return self._outputs[stream]
 
-        return QuietVersions()
+    def output(self, stream: str, name: str) -> Output:
+        """One of them, which is there."""
+        return next(output for output in self.outputs(stream) if output.name == name)
+
+    def catch_up(self, stream: str) -> None:
+        """Take up what a process that died left of raw and of all that is made of it."""
+        from tidemill.raw.accept.catch_up import catch_up
+
+        catch_up(self.acceptor(stream))
+        for output in self.outputs(stream):
+            output.catch_up()
 
     # -- beside them
 
@@ -206,3 +224,43 @@ class Workers:
         from tidemill.pipeline.retention import Keeper
 
         return Keeper(self)
+
+
+def _rollups(workers: Workers, stream: Stream) -> Output:
+    from tidemill.outputs.rollups.output import Rollups
+
+    return Rollups(workers.warehouse, stream, lambda: workers.roller(stream.name))
+
+
+def _index(workers: Workers, stream: Stream) -> Output:
+    from tidemill.outputs.index.output import Index
+
+    return Index(workers.warehouse, stream, lambda: workers.indexer(stream.name))
+
+
+def _vectors(workers: Workers, stream: Stream) -> Output | None:
+    if stream.kind != "delta":
+        return None
+    from tidemill.outputs.vectors.output import Vectors
+
+    return Vectors(workers.warehouse, stream, workers.chains)
+
+
+def _datasets(workers: Workers, stream: Stream) -> Output | None:
+    if stream.aggregation_span is None:
+        return None
+    from tidemill.outputs.datasets.output import Datasets
+
+    return Datasets(workers.warehouse, stream, workers.yard, workers.windows)
+
+
+def _windows(workers: Workers, stream: Stream) -> Output | None:
+    if not stream.windows:
+        return None
+    from tidemill.outputs.windows.output import Windows
+
+    return Windows(workers.warehouse, stream, workers.flow)
+
+
+Kind = Callable[[Workers, "Stream"], "Output | None"]  # None: the stream has none of it
+KINDS: Sequence[Kind] = (_rollups, _index, _vectors, _datasets, _windows)

@@ -81,24 +81,21 @@ class WindowYard:
         raw = self._snapshot(stream)
         return {} if raw is None else windows_expired(raw, span)
 
-    def recall(self, now: int) -> int:
+    def recall(self, stream: Stream, now: int) -> int:
         """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those
         are. Their events come again, under the same ids."""
-        found = 0
-        for stream in self._declared.values():
-            self._coordinator(stream).lay()
-            datasets = [
-                dataset
-                for dataset in find_datasets(self._project.warehouse, stream.name)
-                if dataset.key.span == stream.aggregation_span and not self._expired(dataset)
-            ]
-            datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
-            newest = {dataset.key: dataset for dataset in datasets}
-            current = [self._recalled(stream, dataset) for dataset in newest.values()]
-            self._state.observe(current, list(self._events(stream, datasets, now)))
-            self.coordinate(stream, now)
-            found += len(newest)
-        return found
+        self._coordinator(stream).lay()
+        datasets = [
+            dataset
+            for dataset in find_datasets(self._project.warehouse, stream.name)
+            if dataset.key.span == stream.aggregation_span and not self._expired(dataset)
+        ]
+        datasets.sort(key=lambda dataset: (dataset.key.end, dataset.revision))
+        newest = {dataset.key: dataset for dataset in datasets}
+        current = [self._recalled(stream, dataset) for dataset in newest.values()]
+        self._state.observe(current, list(self._events(stream, datasets, now)))
+        self.coordinate(stream, now)
+        return len(newest)
 
     def _expired(self, dataset: Dataset) -> bool:
         """Whether a process died while it let go of the dataset; then it is gone now."""

@@ -101,22 +101,21 @@ class Flow:
                 return refresher.refresh(look)
         return Refreshed(window)
 
-    def recall(self, now: int) -> int:
-        """After a recovery: tell again what the results tables hold; how many commits."""
+    def recall(self, stream: str, now: int) -> int:
+        """After a recovery: announce again what the results tables of a stream hold; how many commits."""
         found = 0
-        for stream in self.declared:
-            for refresher in self._of(stream):
-                table = Table.existing(refresher.root)
-                batches: dict[int, list[str]] = {}
-                for path in table.snapshot().paths() if table is not None else ():
-                    footer = ResultsFooter.from_footer(read_footer(path))
-                    if footer.fingerprint == refresher.fingerprint:  # else they are made anew
-                        for batch in footer.batches:
-                            batches.setdefault(batch, []).append(path)
-                for batch, parts in sorted(batches.items()):
-                    events = refresher.events(parts, batch, now)
-                    self._state.set_mark(stream, refresher.spec.name, None, events)
-                    found += 1
+        for refresher in self._of(stream):
+            table = Table.existing(refresher.root)
+            batches: dict[int, list[str]] = {}
+            for path in table.snapshot().paths() if table is not None else ():
+                footer = ResultsFooter.from_footer(read_footer(path))
+                if footer.fingerprint == refresher.fingerprint:  # else they are made anew
+                    for batch in footer.batches:
+                        batches.setdefault(batch, []).append(path)
+            for batch, parts in sorted(batches.items()):
+                events = refresher.events(parts, batch, now)
+                self._state.set_mark(stream, refresher.spec.name, None, events)
+                found += 1
         return found
 
     def verify(self, stream: str) -> Iterator[Difference | int]:

@@ -1,0 +1,134 @@
+"""Datasets as an output of a stream: windows are evaluated here; builders take them from the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.ingest.expiries import DATASETS
+from tidemill.ingest.warehouse import Warehouse
+from tidemill.model.expiry import ExpiryStep
+from tidemill.model.failpoints import failpoint
+from tidemill.model.time import DAY, MIN_INSTANT, Interval
+from tidemill.model.windows import Phase, Window
+from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Verified
+from tidemill.outputs.datasets.catalog import drop_datasets
+from tidemill.outputs.datasets.coordinator import Coordinated
+from tidemill.outputs.datasets.damage import repair_command
+from tidemill.outputs.datasets.dataset import revisions
+from tidemill.outputs.datasets.maintenance import WindowYard
+from tidemill.outputs.datasets.reader import Desk
+from tidemill.outputs.datasets.rules import rules_of
+from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
+from tidemill.raw.watermark import watermark_of
+
+_UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What a look at the windows of a stream did, and how many datasets somebody deleted or damaged."""
+
+    windows: Coordinated
+    damaged: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.windows.idle
+
+
+class Datasets(Simple):
+    """The datasets of one stream."""
+
+    name = "datasets"
+
+    def __init__(self, warehouse: Warehouse, stream: Stream, yard: WindowYard, desk: Desk) -> None:
+        self._warehouse = warehouse
+        self._stream = stream
+        self._yard = yard
+        self._desk = desk
+
+    def refresh(self, start: RoundStart) -> Evaluated:
+        done = self._yard.coordinate(self._stream, start.now, start.newest)
+        return Evaluated(done, self._yard.damage.look(self._stream.name, busy=not done.idle))
+
+    def verify(self, raw: RawFacts, now: int) -> Verified:
+        """Judgements first, then each dataset, built again beside the warehouse."""
+        warehouse, stream = self._warehouse, self._stream
+        rules = rules_of(stream, warehouse.expiries.horizons(stream.name))
+        assert rules is not None, stream.name
+        rules = replace(rules, watermark=watermark_of(stream, warehouse.state, now))
+        found = [
+            Difference("window", place, what)
+            for place, what in verify_sets(warehouse.state, rules, stream.name, raw.entries, now)
+        ]
+        windows = [w for w in warehouse.state.windows(stream.name) if w.key.span == stream.aggregation_span]
+        with TemporaryDirectory(prefix=".verify-", dir=warehouse.root) as scratch:
+            compared, differences = verify_datasets(
+                warehouse.engine,
+                stream,
+                warehouse.root,
+                windows,
+                raw.entries,
+                raw.snapshot,
+                Path(scratch),
+                rules.raw_from,
+            )
+        wrong = {place for place, _ in differences}
+        named = ((str(window.key.interval), window.key) for window in (windows if wrong else ()))
+        commands = {place: repair_command(key) for place, key in named if place in wrong}
+        found += [Difference("dataset", place, what, commands.get(place, "")) for place, what in differences]
+        return Verified(compared, self._sealed(), found)
+
+    def _sealed(self) -> int:
+        """Datasets that raw is gone for."""
+        sealed = self._warehouse.expiries.seal(self._stream.name)
+        if sealed is None:
+            return 0
+        span = Interval(MIN_INSTANT - DAY, sealed)
+        windows = self._warehouse.state.windows(self._stream.name, None, span)
+        return sum(window.file is not None for window in windows)
+
+    def recover(self, now: int) -> int:
+        return self._yard.recall(self._stream, now)
+
+    def rebuild(self, span: Interval | None, now: int) -> Evaluated:
+        """Windows are queued; the builders do the rest."""
+        self._desk.rebuild(self._desk.plan_rebuild(self._stream.name, span))
+        return Evaluated(self._yard.coordinate(self._stream, now))
+
+    def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
+        """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer."""
+        state, name = self._warehouse.state, self._stream.name
+        if unassigned := state.unlaid(name, 1):
+            yield Need(MIN_INSTANT, f"slice {unassigned[0].id[:12]}, which is not entered in its windows yet")
+        span = Interval(MIN_INSTANT - DAY, before)
+        for phase in _UNFINISHED:
+            for window in state.windows(name, phase, span, limit=1):
+                yield Need(window.key.start, f"the window {window.key.interval}, which is {phase.value}")
+
+    def expiring(self, now: int) -> Iterator[ExpiryStep]:
+        keep = self._stream.retention.datasets
+        if keep is None:
+            return
+        windows = self._windows(now - keep)
+        files = sum(len(revisions(self._warehouse.root, window.key)) for window in windows)
+        rows, size = sum(window.rows or 0 for window in windows), sum(window.bytes or 0 for window in windows)
+        yield ExpiryStep(self._stream.name, DATASETS, keep, now - keep, files, rows, size, len(windows))
+
+    def _windows(self, before: int) -> list[Window]:
+        """Windows that end at an instant or earlier."""
+        assert self._stream.aggregation_span is not None, self._stream.name
+        span = Interval(MIN_INSTANT - DAY, before - self._stream.aggregation_span + 1)
+        return self._warehouse.state.windows(self._stream.name, None, span)
+
+    def expire(self, step: ExpiryStep, now: int) -> None:
+        """Files first: the state knows which there are until they are gone."""
+        keys = [window.key for window in self._windows(step.before)]
+        drop_datasets(self._warehouse.root, self._stream.name, keys)
+        failpoint("expire.after_files")
+        self._warehouse.state.forget_windows(self._stream.name, step.before)

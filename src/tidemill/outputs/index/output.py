@@ -1,0 +1,54 @@
+"""The index as an output of a stream: a part of it for each part of raw within its retention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.config import Stream
+from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.warehouse import Warehouse
+from tidemill.model.time import Interval
+from tidemill.outputs.contract import Difference, RawFacts, RoundStart, Simple, Stage, Verified
+from tidemill.outputs.index.indexer import Indexed, Indexer
+from tidemill.storage.tables.tidy import tidy
+
+
+class Index(Simple):
+    """The index of one stream."""
+
+    name = "index"
+    stage = Stage.ACCEPTED
+
+    def __init__(self, warehouse: Warehouse, stream: Stream, indexer: Callable[[], Indexer | None]) -> None:
+        """`indexer` gives None where nothing is indexed, now or before."""
+        self._warehouse = warehouse
+        self._stream = stream
+        self._indexer = indexer
+
+    def refresh(self, start: RoundStart) -> Indexed | None:
+        name = self._stream.name
+        if is_judging_again(self._warehouse.state, name) or self._warehouse.existing("raw", name) is None:
+            return None
+        indexer = self._indexer()
+        if indexer is None:
+            return None
+        self._warehouse.progress(name, "index", 0.0)
+        done = indexer.refresh(start.now)
+        self._warehouse.progress(name, "index", 1.0)
+        tidy([indexer.table], self._warehouse.project.engine.keep_replaced, start.now)
+        return done
+
+    def verify(self, raw: RawFacts, now: int) -> Verified:
+        indexer = self._indexer()
+        if indexer is None:
+            return Verified()
+        wrong = [Difference("index", one.part, one.what) for one in indexer.verify(now)]
+        return Verified(len(indexer.table.snapshot().parts), 0, wrong)
+
+    def rebuild(self, span: Interval | None, now: int) -> Indexed:
+        indexer = self._indexer()
+        assert indexer is not None, "the caller saw that something is indexed"
+        self._warehouse.progress(self._stream.name, "index", 0.0)
+        done = indexer.rebuild(now, span)
+        self._warehouse.progress(self._stream.name, "index", 1.0)
+        return done

@@ -1,0 +1,213 @@
+"""Rollups as an output of a stream: tiles that are made of known sets of slices."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemill.config import Stream
+from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.warehouse import Warehouse
+from tidemill.model.expiry import ExpiryStep
+from tidemill.model.names import ROLLUPS
+from tidemill.model.slices import SliceEntry
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant
+from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Stage, Verified
+from tidemill.outputs.rollups.compaction import QuietVersions, crowded_parts
+from tidemill.outputs.rollups.planning import Fresh
+from tidemill.outputs.rollups.roller import DECLARED, Rebuilt, Roller
+from tidemill.outputs.rollups.spec import declared_as, declared_metrics
+from tidemill.outputs.rollups.verify import Known, verify_tiles
+from tidemill.raw.accept.batch import Batch
+from tidemill.storage import layout
+from tidemill.storage.tables.tidy import tidy
+
+EVER: Final = Interval(MIN_INSTANT, 1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUp:
+    """The tiles that were built, and how many parts went because small ones were merged while nothing else
+    was to do."""
+
+    tiles: Sequence[Rebuilt] = ()
+    merged: int = 0
+    sealed: int = 0  # of a rebuild: 5s tiles that raw is gone for, which stay as they are
+
+    @property
+    def idle(self) -> bool:
+        return not self.tiles
+
+
+class Rollups:
+    """The rollups of one stream."""
+
+    name = "rollups"
+    stage = Stage.ACCEPTED
+
+    def __init__(self, warehouse: Warehouse, stream: Stream, roller: Callable[[], Roller]) -> None:
+        self._warehouse = warehouse
+        self._stream = stream
+        self._roller = roller
+        self._quiet = QuietVersions()
+        self._fresh: Fresh | None = None
+        self._has_batch = False
+
+    # -- a round
+
+    def catch_up(self) -> None:
+        self._roller().catch_up()
+
+    def has_work(self) -> bool:
+        state, name = self._warehouse.state, self._stream.name
+        if self._has_batch or (self._stream.metrics and state.stale_tiles(name)):
+            return True
+        table = self._warehouse.existing("rollups", name)
+        if (table.version if table is not None else 0) != state.table_versions(name).get(self.name, 0):
+            return True
+        if any(layout.staging(layout.rollups(self._warehouse.root, name)).glob("*")):
+            return True
+        declared = self._stream.kept_metrics and table is not None
+        return bool(declared) and state.marks(name).get(DECLARED) != declared_as(self._stream)
+
+    def accepted(self, batch: Batch) -> None:
+        self._has_batch = True
+        if batch.taps is None:
+            return
+        roller, offsets = self._roller(), dict[str, int]()
+        if roller.chronicle.needed:
+            found = (self._warehouse.state.slice(result.slice) for result in batch.record.results)
+            offsets = {entry.id: entry.seq for entry in found if entry is not None}
+        self._fresh = roller.take_up(batch.id, batch.record.tiles, offsets, batch.taps)
+
+    def refresh(self, start: RoundStart) -> RolledUp | None:
+        """Tiles wait until all that a retraction sent back is there."""
+        has_work = self.has_work()
+        fresh, self._fresh, self._has_batch = self._fresh, None, False
+        if not has_work or is_judging_again(self._warehouse.state, self._stream.name):
+            return None
+        roller, now = self._roller(), start.now
+        self._warehouse.progress(self._stream.name, "tiles", 0.0)
+        was_current = roller.declared_before == roller.spec.declared
+        tiles = roller.refresh(fresh, now)
+        self._record_declaration(now, was_current=was_current)
+        self._warehouse.progress(self._stream.name, "tiles", 1.0)
+        roller.chronicle.tidy()
+        tidy([roller.table], self._warehouse.project.engine.keep_replaced, now)
+        return RolledUp(tiles)
+
+    def _record_declaration(self, now: int, *, was_current: bool) -> None:
+        """All tiles that raw is there for are made for the metrics as they are declared now. A warehouse that
+        has no log of that yet begins one; all that it holds is taken to be current if the state says so."""
+        log, metrics = self._warehouse.declarations, declared_metrics(self._stream)
+        known = log.of(self._stream.name)
+        if metrics or known:
+            is_new = was_current and not known
+            sealed = None if is_new else self._warehouse.expiries.seal(self._stream.name)
+            log.built(self._stream.name, metrics, sealed, now)
+
+    def compact(self, now: int) -> int:
+        """Small parts that wait are merged once nothing was written for `pack.idle`. (A round with work
+        merges, too, but spares what it wrote itself.)"""
+        stream, table = self._stream, self._warehouse.existing("rollups", self._stream.name)
+        if table is None or not stream.pack.enabled or not stream.metrics:
+            return 0
+        if not self._quiet.is_due(stream.name, table.version, stream.pack.idle, now):
+            return 0
+        if is_judging_again(self._warehouse.state, stream.name):
+            return 0
+        if not crowded_parts(table.snapshot().parts):
+            return 0
+        self.catch_up()
+        return self._roller().compact(now=now)
+
+    # -- beside it
+
+    def verify(self, raw: RawFacts, now: int) -> Verified:
+        roller = self._roller()
+        if not roller.spec.metrics:
+            return Verified()
+        called = {entry.id: entry.name for entry in raw.entries}
+        desired: dict[int, frozenset[str]] = {}
+        for fact in raw.parts:
+            _join(desired, fact.tiles, called)
+        folder = roller.table.staging("verify")
+        known = self._known(roller, desired, raw.entries, folder)
+        tiles, sealed, differences = verify_tiles(
+            roller.spec, roller.plan, roller.raw, roller.table, self._warehouse.engine, known, folder
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        return Verified(tiles, sealed, [Difference("tile", one.place, one.what) for one in differences])
+
+    def _known(
+        self,
+        roller: Roller,
+        desired: dict[int, frozenset[str]],
+        entries: Sequence[SliceEntry],
+        folder: Path,
+    ) -> Known:
+        """What tiles are held against: raw alone, and for what is gone from it the state."""
+        horizons = roller.horizons()
+        expired = {
+            tile.key: tile.hash
+            for level, until in horizons.levels.items()
+            for tile in self._warehouse.state.tiles(self._stream.name, level, Interval(MIN_INSTANT, until))
+            if tile.part is None and tile.hash is not None
+        }
+        known = Known(desired, expired, horizons.raw)
+        if not roller.spec.in_order:
+            return known
+        if horizons.raw is not None:  # who touched which tile is not told by raw any more
+            touched = roller.chronicle.touched
+        else:
+            seqs = {entry.id: entry.seq for entry in entries}
+            again = roller.chronicle.recount(roller.raw.snapshot().paths(), seqs, folder)
+            admit = again.roster.admit if again.roster is not None else None
+            touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
+        _join(desired, touched, {entry.id: entry.name for entry in entries})
+        return known
+
+    def recover(self, now: int) -> int:
+        is_there = layout.raw(self._warehouse.root, self._stream.name).is_dir()
+        return self._roller().recall() if is_there else 0
+
+    def rebuild(self, span: Interval | None, now: int) -> RolledUp:
+        roller, reach = self._roller(), span or EVER
+        self._warehouse.progress(self._stream.name, "tiles", 0.0)
+        done = RolledUp(roller.rebuild(reach), sealed=roller.sealed(reach))
+        self._warehouse.progress(self._stream.name, "tiles", 1.0)
+        return done
+
+    def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
+        if not self._stream.metrics:
+            return
+        stale = [tile.state.key.start for tile in self._warehouse.state.stale_tiles(self._stream.name)]
+        if stale:
+            first = min(stale)
+            yield Need(first, f"{len(stale)} stale tiles, the first of {format_instant(first)}")
+
+    def expiring(self, now: int) -> Iterator[ExpiryStep]:
+        name = self._stream.name
+        if self._warehouse.existing("rollups", name) is None:
+            return
+        for level, keep in self._stream.retention.rollups.items():
+            found = self._roller().expiring(level, now - keep)
+            files, rows, size = len(found.parts), found.rows, found.bytes
+            yield ExpiryStep(name, f"{ROLLUPS}{level}", keep, found.before, files, rows, size)
+
+    def expire(self, step: ExpiryStep, now: int) -> None:
+        roller = self._roller()
+        roller.expire(step.what.removeprefix(ROLLUPS), step.before, now)
+        roller.table.vacuum(self._warehouse.project.engine.keep_replaced, now)
+
+
+def _join(
+    desired: dict[int, frozenset[str]], more: Mapping[int, frozenset[str]], called: Mapping[str, str]
+) -> None:
+    """Enter slices, under the names of their contributions, in the tiles that they touch."""
+    for start, ids in more.items():
+        names = frozenset(called.get(each, each) for each in ids)
+        desired[start] = desired.get(start, frozenset()) | names

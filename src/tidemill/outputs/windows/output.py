@@ -1,0 +1,64 @@
+"""Streaming windows as an output of a stream: results that the watermark, late rows and datasets move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemill.config import Stream
+from tidemill.ingest.warehouse import Warehouse
+from tidemill.model.time import Interval
+from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
+from tidemill.outputs.windows.maintenance import Flow
+from tidemill.outputs.windows.refresh import Refreshed
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What became of each window of a stream."""
+
+    windows: Sequence[Refreshed]
+
+    @property
+    def idle(self) -> bool:
+        return all(one.idle for one in self.windows)
+
+
+class Windows(Simple):
+    """The streaming windows of one stream."""
+
+    name = "windows"
+    stage = Stage.BUILT  # one that closes when it is complete waits for datasets
+
+    def __init__(self, warehouse: Warehouse, stream: Stream, flow: Flow) -> None:
+        self._warehouse = warehouse
+        self._stream = stream
+        self._flow = flow
+
+    def refresh(self, start: RoundStart) -> Results:
+        return Results(self._flow.refresh(self._stream.name, start.now))
+
+    def verify(self, raw: RawFacts, now: int) -> Verified:
+        compared, differences = 0, []
+        for found in self._flow.verify(self._stream.name):
+            if isinstance(found, int):
+                compared += found
+            else:
+                window = found.place.split(" ", 1)[0]
+                command = f"tidemill rebuild {self._stream.name} --results {window}"
+                differences.append(Difference("result", found.place, found.what, command))
+        is_sealed = self._warehouse.expiries.seal(self._stream.name) is not None
+        sealed = self._flow.sealed(self._stream.name) if is_sealed else 0
+        return Verified(compared, sealed, differences)
+
+    def recover(self, now: int) -> int:
+        return self._flow.recall(self._stream.name, now)
+
+    def rebuild(self, span: Interval | None, now: int) -> Results:
+        """Results that are damaged are made again; those that are not stay as they are."""
+        specs = self._stream.window_specs
+        return Results([self._flow.repair(self._stream.name, spec.name, now) for spec in specs])
+
+    def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
+        for window, start, why in self._flow.needed(self._stream.name, version):
+            yield Need(start, f"window {window}, {why}")
