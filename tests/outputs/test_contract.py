@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +14,7 @@ from tidemill.config import Stream
 from tidemill.mill import Mill, recover
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.slices import SliceStatus, set_hash
-from tidemill.model.time import DAY, Interval
+from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Verified
 from tidemill.pipeline import workers
 from tidemill.pipeline.workers import Workers
@@ -32,7 +31,11 @@ class Counts(Simple):
     name = "counts"
 
     def __init__(self, made_by: Workers, stream: Stream) -> None:
-        self._warehouse, self._stream = made_by.warehouse, stream.name
+        self._warehouse, self._stream, self._keep = (
+            made_by.warehouse,
+            stream.name,
+            stream.retention.quarantine,
+        )
         self.file = made_by.root / self.name / f"{stream.name}.json"
 
     def _desired(self) -> str:
@@ -64,7 +67,9 @@ class Counts(Simple):
             yield Need(0, "the count, which is not made yet")
 
     def expiring(self, now: int) -> Iterator[ExpiryStep]:
-        yield ExpiryStep(self._stream, self.name, DAY, now - DAY, files=int(self.file.exists()), rows=1)
+        if self._keep is not None:
+            files = int(self.file.exists())
+            yield ExpiryStep(self._stream, self.name, self._keep, now - self._keep, files=files)
 
     def expire(self, step: ExpiryStep, now: int) -> None:
         self.file.unlink()
@@ -111,17 +116,25 @@ def test_verify_holds_it_against_raw(plant: Plant) -> None:
         assert mill.verify().ok
 
 
-def test_recover_and_retention_know_it(plant: Plant, tmp_path: Path) -> None:
+def test_what_is_old_of_it_goes_by_its_retention(plant: Plant) -> None:
     with plant.open() as mill:
         land(mill, 1, 2, 3)
         mill.run_until_idle()
+        assert mill.retention.plan().steps == []
+    plant.configure(f"{CONFIG}    retention: {{quarantine: 1d}}\n")
+    with plant.open() as mill:
         plan = mill.retention.plan()
         assert [(step.what, step.files) for step in plan.due] == [("counts", 1)]
         assert [step.what for step in mill.retention.expire(plan)] == ["counts"]
-        assert not (plant.warehouse / "counts" / "requests.json").exists()
-        mill.tick()
+    assert not (plant.warehouse / "counts" / "requests.json").exists()
+
+
+def test_after_a_recovery_it_is_current_as_it_stands(plant: Plant) -> None:
+    with plant.open() as mill:
+        land(mill, 1, 2, 3)
+        mill.run_until_idle()
     (plant.warehouse / "state.db").unlink()
     recover(plant.root, clock=plant.clock)
     with plant.open() as mill:
         assert mill.tick().idle
-        assert rows_of(plant) == 3
+    assert rows_of(plant) == 3
