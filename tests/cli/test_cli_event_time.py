@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tidemill import eventtime
-from tidemill.cli.views.look import status_table
+from tidemill.cli.views.status import status_table
 from tidemill.mill import Mill
 from tidemill.model.time import MINUTE, SECOND, parse_instant
 from tidemill.pipeline.documents import shapes as plain

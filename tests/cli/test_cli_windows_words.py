@@ -10,7 +10,7 @@ from rich.console import Console
 from tidemill.cli import views
 from tidemill.cli.spans import span_of
 from tidemill.cli.views.layout import Note
-from tidemill.cli.views.look import status_table
+from tidemill.cli.views.status import status_table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import DAY, HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval, parse_instant

@@ -30,7 +30,7 @@ def status(session: Session) -> int:
         found = running(mill.project.warehouse)
     session.emit(
         lambda: documents.gateway.project_status(now, streams, gateway, found),
-        lambda: views.look.status(now, streams, gateway, found),
+        lambda: views.status.status(now, streams, gateway, found),
     )
     return OK
 
@@ -66,7 +66,7 @@ def slice_(
         total = mill.state.windows_touched(entry.id) if windows else 0
     session.emit(
         lambda: documents.windows.slice_with_windows(entry, windows, total),
-        lambda: views.look.slice_with_windows(entry, windows, total),
+        lambda: views.windows.slice_with_windows(entry, windows, total),
     )
     return OK
 

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
         results,
         serve,
         start,
+        status,
         tokens,
         vectors,
         windows,
-    )  # fmt: skip
+    )
 else:
     # Loaded when it is first used: Rich takes a while to load, and `--output json` needs none of it.
     def __getattr__(name: str) -> ModuleType:
@@ -37,5 +38,5 @@ else:
 
 __all__ = (
     "ask", "datasets", "event_time", "feed", "keep", "look", "pack", "prove", "results", "serve", "start",
-    "tokens", "vectors", "windows",
+    "status", "tokens", "vectors", "windows",
 )  # fmt: skip

@@ -28,12 +28,14 @@ from tidemill.cli.views.layout import (
     pairs_table,
     size,
 )
+from tidemill.cli.views.look import slice_table
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
 from tidemill.pipeline.documents import windows as documents
 from tidemill.pipeline.documents.shapes import took
 
 if TYPE_CHECKING:
+    from tidemill.model.slices import SliceEntry
     from tidemill.outputs.datasets.builder import Outcome
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.pipeline.documents.ticks import Remaking
@@ -84,6 +86,14 @@ def _steps(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome
         counts = Counter(step.action for step in steps)
         told = ", ".join(f"{action} {count:,}" for action, count in sorted(counts.items()))
         yield Note(f"{len(chosen)} of {len(steps):,} windows ({told}); --output json has all")
+
+
+def slice_with_windows(of: SliceEntry, windows: Sequence[tuple[Window, Member]], total: int) -> View:
+    yield slice_table(of)
+    if windows:
+        yield _touched(windows)
+    if total > len(windows):
+        yield Note(f"the first {len(windows)} of {total:,} windows; --limit 0 shows all")
 
 
 def built(of: Outcome) -> View:
@@ -264,7 +274,7 @@ def _revisions(datasets: Sequence[Dataset], window: Window) -> Table:
     return table
 
 
-def touched_table(pairs: Sequence[tuple[Window, Member]]) -> Table:
+def _touched(pairs: Sequence[tuple[Window, Member]]) -> Table:
     table = listing("start", "end", "state", "counts", "built in")
     for window, member in pairs:
         ignored = f"ignored: {shown(member.ignored)}" if member.ignored is not None else None

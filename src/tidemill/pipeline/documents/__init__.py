@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ticks,
         vectors,
         windows,
-    )  # fmt: skip
+    )
 else:
     # Loaded when it is first used: a command that prints text makes no document, and most need one module.
     def __getattr__(name: str) -> ModuleType:
