@@ -356,11 +356,11 @@ def test_who_asks_what_became_of_its_events_hears_that_they_wait(plant: Plant) -
         receipt = Receipt("i1", "requests", "acme", lost.id, 1, 2, "w", NOON, False)
         hidden = away(plant, lost)
         mill.tick()
-        assert decided(mill, receipt).status is Status.LANDED
+        assert decided(mill.warehouse, receipt).status is Status.LANDED
         back(plant, lost, hidden)
         plant.clock.advance("1m")
         mill.tick()
-        assert decided(mill, receipt).counts == {"accepted": 2}
+        assert decided(mill.warehouse, receipt).counts == {"accepted": 2}
 
 
 def test_windows_do_not_count_on_it_and_are_built_again_with_it(new_plant: NewPlant) -> None:

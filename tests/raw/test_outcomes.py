@@ -76,12 +76,12 @@ def mixed(mill: Mill) -> tuple[Receipt, Receipt]:
 def test_each_event_of_an_ingestion_has_its_outcome(plant: Plant) -> None:
     with plant.open() as mill:
         first, second = mixed(mill)
-        assert decided(mill, first) == Decided(
+        assert decided(mill.warehouse, first) == Decided(
             Status.DECIDED,
             {"accepted": 2},
             (EventOutcome(0, "e-000001", "accepted"), EventOutcome(1, "e-000002", "accepted")),
         )
-        found = decided(mill, second)
+        found = decided(mill.warehouse, second)
     assert found.status is Status.DECIDED
     assert found.counts == {"accepted": 3, "duplicate": 2, "conflict": 2, "rejected": 8}
     assert told(found) == [
@@ -108,7 +108,7 @@ def test_each_event_of_an_ingestion_has_its_outcome(plant: Plant) -> None:
 def test_a_conflict_has_both_hashes_and_says_where_the_other_is(plant: Plant) -> None:
     with plant.open() as mill:
         first, second = mixed(mill)
-        found = decided(mill, second).outcomes
+        found = decided(mill.warehouse, second).outcomes
         hashes = {row["line"]: row for row in plant.quarantine() if row["outcome"] == "conflict"}
     before, here = found[3], found[5]
     assert before.detail == f"another payload was accepted from slice {first.slice[:12]} line 2"
@@ -125,7 +125,7 @@ def test_a_conflict_has_both_hashes_and_says_where_the_other_is(plant: Plant) ->
 def test_an_ingestion_is_told_of_its_own_lines_only(plant: Plant) -> None:
     with plant.open() as mill:
         _, second = mixed(mill)
-        part = decided(mill, replace(second, first=3, records=5))
+        part = decided(mill.warehouse, replace(second, first=3, records=5))
         assert part.counts == {"accepted": 1, "duplicate": 1, "conflict": 2, "rejected": 1}
         assert [(one.index, one.event_id, one.outcome) for one in part.outcomes] == [
             (0, "e-000001", "duplicate"),
@@ -134,7 +134,7 @@ def test_an_ingestion_is_told_of_its_own_lines_only(plant: Plant) -> None:
             (3, "e-000004", "conflict"),
             (4, None, "rejected"),
         ]
-        assert decided(mill, replace(second, first=15, records=1), each=False) == Decided(
+        assert decided(mill.warehouse, replace(second, first=15, records=1), each=False) == Decided(
             Status.DECIDED, {"accepted": 1}, ()
         )
 
@@ -143,20 +143,20 @@ def test_what_was_accepted_from_another_window_is_a_duplicate_here(plant: Plant)
     """The same bytes are one slice, however often they come."""
     with plant.open() as mill:
         first, second = mixed(mill)
-        again = decided(mill, replace(first, repeated=True))
+        again = decided(mill.warehouse, replace(first, repeated=True))
         assert again.counts == {"duplicate": 2}
         assert told(again) == [("e-000001", "duplicate", None), ("e-000002", "duplicate", None)]
-        found = decided(mill, replace(second, repeated=True))
+        found = decided(mill.warehouse, replace(second, repeated=True))
         assert found.counts == {"duplicate": 5, "conflict": 2, "rejected": 8}
-        assert found.outcomes[3] == decided(mill, second).outcomes[3]
+        assert found.outcomes[3] == decided(mill.warehouse, second).outcomes[3]
 
 
 def test_before_the_gate_an_ingestion_has_landed(plant: Plant) -> None:
     with plant.open() as mill:
         receipt = land(mill, request(1))
-        assert decided(mill, receipt) == Decided(Status.LANDED, {}, ())
+        assert decided(mill.warehouse, receipt) == Decided(Status.LANDED, {}, ())
         mill.tick()
-        assert decided(mill, receipt).counts == {"accepted": 1}
+        assert decided(mill.warehouse, receipt).counts == {"accepted": 1}
 
 
 @pytest.mark.parametrize("format", [Format.PARQUET, Format.ARROW, Format.JSON, Format.CSV])
@@ -166,7 +166,7 @@ def test_a_slice_of_another_format_is_told_of_as_well(plant: Plant, format: Form
         mill.land("requests", ndjson(request(1)))
         landed = mill.land("requests", content_of(rows, format), format=format)
         mill.tick()
-        found = decided(mill, receipt_of(landed.entry.id, 5))
+        found = decided(mill.warehouse, receipt_of(landed.entry.id, 5))
     assert told(found) == [
         ("e-000001", "duplicate", None),
         ("e-000002", "accepted", None),
@@ -197,7 +197,7 @@ def test_a_slice_that_can_not_be_read_is_rejected_with_its_error(plant: Plant) -
         receipt = Receipt("i1", "requests", None, broken.id, 1, 2, "w1", NOON, repeated=False)
         mill.tick()
         error = mill.slice(broken.id).error
-        found = decided(mill, receipt)
+        found = decided(mill.warehouse, receipt)
     assert error is not None
     assert found.status is Status.FAILED
     assert found.counts == {"rejected": 2}
@@ -213,12 +213,12 @@ def test_what_was_taken_back_has_no_outcomes_and_what_it_stood_against_is_judged
         mill.tick()
         second = land(mill, request(1), request(2, api="/other"))
         mill.tick()
-        assert decided(mill, second).counts == {"duplicate": 1, "conflict": 1}
+        assert decided(mill.warehouse, second).counts == {"duplicate": 1, "conflict": 1}
         mill.retract(mill.plan_retraction(first.slice, "wrong"))
-        assert decided(mill, first) == Decided(Status.RETRACTED, {}, ())
-        assert decided(mill, second).status is Status.LANDED
+        assert decided(mill.warehouse, first) == Decided(Status.RETRACTED, {}, ())
+        assert decided(mill.warehouse, second).status is Status.LANDED
         mill.tick()
-        assert decided(mill, second).counts == {"accepted": 2}
+        assert decided(mill.warehouse, second).counts == {"accepted": 2}
 
 
 def test_a_slice_that_is_being_taken_back_has_landed(plant: Plant) -> None:
@@ -229,12 +229,12 @@ def test_a_slice_that_is_being_taken_back_has_landed(plant: Plant) -> None:
         raw = Table.existing(plant.warehouse / "raw" / "requests")
         assert raw is not None
         raw.commit([], list(raw.snapshot().parts), info={}, now=NOON)
-        assert decided(mill, receipt) == Decided(Status.LANDED, {}, ())
+        assert decided(mill.warehouse, receipt) == Decided(Status.LANDED, {}, ())
 
 
 def test_a_ledger_that_does_not_know_the_slice_is_an_error(plant: Plant) -> None:
     with plant.open() as mill, pytest.raises(StorageError, match="does not know slice"):
-        decided(mill, receipt_of("f" * 64, 1))
+        decided(mill.warehouse, receipt_of("f" * 64, 1))
 
 
 # -- what the tables do not hold any more
@@ -254,7 +254,7 @@ def test_accepted_events_whose_rows_have_expired_are_no_duplicates(new_plant: Ne
         mill.land("requests", ndjson(request(60_000)))
         mill.tick()
         mill.retention.expire(mill.retention.plan())
-        found = [decided(mill, one) for one in (alone, shared, newer)]
+        found = [decided(mill.warehouse, one) for one in (alone, shared, newer)]
     assert told(found[0]) == [("e-000001", "accepted", None), ("e-000002", "accepted", None)]
     assert told(found[1]) == [("e-000002", "unknown", None), ("e-000003", "unknown", None)]
     assert found[1].counts == {"unknown": 2}
@@ -273,7 +273,7 @@ def test_events_that_left_quarantine_are_no_duplicates(plant: Plant) -> None:
         both = land(mill, request(3), request(4, event_type="x"))
         mill.tick()
         mill.replay("requests")
-        found = [decided(mill, one) for one in (only_bad, conflict, both)]
+        found = [decided(mill.warehouse, one) for one in (only_bad, conflict, both)]
     assert told(found[0]) == [
         ("e-000001", "rejected", "unknown_type"),
         ("e-000002", "rejected", "unknown_type"),
@@ -286,9 +286,9 @@ def test_what_was_told_before_is_remembered_when_it_leaves_quarantine(plant: Pla
     with plant.open() as mill:
         receipt = land(mill, request(3), request(3), request(4, event_type="x"))
         mill.tick()
-        before = decided(mill, receipt)
+        before = decided(mill.warehouse, receipt)
         mill.replay("requests")
-        assert decided(mill, receipt) == before
+        assert decided(mill.warehouse, receipt) == before
         assert before.counts == {"accepted": 1, "duplicate": 1, "rejected": 1}
 
 
@@ -297,7 +297,7 @@ def test_a_stream_that_knows_no_repeats_has_no_ids_to_tell(new_plant: NewPlant) 
     with plant.open() as mill:
         receipt = land(mill, request(1), request(1), request(2, event_type="x"))
         mill.tick()
-        assert told(decided(mill, receipt)) == [
+        assert told(decided(mill.warehouse, receipt)) == [
             (None, "accepted", None),
             (None, "accepted", None),
             (None, "rejected", "unknown_type"),
@@ -321,7 +321,7 @@ def test_a_duplicate_has_the_id_that_the_accepted_event_has(
         spelled = json.dumps(request(1, **changes)).replace('"status": 7', '"status": 7.0').encode()
         receipt = land(mill, request(1, **changes), spelled)
         mill.tick()
-        assert told(decided(mill, receipt)) == [(id, "accepted", None), (id, "duplicate", None)]
+        assert told(decided(mill.warehouse, receipt)) == [(id, "accepted", None), (id, "duplicate", None)]
 
 
 def test_a_slice_that_is_gone_still_tells_outcomes_without_the_ids_that_only_it_had(plant: Plant) -> None:
@@ -329,7 +329,7 @@ def test_a_slice_that_is_gone_still_tells_outcomes_without_the_ids_that_only_it_
         receipt = land(mill, request(1), request(1))
         mill.tick()
         (plant.warehouse / mill.slice(receipt.slice).slice.path).unlink()
-        assert told(decided(mill, receipt)) == [
+        assert told(decided(mill.warehouse, receipt)) == [
             ("e-000001", "accepted", None),
             (None, "duplicate", None),
         ]
@@ -354,7 +354,7 @@ def test_what_is_asked_for_again_is_not_read_again(plant: Plant, monkeypatch: py
             thread.start()
         for thread in threads:
             thread.join()
-        assert answers == [decided(mill, receipts[0])] * 8
+        assert answers == [decided(mill.warehouse, receipts[0])] * 8
         once = len(reads) // 2  # by the desk, and by the one of the mill
         reads.clear()
         one = desk.held
@@ -388,7 +388,7 @@ def test_only_parts_of_its_own_batch_are_read(plant: Plant, monkeypatch: pytest.
             mill.tick()
         reads: list[str] = []
         monkeypatch.setattr(pq, "read_table", _counting(reads))
-        assert decided(mill, receipts[5]).counts == {"accepted": 1}
+        assert decided(mill.warehouse, receipts[5]).counts == {"accepted": 1}
         batch = mill.slice(receipts[5].slice).batch
     assert [Path(path).name.split("-")[0] for path in reads] == [batch]
 
@@ -399,7 +399,7 @@ def test_a_large_slice_is_named_as_far_as_is_cheap(plant: Plant, monkeypatch: py
     with plant.open() as mill:
         receipt = land(mill, *([request(1)] * 10))
         mill.tick()
-        found = decided(mill, receipt)
+        found = decided(mill.warehouse, receipt)
     assert found.counts == {"accepted": 1, "duplicate": 9}
     named = [one.event_id for one in found.outcomes]
     assert named[0] == named[1] == "e-000001"

@@ -157,7 +157,7 @@ def test_bytes_fill_a_group_before_the_number_does(spark, tmp_path: Path) -> Non
 
 def test_an_unknown_stream_is_named(plant: Plant) -> None:
     with plant.open() as mill:
-        for act in (mill.packer.manifest, mill.packer.plan, mill.packer.pack):
+        for act in (mill.packer.manifest, mill.packer.plan, mill.pack):
             with pytest.raises(NotFoundError, match="'nothing'"):
                 act("nothing")
 
