@@ -22,6 +22,7 @@ from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, SECOND
 from tidemill.raw import buffer
+from tidemill.raw.footers import BatchFooter, ProgressAt
 from tidemill.raw.watermark import watermark_at
 from tidemill.storage.state.protocol import ClockState, Progress
 from tidemill.storage.tables.parts import read_footer
@@ -370,14 +371,13 @@ def test_the_buffer_of_a_process_is_read_again_only_when_raw_has_changed(
 
 def test_parts_of_an_older_version_are_read(plays: Plays) -> None:
     """They say no progress, and of a clock neither when its source was heard of."""
-    from tidemill.raw.recall import clocks_told, progress_told
-
-    footer: dict[str, object] = {"clocks": [{"source": "a", "max_seen": 7, "watermark": 5}]}
-    assert clocks_told(footer) == [ClockState("a", 7, 5, 0)]
-    assert progress_told(footer) is None
+    clocks = [{"source": "a", "max_seen": 7, "watermark": 5}]
+    old = BatchFooter.from_footer({"kind": "raw", "batch": "b", "slices": [], "runs": [], "clocks": clocks})
+    assert old.clocks == (ClockState("a", 7, 5, 0),)
+    assert old.progress is None
     play = plays.new()
     feed(play, Slice("a", (1,)))
     table = Table.existing(play.root / "warehouse" / "raw" / "readings")
     assert table is not None
-    told = [progress_told(read_footer(path)) for path in table.snapshot().paths()]
-    assert told == [(table.version, play.mill.state.progress("readings"))]
+    told = [BatchFooter.from_footer(read_footer(path)).progress for path in table.snapshot().paths()]
+    assert told == [ProgressAt(table.version, play.mill.state.progress("readings"))]

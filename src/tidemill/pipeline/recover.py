@@ -21,7 +21,8 @@ from tidemill.ingest.warehouse import Progress as ShowProgress
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
-from tidemill.raw.recall import PartFacts, part_facts, progress_told, records_of
+from tidemill.raw.footers import BatchFooter
+from tidemill.raw.recall import PartFacts, part_facts, records_of
 from tidemill.raw.undo import clocks_left, progress_left, remove_batches
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
@@ -125,8 +126,8 @@ def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> li
     workers.warehouse.progress(stream, "recover", 1.0)
     if quarantine is not None:
         # It is committed before raw: what a crash left of a batch that raw does not have goes again.
-        told = {str(read_footer(path)["batch"]) for path in quarantine.snapshot().paths()}
-        lost = told - {str(fact.footer["batch"]) for fact in facts}
+        told = {BatchFooter.from_footer(read_footer(path)).batch for path in quarantine.snapshot().paths()}
+        lost = told - {fact.footer.batch for fact in facts if isinstance(fact.footer, BatchFooter)}
         remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, workers.warehouse.clock())
     version = quarantine.version if quarantine is not None else 0
     records = _standing(list(records_of(stream, facts, raw.version, version).values()), entries)
@@ -138,11 +139,12 @@ def _progress(
     rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
 ) -> Progress:
     """As the batch that was committed last said it, unless another one was undone since."""
-    told = [said for fact in facts if (said := progress_told(fact.footer)) is not None]
+    said = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
+    told = [one for one in said if one is not None]
     if not told:  # by a version that had clocks only
         return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
-    version, progress = max(told, key=lambda said: said[0])
-    return progress if version == raw.version else progress_left(raw, rules, ledger)
+    last = max(told, key=lambda one: one.version)
+    return last.progress if last.version == raw.version else progress_left(raw, rules, ledger)
 
 
 def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> list[SliceEntry]:

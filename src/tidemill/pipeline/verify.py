@@ -19,7 +19,8 @@ from tidemill.ingest.landing import content_digest
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
 from tidemill.outputs.contract import RawFacts, Verified
-from tidemill.raw.recall import PACKED, PartFacts, held_facts, part_facts
+from tidemill.raw.footers import PackedFooter
+from tidemill.raw.recall import PartFacts, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.undo import quarantined_rows
 
@@ -224,7 +225,7 @@ def _check_words(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> Iterat
     """What is said for parts that were packed must be what the packed ones hold: a state that is lost is
     rebuilt from the former."""
     counts: dict[str, list[int]] = {}
-    own = [fact for fact in held if fact.rows and fact.footer["kind"] != PACKED]
+    own = [fact for fact in held if fact.rows and not isinstance(fact.footer, PackedFooter)]
     for place, facts in enumerate((held, [*own, *said])):
         for fact in facts:
             for name, count in fact.accepted.items():

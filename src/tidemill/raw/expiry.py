@@ -21,11 +21,12 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import set_hash
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.raw.accept.id_runs import SealUnit, is_whole, seal_keys
-from tidemill.raw.recall import EXPIRED, PACKED, PartFacts, Told, as_told, held_facts, tiles_told, told_as
-from tidemill.raw.standins import WORD_BYTES, is_word, progress_now, stands_for_expired, write_expired
+from tidemill.raw.footers import EXPIRED, GonePart, ProgressAt, stand_in_footer
+from tidemill.raw.recall import PartFacts, as_told, held_facts
+from tidemill.raw.standins import WORD_BYTES, is_word, stands_for_expired, write_expired
 from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
-from tidemill.storage.tables.parts import StagedPart, open_part, read_footer
+from tidemill.storage.tables.parts import StagedPart, open_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
 
@@ -89,8 +90,8 @@ def slices_expired(raw: Table) -> frozenset[str]:
     found: set[str] = set()
     for part in raw.snapshot().parts:
         if stands_for_expired(part):
-            footer = read_footer(raw.root / part.path)
-            found.update(str(name) for told in told_as(footer, EXPIRED) for name in told["accepted"])
+            for gone in stand_in_footer(raw.root / part.path).expired:
+                found.update(gone.accepted)
     return frozenset(found)
 
 
@@ -100,9 +101,9 @@ def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for part in raw.parts:
         if stands_for_expired(part):
-            for told in told_as(read_footer(raw.root / part.path), EXPIRED):
-                for name, tiles in tiles_told(told):
-                    first, last = told["bounds"][name]
+            for gone in stand_in_footer(raw.root / part.path).expired:
+                for name, tiles in gone.tiles_of_slices():
+                    first, last = gone.bounds[name]
                     mine = found.setdefault(name, set())
                     for tile in tiles:
                         held = Interval(max(tile, first), min(tile + BASE.tile, last + 1))
@@ -128,9 +129,7 @@ def _named(raw: Table) -> set[str]:
     names: set[str] = set()
     for part in raw.snapshot().parts:
         if stands_for_expired(part):
-            said = read_footer(raw.root / part.path)["keys"]
-            assert isinstance(said, list), part
-            names.update(map(str, said))
+            names.update(stand_in_footer(raw.root / part.path).keys)
     return names
 
 
@@ -144,7 +143,7 @@ def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int)
     facts = {fact.path: fact for fact in found}
     keys = _seal_keys(acceptor, parts, size)
     folder = raw.staging(f"{EXPIRED}-{format_instant(before)[:10]}")
-    progress = progress_now(acceptor.state.progress(stream), raw.version + 1)
+    progress = ProgressAt(raw.version + 1, acceptor.state.progress(stream))
     staged: list[StagedPart] = []
     spoken: list[Part] = []
     for partition in partitions:
@@ -214,17 +213,15 @@ def _stand_in(
     facts: Mapping[str, PartFacts],
     old: Sequence[Part],
     keys: Sequence[str],
-    progress: Mapping[str, object],
+    progress: ProgressAt,
 ) -> StagedPart:
     """The part that speaks for these, and for those that expired or were packed before."""
-    expired: list[Told] = [{"path": path, **as_told(fact)} for path, fact in sorted(facts.items())]
-    packed: list[Told] = []
+    expired = [as_told(fact, path) for path, fact in sorted(facts.items())]
+    packed: list[GonePart] = []
     named = set(keys)
     for part in old:
-        said = read_footer(raw.root / part.path)
-        expired = [*told_as(said, EXPIRED), *expired]
-        packed += told_as(said, PACKED)
-        known = said.get("keys", [])
-        assert isinstance(known, list), part
-        named.update(map(str, known))
+        said = stand_in_footer(raw.root / part.path)
+        expired = [*said.expired, *expired]
+        packed += said.packed
+        named.update(said.keys)
     return write_expired(folder, raw.root.name, partition, expired, packed, named, progress)

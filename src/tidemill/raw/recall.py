@@ -8,9 +8,8 @@ packed part says nothing of batches: the one that stands for those it was made o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +19,20 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
-from tidemill.model.slices import Counts, Repeat
+from tidemill.model.slices import Counts
 from tidemill.model.time import DAY, Interval
+from tidemill.raw.footers import (
+    BatchFooter,
+    GonePart,
+    PackedFooter,
+    RawFooter,
+    SliceSummary,
+    StandInFooter,
+    raw_footer,
+)
 from tidemill.storage.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
+from tidemill.storage.tables.footers import Footer
 from tidemill.storage.tables.parts import read_footer
-
-# In the footer of a part that stands for others: what those said, by why they are gone.
-EXPIRED: Final = "expired"  # their rows are
-PACKED: Final = "packed"  # their rows are in other parts; also the kind of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class PartFacts:
 
     path: str
     rows: int  # that it has now
-    footer: Mapping[str, object]
+    footer: BatchFooter | PackedFooter
     accepted: Mapping[str, int]  # slice -> rows
     late: Mapping[str, int]
     bounds: Mapping[str, tuple[int, int]]
@@ -46,28 +51,34 @@ class PartFacts:
 def part_facts(path: str) -> Iterator[PartFacts]:
     """A kernel: what a raw part says, for itself and for others; StorageError when it can not be read."""
     footer = _footer(path)
-    if footer["kind"] == PACKED:
-        return
-    if _is_spokesman(footer):
-        yield from _told(path, footer, _said(footer))
-    else:
+    if isinstance(footer, BatchFooter):
         yield _read(path, footer)
+    elif isinstance(footer, StandInFooter):
+        yield from _told(path, footer, footer.told())
 
 
 def held_facts(path: str) -> Iterator[PartFacts]:
     """A kernel: what the rows of a raw part are, whoever speaks for them; of expired ones what they were."""
     footer = _footer(path)
-    if _is_spokesman(footer):
-        yield from _told(path, footer, told_as(footer, EXPIRED))
+    if isinstance(footer, StandInFooter):
+        yield from _told(path, footer, footer.expired)
     else:
         yield _read(path, footer)
 
 
-def _footer(path: str) -> dict[str, object]:
+def _footer(path: str) -> RawFooter:
+    try:
+        return raw_footer(path)
+    except StorageError:
+        _narrow(path)  # says more of what is wrong with it
+        raise
+
+
+def _verbatim(path: str) -> Footer:
     try:
         return read_footer(path)
     except StorageError:
-        _narrow(path)  # says more of what is wrong with it
+        _narrow(path)
         raise
 
 
@@ -83,7 +94,7 @@ def _narrow(path: str) -> pa.Table:
         ) from error
 
 
-def _read(path: str, footer: Mapping[str, object]) -> PartFacts:
+def _read(path: str, footer: BatchFooter | PackedFooter) -> PartFacts:
     table = _narrow(path)
     tiles: dict[int, set[str]] = {}
     accepted, lates, bounds = {}, {}, {}
@@ -119,22 +130,20 @@ def _by_slice(table: pa.Table) -> Iterator[tuple[str, Ints, Mask]]:
         yield name, time[mine], late[mine]
 
 
-Told = dict[str, Any]  # of a part that is gone: its footer, and by slice what is in `as_told`
-
-
-def as_told(facts: PartFacts) -> Told:
-    """The facts of a part, to be said by the one that stands for it."""
+def as_told(facts: PartFacts, path: str) -> GonePart:
+    """The facts of a part with that path in the table, to be said by the one that stands in for it."""
     tiles: dict[str, list[int]] = {}
     for start, names in sorted(facts.tiles.items()):
         for name in names:
             tiles.setdefault(name, []).append(start // BASE.tile)
-    return {
-        "footer": dict(facts.footer),
-        "accepted": dict(facts.accepted),
-        "late": dict(facts.late),
-        "bounds": {name: list(bounds) for name, bounds in facts.bounds.items()},
-        "steps": {name: _steps(np.array(numbers, np.int64)) for name, numbers in tiles.items()},
-    }
+    return GonePart(
+        footer=facts.footer.to_footer(),
+        accepted=facts.accepted,
+        late=facts.late,
+        bounds=facts.bounds,
+        steps={name: steps_of(np.array(numbers, np.int64)) for name, numbers in tiles.items()},
+        path=path,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +151,33 @@ class Held:
     """A part whose rows go elsewhere, with what is to be said for it."""
 
     path: str
-    accepted: Mapping[str, int]
-    bounds: Mapping[str, Sequence[int]]
     days: Mapping[str, Mapping[int, int]]  # slice -> rows by day
-    told: Told
+    told: GonePart
+
+    @property
+    def accepted(self) -> Mapping[str, int]:
+        return self.told.accepted
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        return self.told.bounds
 
 
 def held_told(path: str) -> Iterator[Held]:
     """A kernel: the same as `as_told` of `held_facts`, without a look at every tile."""
-    told: Told = {"footer": _footer(path), "accepted": {}, "late": {}, "bounds": {}, "steps": {}}
+    accepted, lates, bounds, steps = {}, {}, {}, {}
     by_day: dict[str, dict[int, int]] = {}
     for name, times, late in _by_slice(_narrow(path)):
-        told["accepted"][name] = int(times.size)
-        told["late"][name] = int(np.count_nonzero(late))
-        told["bounds"][name] = [int(times.min()), int(times.max())]
-        told["steps"][name] = _steps(np.unique(times // BASE.tile))
+        accepted[name] = int(times.size)
+        lates[name] = int(np.count_nonzero(late))
+        bounds[name] = (int(times.min()), int(times.max()))
+        steps[name] = steps_of(np.unique(times // BASE.tile))
         days, counts = np.unique(times // DAY, return_counts=True)
         by_day[name] = dict(zip(days.tolist(), counts.tolist(), strict=True))
-    yield Held(path, told["accepted"], told["bounds"], by_day, told)
+    yield Held(path, by_day, GonePart(_verbatim(path), accepted, lates, bounds, steps))
 
 
-def _steps(numbers: Ints) -> list[int]:
+def steps_of(numbers: Ints) -> list[int]:
     """Ascending numbers of tiles: the first, then how far the next are apart and how many are so."""
     apart = np.diff(numbers)
     starts = np.flatnonzero(np.append(True, apart[1:] != apart[:-1])) if apart.size else apart
@@ -170,64 +185,41 @@ def _steps(numbers: Ints) -> list[int]:
     return [int(numbers[0]), *np.stack([apart[starts], counts], axis=1).ravel().tolist()]
 
 
-def tiles_told(told: Told) -> Iterator[tuple[str, list[int]]]:
-    """The tiles of each slice; stand-ins of former versions name them one by one."""
-    yield from told.get("tiles", {}).items()
-    for name, (first, *steps) in told.get("steps", {}).items():
-        apart = np.repeat(np.array(steps[::2], np.int64), steps[1::2])
-        yield name, (np.cumsum(np.append(first, apart)) * BASE.tile).tolist()
-
-
-def _told(path: str, footer: Mapping[str, object], parts: Sequence[Told]) -> Iterator[PartFacts]:
+def _told(path: str, footer: StandInFooter, parts: Sequence[GonePart]) -> Iterator[PartFacts]:
     """The facts of parts that one stands for. The progress of the stream is said with the first of them:
     it is what the stream had come to when they went."""
-    progress = footer.get("progress")
     for number, told in enumerate(parts):
+        said = told.said()
+        if number == 0 and isinstance(said, BatchFooter):
+            said = replace(said, progress=footer.progress)
         tiles: dict[int, set[str]] = {}
-        for name, starts in tiles_told(told):
+        for name, starts in told.tiles_of_slices():
             for start in starts:
                 tiles.setdefault(int(start), set()).add(name)
         yield PartFacts(
             path=path,
             rows=0,
-            footer={**told["footer"], "progress": progress} if number == 0 else told["footer"],
-            accepted={name: int(count) for name, count in told["accepted"].items()},
-            late={name: int(count) for name, count in told["late"].items()},
-            bounds={name: (int(low), int(high)) for name, (low, high) in told["bounds"].items()},
+            footer=said,
+            accepted=told.accepted,
+            late=told.late,
+            bounds=told.bounds,
             tiles={start: frozenset(found) for start, found in tiles.items()},
         )
 
 
-def _is_spokesman(footer: Mapping[str, object]) -> bool:
-    return EXPIRED in footer or PACKED in footer
-
-
-def _said(footer: Mapping[str, object]) -> list[Told]:
-    """What parts said that are gone. Packed ones that have expired said nothing: only their rows are told."""
-    expired = [told for told in told_as(footer, EXPIRED) if told["footer"]["kind"] != PACKED]
-    return [*told_as(footer, PACKED), *expired]
-
-
-def told_as(footer: Mapping[str, object], why: str) -> list[Told]:
-    """What a part says of others that are gone for one reason (`EXPIRED`, `PACKED`)."""
-    told = footer.get(why, [])
-    assert isinstance(told, list), footer
-    return told
-
-
-def footers(path: str | Path) -> list[Mapping[str, object]]:
-    """What a raw part says of its batch; one that stands for others says what those said."""
-    footer = read_footer(path)
-    if footer["kind"] == PACKED:
-        return []
-    return [told["footer"] for told in _said(footer)] if _is_spokesman(footer) else [footer]
+def footers(path: str | Path) -> list[BatchFooter]:
+    """What a raw part says of its batch; one that stands in for others says what those said."""
+    footer = raw_footer(path)
+    if isinstance(footer, StandInFooter):
+        return [said for gone in footer.told() if isinstance(said := gone.said(), BatchFooter)]
+    return [footer] if isinstance(footer, BatchFooter) else []
 
 
 @dataclass(slots=True)
 class _Found:
     """One batch, as its parts are read."""
 
-    summaries: dict[str, dict[str, object]] = field(default_factory=dict)
+    summaries: dict[str, SliceSummary] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
     clocks: list[ClockState] = field(default_factory=list)
     progress: Progress = NO_PROGRESS
@@ -240,14 +232,15 @@ def records_of(
     """The batches that the parts belong to, by id. All parts of a batch must be among them."""
     batches: dict[str, _Found] = {}
     for part in facts:
-        found = batches.setdefault(_text(part, "batch"), _Found())
+        said = part.footer
+        assert isinstance(said, BatchFooter), part.path
+        found = batches.setdefault(said.batch, _Found())
         found.parts.append(part)
-        found.summaries.update({str(s["id"]): s for s in _dicts(part, "slices")})
-        found.runs.extend(str(run) for run in _list(part, "runs"))
-        found.clocks.extend(clocks_told(part.footer))
-        said = progress_told(part.footer)
-        if said is not None:
-            found.progress = said[1]
+        found.summaries.update({summary.id: summary for summary in said.slices})
+        found.runs.extend(said.runs)
+        found.clocks.extend(said.clocks)
+        if said.progress is not None:
+            found.progress = said.progress.progress
     return {
         batch: BatchRecord(
             stream=stream,
@@ -264,59 +257,32 @@ def records_of(
     }
 
 
-def clocks_told(footer: Mapping[str, object]) -> list[ClockState]:
-    """The clocks that a raw part tells of; one that was written before there were arrivals has none."""
-    told = footer["clocks"]
-    assert isinstance(told, list), footer
-    return [
-        ClockState(str(c["source"]), int(c["max_seen"]), int(c["watermark"]), int(c.get("arrival", 0)))
-        for c in told
-    ]
-
-
-def progress_told(footer: Mapping[str, object]) -> tuple[int, Progress] | None:
-    """The progress that a raw part tells of, and the version of raw that it came with."""
-    told = footer.get("progress")
-    if not isinstance(told, dict):
-        return None
-    return int(told["version"]), Progress(**{name: told[name] for name in told if name != "version"})
-
-
-def _result(summary: Mapping[str, object], parts: Sequence[PartFacts]) -> SliceResult:
-    name = str(summary["id"])
+def _result(summary: SliceSummary, parts: Sequence[PartFacts]) -> SliceResult:
+    name = summary.id
     bounds = [part.bounds[name] for part in parts if name in part.bounds]
-    rejects = summary["rejects"]
-    assert isinstance(rejects, dict)
-    watermark = summary["watermark"]
-    failed, by_storage = summary["error"] is not None, summary.get("by_storage") is True
+    failed = summary.error is not None
     return SliceResult(
         slice=name,
         counts=Counts(
-            records=_int(summary, "records"),
+            records=summary.records,
             accepted=sum(part.accepted.get(name, 0) for part in parts),
-            duplicate=_int(summary, "duplicate"),
-            conflict=_int(summary, "conflict"),
-            rejected=sum(rejects.values()),
+            duplicate=summary.duplicate,
+            conflict=summary.conflict,
+            rejected=sum(summary.rejects.values()),
             late=sum(part.late.get(name, 0) for part in parts),
-            rejects=rejects,
+            rejects=dict(summary.rejects),
         ),
         observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
-        watermark=int(str(watermark)) if watermark is not None else None,
-        error=str(summary["error"]) if summary["error"] is not None else None,
-        judgement=int(str(summary.get("judgement", 0))),
+        watermark=summary.watermark,
+        error=summary.error,
+        judgement=summary.judgement,
         # When it would have been tried is not known any more: at once. One that does not say by what it
         # failed is of a time when nothing was tried again: once.
-        retry_at=0 if failed and by_storage else None,
-        failed_as=str(summary.get("failed_as") or "") if failed and not by_storage else None,
-        retried=int(str(summary.get("retried", 0))),
-        repeats=_repeats(summary),
+        retry_at=0 if failed and summary.by_storage else None,
+        failed_as=summary.failed_as or "" if failed and not summary.by_storage else None,
+        retried=summary.retried,
+        repeats=summary.repeats,
     )
-
-
-def _repeats(summary: Mapping[str, object]) -> tuple[Repeat, ...]:
-    told = summary.get("repeats", [])
-    assert isinstance(told, list), summary
-    return tuple(map(Repeat.from_fields, told))
 
 
 def _tiles(parts: Sequence[PartFacts]) -> dict[int, frozenset[str]]:
@@ -325,24 +291,3 @@ def _tiles(parts: Sequence[PartFacts]) -> dict[int, frozenset[str]]:
         for start, names in part.tiles.items():
             tiles[start] = tiles.get(start, frozenset()) | names
     return tiles
-
-
-def _int(summary: Mapping[str, object], key: str) -> int:
-    return int(str(summary[key]))
-
-
-def _list(part: PartFacts, key: str) -> list[object]:
-    found = part.footer.get(key)
-    if not isinstance(found, list):
-        raise StorageError(
-            f"the part does not say its {key}", where=part.path, hint="it was not written by this version"
-        )
-    return found
-
-
-def _dicts(part: PartFacts, key: str) -> list[dict[str, object]]:
-    return [item for item in _list(part, key) if isinstance(item, dict)]
-
-
-def _text(part: PartFacts, key: str) -> str:
-    return str(part.footer[key])

@@ -17,18 +17,12 @@ from tidemill.model.slices import SliceEntry, set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.raw.accept.clocks import all_again, recorded, settled
 from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
-from tidemill.raw.recall import EXPIRED, PACKED, clocks_told, footers, told_as
-from tidemill.raw.standins import (
-    batches_in,
-    is_shared,
-    stands_for_expired,
-    without,
-    write_expired,
-    write_word,
-)
+from tidemill.raw.footers import BatchFooter, PackedFooter, StandInFooter, raw_footer
+from tidemill.raw.recall import footers
+from tidemill.raw.standins import stands_for_expired, write_expired, write_word
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.state.protocol import ClockState, Progress
-from tidemill.storage.tables.parts import StagedPart, read_footer
+from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
@@ -40,12 +34,13 @@ def remove_batches(
     concerned. To do it again does nothing. Packed parts are rewritten by `engine`, if there is one."""
     table.refresh()
     gone: list[Part] = []
-    again: list[tuple[Part, dict[str, object]]] = []
+    again: list[tuple[Part, PackedFooter | StandInFooter]] = []
     for part in table.snapshot().parts:
-        footer = read_footer(table.root / part.path)
-        if footer["batch"] in batches:
-            gone.append(part)
-        elif _is_concerned(part, footer, batches):
+        footer = raw_footer(table.root / part.path)
+        if isinstance(footer, BatchFooter):
+            if footer.batch in batches:
+                gone.append(part)
+        elif _is_concerned(footer, batches):
             gone.append(part)
             again.append((part, footer))
     if not gone:
@@ -56,22 +51,26 @@ def remove_batches(
     return len(gone)
 
 
-def _is_concerned(part: Part, footer: Mapping[str, object], batches: Collection[str]) -> bool:
-    if is_shared(part):
-        return any(batch in batches for batch in batches_in(footer))
-    return any(told["footer"]["batch"] in batches for told in told_as(footer, PACKED))
+def _is_concerned(footer: PackedFooter | StandInFooter, batches: Collection[str]) -> bool:
+    held = footer.batches if isinstance(footer, PackedFooter) else (gone.batch for gone in footer.packed)
+    return any(batch in batches for batch in held)
 
 
 def _rewritten(
     table: Table,
-    parts: Sequence[tuple[Part, dict[str, object]]],
+    parts: Sequence[tuple[Part, PackedFooter | StandInFooter]],
     batches: Collection[str],
     engine: Engine | None,
 ) -> tuple[list[StagedPart], Path]:
     """The parts without the batches, in staging; nothing of those that had nothing else."""
     folder = table.staging(f"undo-{set_hash(batches)[:24]}")
-    words = [_said_without(table, part, footer, batches, folder) for part, footer in parts if not part.rows]
-    units = [_kept_of(table, part, footer, batches, folder) for part, footer in parts if part.rows]
+    words: list[StagedPart | None] = []
+    units: list[RewriteUnit] = []
+    for part, footer in parts:
+        if isinstance(footer, PackedFooter):
+            units.append(_kept_of(table, part, footer, batches, folder))
+        else:
+            words.append(_said_without(table, part, footer, batches, folder))
     wanted = [unit for unit in units if unit.seqs]
     size = sum(part.size for part, _ in parts)
     if engine is not None:
@@ -83,11 +82,11 @@ def _rewritten(
 
 
 def _kept_of(
-    table: Table, part: Part, footer: Mapping[str, object], batches: Collection[str], folder: Path
+    table: Table, part: Part, footer: PackedFooter, batches: Collection[str], folder: Path
 ) -> RewriteUnit:
     """Rows of other batches: they stand in the order of raw, which stays."""
-    left = without(footer, batches)
-    slices = sorted(name for names in batches_in(left).values() for name in names)
+    left = footer.without(batches)
+    slices = sorted(name for names in left.batches.values() for name in names)
     mark = Path(part.path).name.partition("-")[0]
     return RewriteUnit(
         inputs=[str(table.root / part.path)],
@@ -102,16 +101,12 @@ def _kept_of(
 
 
 def _said_without(
-    table: Table, part: Part, footer: Mapping[str, object], batches: Collection[str], folder: Path
+    table: Table, part: Part, footer: StandInFooter, batches: Collection[str], folder: Path
 ) -> StagedPart | None:
-    packed = [told for told in told_as(footer, PACKED) if told["footer"]["batch"] not in batches]
-    expired, progress = told_as(footer, EXPIRED), footer["progress"]
-    assert isinstance(progress, dict), part
-    stream = table.root.name
+    packed = [gone for gone in footer.packed if gone.batch not in batches]
+    stream, progress = table.root.name, footer.progress
     if stands_for_expired(part):
-        keys = footer["keys"]
-        assert isinstance(keys, list), part
-        return write_expired(folder, stream, part.partition, expired, packed, map(str, keys), progress)
+        return write_expired(folder, stream, part.partition, footer.expired, packed, footer.keys, progress)
     return write_word(folder, stream, part.partition, packed, progress) if packed else None
 
 
@@ -119,7 +114,7 @@ def clocks_left(raw: Table) -> list[ClockState]:
     """The clocks of all sources as the batches that raw holds left them."""
     found: dict[str, ClockState] = {}
     for path in raw.snapshot().paths():
-        for told in (clock for footer in footers(path) for clock in clocks_told(footer)):
+        for told in (clock for footer in footers(path) for clock in footer.clocks):
             known = found.get(told.source, told)
             found[told.source] = ClockState(
                 told.source,

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from tidemill.model.time import DAY, parse_instant
 from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
+from tidemill.raw.footers import PackedFooter
 from tidemill.raw.tables import INSTANT, RAW_STATS
 from tidemill.storage.tables.parts import write_part
 
@@ -40,7 +41,9 @@ def part(folder: Path, name: str, rows: list[Row]) -> str:
 
 def packed(folder: Path, inputs: list[str], seqs: dict[str, int]) -> pa.Table:
     span = (MIDNIGHT, MIDNIGHT + DAY)
-    unit = RewriteUnit(inputs, seqs, span, {}, str(folder), "out.parquet", {"kind": "packed"})
+    unit = RewriteUnit(
+        inputs, seqs, span, {}, str(folder), "out.parquet", PackedFooter.of("s", {}, 0, packed=True)
+    )
     (done,) = rewrite(unit)
     assert done.part is not None
     return pq.read_table(done.part.path, partitioning=None, read_dictionary=["slice"])

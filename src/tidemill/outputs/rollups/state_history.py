@@ -52,10 +52,10 @@ from tidemill.outputs.rollups.recollecting import (
     tell,
 )
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
+from tidemill.raw.footers import packed_footer
 from tidemill.storage import layout
 from tidemill.storage.files import make_folder
 from tidemill.storage.state.protocol import State
-from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class Chronicle:
         for path in self._raw.snapshot().paths():
             mark = Path(path).name.partition("-")[0]
             if mark in (PACKED_PART, REST_PART):
-                shared[path] = self._shared.get(path) or _batches_in(path)
+                shared[path] = self._shared.get(path) or packed_footer(path).batches
                 for batch in shared[path]:
                     found.setdefault(batch, []).append(path)
             elif mark not in (TOLD_PART, EXPIRED_PART):
@@ -500,13 +500,6 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
     limited = Roster.of(spec).metrics
     admitted = {metric: joined([read_ipc(str(layout.admitted_keys(folder, metric)))]) for metric in limited}
     return Recollection(trails, Roster(limited, admitted))
-
-
-def _batches_in(path: str) -> Mapping[str, Sequence[str]]:
-    """What a packed part says of the batches that its rows are of: their slices."""
-    found = read_footer(path)["batches"]
-    assert isinstance(found, dict), path
-    return found
 
 
 def _last_place(standing: TrailLog) -> int:

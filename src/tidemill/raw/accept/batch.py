@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ from tidemill.raw.accept.stage import Piece, StagedChunk, StageUnit, stage
 from tidemill.raw.accept.write import Tap, WriteChunk, WriteUnit, Written, write
 from tidemill.raw.buffer import Buffer, Rows, buffered
 from tidemill.raw.buffer import Piece as Timings
+from tidemill.raw.footers import BatchFooter, ProgressAt, SliceSummary
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
 from tidemill.raw.watermark import TimeRules
@@ -361,16 +362,15 @@ class Acceptor:
                     slices=rivals,
                     raw_folder=str(work),
                     quarantine_folder=str(quarantine),
-                    footer={
-                        "kind": "raw",
-                        "stream": self.stream.name,
-                        "batch": batch,
-                        "slices": summaries,
+                    footer=BatchFooter(
+                        stream=self.stream.name,
+                        batch=batch,
+                        slices=tuple(summaries),
                         # Of the batch as a whole; said once.
-                        "runs": [Path(g.run).stem for g in gated if g.run] if number == 0 else [],
-                        "clocks": [asdict(clock) for clock in moved.clocks] if number == 0 else [],
-                        "progress": self._told(moved.progress) if number == 0 else None,
-                    },
+                        runs=tuple(Path(g.run).stem for g in gated if g.run) if number == 0 else (),
+                        clocks=tuple(moved.clocks) if number == 0 else (),
+                        progress=ProgressAt(self.raw.version + 1, moved.progress) if number == 0 else None,
+                    ),
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),
                     has_type=self.plan.type_column is not None,
@@ -383,10 +383,6 @@ class Acceptor:
                 )
             )
         return self.engine.run(write, units, "write", total)
-
-    def _told(self, progress: Progress) -> dict[str, object]:
-        """With the version of raw that says it: of several the one that was committed last holds."""
-        return {**asdict(progress), "version": self.raw.version + 1}
 
     def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
         """The slices that hold what a conflict of this batch contradicts, by their place in the ledger."""
@@ -414,23 +410,22 @@ class Acceptor:
             if s.entry.attempt
         }
 
-    def _summary(self, s: _Slice, chunks: Sequence[StagedChunk]) -> dict[str, object]:
-        """What a raw part says of a slice: enough to enter its outcome in a ledger that lost it."""
+    def _summary(self, s: _Slice, chunks: Sequence[StagedChunk]) -> SliceSummary:
         counts = self._counts(s, chunks)
-        failed = {"by_storage": s.retry_at is not None, "failed_as": s.failed_as} if s.error else {}
-        return {
-            "id": s.entry.id,
-            "records": counts.records,
-            "duplicate": counts.duplicate,
-            "conflict": counts.conflict,
-            "rejects": dict(counts.rejects),
-            "watermark": s.watermark,
-            "error": s.error,
-            "judgement": self._judgement(s, counts.accepted),
-            **failed,
-            **({"repeats": [repeat.as_fields() for repeat in s.repeats]} if s.repeats else {}),
-            **({"retried": s.entry.retried} if s.entry.retried else {}),
-        }
+        return SliceSummary(
+            id=s.entry.id,
+            records=counts.records,
+            duplicate=counts.duplicate,
+            conflict=counts.conflict,
+            rejects=counts.rejects,
+            watermark=s.watermark,
+            error=s.error,
+            judgement=self._judgement(s, counts.accepted),
+            by_storage=s.retry_at is not None,
+            failed_as=s.failed_as,
+            retried=s.entry.retried,
+            repeats=tuple(s.repeats),
+        )
 
     def _counts(self, s: _Slice, chunks: Sequence[StagedChunk]) -> Counts:
         rejects: dict[str, int] = {}

@@ -28,10 +28,10 @@ from tidemill.raw.accept.id_runs import (
     plan_merge,
 )
 from tidemill.raw.expiry import sealed_files
-from tidemill.raw.recall import EXPIRED, PACKED, footers, part_facts, records_of
-from tidemill.raw.standins import batches_in, is_shared
+from tidemill.raw.footers import EXPIRED, PACKED, BatchFooter, packed_footer
+from tidemill.raw.recall import footers, part_facts, records_of
+from tidemill.raw.standins import is_shared
 from tidemill.storage.layout import RUN_SUFFIX
-from tidemill.storage.tables.parts import read_footer
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
     told = _Told(seqs)
     for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
         if is_shared(part):
-            told.shared[path] = list(batches_in(read_footer(path)))
+            told.shared[path] = list(packed_footer(path).batches)
         else:
             told.add(path, footers(path), has_rows=part.rows > 0)
     places = {piece: (told.age(batch), piece) for batch, found in told.pieces.items() for piece in found}
@@ -128,16 +128,13 @@ class _Told:
         self.members: dict[str, set[str]] = {}  # slices of a batch
         self.shared: dict[str, list[str]] = {}  # parts with rows of several batches -> those
 
-    def add(self, path: str, said: Sequence[Mapping[str, object]], *, has_rows: bool) -> None:
+    def add(self, path: str, said: Sequence[BatchFooter], *, has_rows: bool) -> None:
         for footer in said:
-            batch, runs, slices = str(footer["batch"]), footer["runs"], footer["slices"]
-            assert isinstance(runs, list)
-            assert isinstance(slices, list)
-            held = self.paths.setdefault(batch, [])
+            held = self.paths.setdefault(footer.batch, [])
             if has_rows:
                 held.append(path)
-            self.pieces.setdefault(batch, set()).update(str(run) for run in runs)
-            self.members.setdefault(batch, set()).update(str(told["id"]) for told in slices)
+            self.pieces.setdefault(footer.batch, set()).update(footer.runs)
+            self.members.setdefault(footer.batch, set()).update(summary.id for summary in footer.slices)
 
     def age(self, batch: str) -> int:
         """The place in the ledger of its oldest slice."""

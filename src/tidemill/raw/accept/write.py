@@ -21,9 +21,10 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import Outcome
 from tidemill.raw.accept.gate import CONFLICT
 from tidemill.raw.accept.stage import StagedChunk
+from tidemill.raw.footers import QUARANTINE_PART, BatchFooter, LargeRows
 from tidemill.raw.quarantine import as_line
 from tidemill.raw.spans import part_numbers, row_order
-from tidemill.raw.standins import born_large, large_footer
+from tidemill.raw.standins import born_large
 from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS, partition_at
 from tidemill.storage.tables.parts import StagedPart, write_part
 
@@ -50,7 +51,7 @@ class WriteUnit:
     slices: Mapping[int, str]  # seq -> slice id, of those that a conflict may name
     raw_folder: str
     quarantine_folder: str
-    footer: Mapping[str, object]
+    footer: BatchFooter
     dimensions: int
     measures: int
     has_type: bool
@@ -190,30 +191,30 @@ class _Rows:
             unit.tap(self._tapped(table), Path(unit.raw_folder), unit.name)
         cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1
         starts = [0, *cuts.tolist()]
-        said_before: dict[str, object] = {"slices": [], "runs": [], "clocks": [], "progress": None}
         return [
-            self._write_part(table, number, start, stop, {} if number == 0 else said_before)
+            self._write_part(
+                table, number, start, stop, unit.footer if number == 0 else unit.footer.said_before()
+            )
             for number, (start, stop) in enumerate(pairwise([*starts, self.total]))
         ]
 
     def _write_part(
-        self, table: pa.Table, number: int, start: int, stop: int, footer: Mapping[str, object]
+        self, table: pa.Table, number: int, start: int, stop: int, footer: BatchFooter
     ) -> StagedPart:
         """The rows between two places. A unit with nothing accepted still says so, in a part without rows."""
         unit, rows = self.unit, self.order[start:stop]
-        footer = {**unit.footer, **footer}
         first = int(self.time[rows].min()) if rows.size else unit.arrival
         held = self._rows_of_slices(rows)
         has_many = len(held) >= unit.many
         may_be_large = has_many or int(self.sizes_of[rows].sum()) >= unit.large
         if may_be_large:
-            footer |= large_footer(held, (first, int(self.time[rows].max())), unit.now)
+            footer = replace(footer, large=LargeRows(held, first, int(self.time[rows].max()), unit.now))
         part = write_part(
             Path(unit.raw_folder),
             f"{unit.name}-{number:03d}.parquet",
             table.slice(start, stop - start),
             partition=partition_at(first, by_day=unit.by_day),
-            footer=footer,
+            footer=footer.to_footer(),
             stats_columns=RAW_STATS,
             row_group_rows=16_384,  # what a search decodes for one hit
         )
@@ -327,7 +328,7 @@ def _write_quarantine(
         f"{unit.name}.parquet",
         pa.Table.from_pylist(rows, schema=QUARANTINE),
         partition={},
-        footer={**unit.footer, "kind": "quarantine"},
+        footer=replace(unit.footer, kind=QUARANTINE_PART).to_footer(),
         stats_columns=QUARANTINE_STATS,
     )
 

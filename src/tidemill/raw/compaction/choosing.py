@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidemill.config.packing import Pack
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import DAY, Interval, format_instant
+from tidemill.raw.footers import BatchFooter, LargeRows, PackedFooter, packed_footer, raw_footer
 from tidemill.raw.standins import (
-    HOLDS,
-    REST,
     batch_of,
     is_large,
     is_packed,
     is_settled,
     is_shared,
-    names_in,
-    rows_in,
     stands_for_expired,
 )
 from tidemill.storage.tables.parts import read_footer
@@ -119,10 +116,11 @@ def packed_parts(raw: Table) -> list[PackedPart]:
     found = []
     for part in raw.snapshot().parts:
         if part.rows and is_settled(part):
-            footer = read_footer(raw.root / part.path)
-            times = [int(str(footer[name])) for name in ("min_time", "max_time", "created_at")]
-            slices = tuple(names_in(footer, HOLDS))
-            found.append(PackedPart(part.path, slices, part.rows, part.size, *times))
+            footer = raw_footer(raw.root / part.path)
+            of = footer.large if isinstance(footer, BatchFooter) else footer
+            assert isinstance(of, LargeRows | PackedFooter), part.path
+            times = (of.min_time, of.max_time, of.created_at)
+            found.append(PackedPart(part.path, of.holds, part.rows, part.size, *times))
     return found
 
 
@@ -143,9 +141,9 @@ def settled_in(raw: Table) -> Settled:
     rows: dict[str, int] = {}
     for part in raw.snapshot().parts:
         if is_packed(part):
-            slices.update(names_in(read_footer(raw.root / part.path), HOLDS))
+            slices.update(packed_footer(raw.root / part.path).holds)
         elif is_large(part):
-            for name, count in rows_in(read_footer(raw.root / part.path)).items():
+            for name, count in LargeRows.from_footer(read_footer(raw.root / part.path)).rows.items():
                 rows[name] = rows.get(name, 0) + count
     return Settled(frozenset(slices), rows)
 
@@ -222,9 +220,8 @@ class _Places:
         self._by_slice: dict[str, list[Part]] = {}
         for part in self.parts:
             if is_shared(part):
-                footer = read_footer(raw.root / part.path)
-                named = names_in(footer, REST) + (names_in(footer, HOLDS) if packed_too else [])
-                for name in named:
+                footer = packed_footer(raw.root / part.path)
+                for name in footer.rest + (footer.holds if packed_too else ()):
                     self._by_slice.setdefault(name, []).append(part)
             elif (batch := batch_of(part)) is not None and (packed_too or not is_large(part)):
                 self._by_batch.setdefault(batch, []).append(part)
@@ -261,8 +258,8 @@ def _stands(group: Group, raw: Table) -> bool:
     parts = [live[path] for path in group.parts if path in live]
     if not all(is_packed(part) for part in parts):
         return False
-    footers = [read_footer(raw.root / part.path) for part in parts]
-    held = [set(names_in(footer, HOLDS)) for footer in footers]
-    spans = sorted((int(str(one["min_time"])), int(str(one["max_time"]))) for one in footers)
+    footers = [packed_footer(raw.root / part.path) for part in parts]
+    held = [set(footer.holds) for footer in footers]
+    spans = sorted((one.min_time, one.max_time) for one in footers)
     apart = all(before[1] < after[0] for before, after in pairwise(spans))
     return apart and set().union(*held) == set(group.slices)

@@ -9,7 +9,7 @@ log names say.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,23 +21,20 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.raw.compaction.choosing import Group, PackedPart
 from tidemill.raw.compaction.rewrite import RewriteUnit, Rewritten, rewrite
 from tidemill.raw.compaction.scratch import Workshop
-from tidemill.raw.recall import PACKED, Held, Told, held_told, told_as
+from tidemill.raw.footers import PACKED, PackedFooter, ProgressAt, stand_in_footer
+from tidemill.raw.recall import Held, held_told
 from tidemill.raw.spans import shared_days, spread_days
 from tidemill.raw.standins import (
-    HOLDS,
     WORD_BYTES,
     batch_of,
     is_rest,
     is_settled,
     is_shared,
     is_word,
-    names_in,
-    packed_footer,
-    progress_now,
     write_word,
 )
 from tidemill.raw.tables import DAY_COLUMN, partition_at
-from tidemill.storage.tables.parts import StagedPart, read_footer
+from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
@@ -136,7 +133,7 @@ def _told(prepared: Prepared, now: int) -> list[PackedParts]:
     for number, unit, one in zip(prepared.numbers, prepared.units, prepared.done, strict=False):
         if one.part is not None:
             folder = "".join(f"{column}={value}/" for column, value in unit.partition.items())
-            slices = tuple(names_in(unit.footer, HOLDS))
+            slices = unit.footer.holds
             path, part = f"{folder}{unit.name}", one.part
             told = PackedPart(path, slices, part.rows, part.size, one.first, one.last, now)
             parts.setdefault(number, []).append(told)
@@ -282,7 +279,7 @@ class Writing:
             partition=partition,
             folder=str(target),
             name=name,
-            footer=packed_footer(self._source.stream, batches, self._now, packed=packed),
+            footer=PackedFooter.of(self._source.stream, batches, self._now, packed=packed),
         )
 
     def _entry(self, name: str) -> SliceEntry:
@@ -333,17 +330,17 @@ def _words(
     """What the replaced parts said, in one part (or one for each folder of the table), and the words that it
     says again. One at least is new: it says how far the stream has come by this version of raw."""
     raw, stream = acceptor.raw, acceptor.stream.name
-    progress = progress_now(acceptor.state.progress(stream), raw.version + 1)
+    progress = ProgressAt(raw.version + 1, acceptor.state.progress(stream))
     words: list[StagedPart] = []
     spoken: list[Part] = []
     for partition in _partitions(replaced):
-        new: list[Told] = [
-            {"path": part.path, **facts[part.path].told}
+        new = [
+            replace(facts[part.path].told, path=part.path)
             for part in replaced
             if part.partition == partition and not is_shared(part)
         ]
         old = _said_again(raw.snapshot(), partition, new=bool(new))
-        told = [one for part in old for one in told_as(read_footer(raw.root / part.path), PACKED)]
+        told = [one for part in old for one in stand_in_footer(raw.root / part.path).packed]
         if told or new:
             target = folder / partition.get(DAY_COLUMN, "all")
             target.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ No row is changed, and none is decoded further than its columns. It writes to st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
+from tidemill.raw.footers import PackedFooter
 from tidemill.raw.tables import RAW, RAW_STATS
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
@@ -35,7 +36,7 @@ class RewriteUnit:
     partition: Mapping[str, str]
     folder: str
     name: str
-    footer: Mapping[str, object]
+    footer: PackedFooter  # but for what is known when it is written
     sort: bool = True  # False: they stand in the order of raw already
 
 
@@ -66,7 +67,7 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
         unit.name,
         rows,
         partition=unit.partition,
-        footer={**unit.footer, "rows": rows.num_rows, "min_time": first, "max_time": last},
+        footer=replace(unit.footer, rows=rows.num_rows, min_time=first, max_time=last).to_footer(),
         stats_columns=RAW_STATS,
         row_group_rows=ROW_GROUP,
         order=pa.array(_order(rows, times, unit.seqs)) if unit.sort else None,
