@@ -19,7 +19,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def has_landings(warehouse: Path) -> bool:
 
 def adopt(
     warehouse: Path,
-    state: State,
+    state: Ledger,
     *,
     thorough: bool = False,
     fault: Callable[[str, StorageError], None] | None = None,
@@ -78,7 +78,7 @@ def adopt(
     return Adopted(tuple(entered), tuple(removed), tuple(set_aside))
 
 
-def adopt_for(warehouse: Path, state: State, streams: Collection[str]) -> Adopted:
+def adopt_for(warehouse: Path, state: Ledger, streams: Collection[str]) -> Adopted:
     """`adopt` for who works on these streams: trouble in the folder of another is logged, and left to the
     rounds of that one."""
 
@@ -90,21 +90,21 @@ def adopt_for(warehouse: Path, state: State, streams: Collection[str]) -> Adopte
     return adopt(warehouse, state, fault=fault)
 
 
-def _enter(landings: LandingLog, state: State, orphans: list[NewSlice], note: Note) -> list[SliceEntry]:
+def _enter(landings: LandingLog, state: Ledger, orphans: list[NewSlice], note: Note) -> list[SliceEntry]:
     if not orphans or note.folder is None:
         return []
     sync_folder(note.folder)  # their process may have died before it did
     return landings.commit(state, orphans)
 
 
-def _orphans(warehouse: Path, state: State, note: Note) -> list[NewSlice]:
+def _orphans(warehouse: Path, state: Ledger, note: Note) -> list[NewSlice]:
     """Slices that got their final name, and with it all their bytes, but no place in the ledger."""
     return [
         new for new in note.slices if state.slice(new.id) is None and _size(warehouse / new.path) == new.size
     ]
 
 
-def _clear(warehouse: Path, state: State, note: Note) -> list[str]:
+def _clear(warehouse: Path, state: Ledger, note: Note) -> list[str]:
     removed: list[str] = []
     for path in sorted(note.folder.glob(f".{note.token}-*.tmp")) if note.folder else ():
         removed.append(_remove(warehouse, path))
@@ -116,7 +116,7 @@ def _clear(warehouse: Path, state: State, note: Note) -> list[str]:
 
 
 def _sweep(
-    warehouse: Path, state: State, files: Iterable[Path], alive: Iterable[Note]
+    warehouse: Path, state: Ledger, files: Iterable[Path], alive: Iterable[Note]
 ) -> tuple[list[str], list[str]]:
     """Look at files that were listed before the notes were read: a live landing notes a slice before it
     names it, so a listed file without a note is either in the ledger by now or nobody's."""
@@ -140,7 +140,7 @@ def _files(warehouse: Path) -> Iterator[Path]:
     yield from sorted(layout.slices(warehouse).glob("*/*/*"))
 
 
-def _is_copy(warehouse: Path, state: State, id_: str, path: Path) -> bool:
+def _is_copy(warehouse: Path, state: Ledger, id_: str, path: Path) -> bool:
     """The ledger has this slice in another file, which is there."""
     entry = state.slice(id_)
     if entry is None:

@@ -28,7 +28,7 @@ from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStat
 from tidemill.model.time import Interval
 from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Ledger
 
 _COPY: Final = 1024 * 1024
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
@@ -126,7 +126,7 @@ class _Staged:
 class Landing:
     """Where slices come into one warehouse. Safe to use from several threads and processes."""
 
-    def __init__(self, warehouse: Path, state: State) -> None:
+    def __init__(self, warehouse: Path, state: Ledger) -> None:
         self._warehouse = warehouse
         self._state = state
         self._log = LandingLog(warehouse)

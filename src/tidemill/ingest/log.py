@@ -24,7 +24,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import Interval
 from tidemill.storage import layout
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LandingLog:
     def __init__(self, warehouse: Path) -> None:
         self._file = LineFile(warehouse, layout.LANDINGS, _parse)
 
-    def commit(self, state: State, news: Sequence[NewSlice]) -> list[SliceEntry]:
+    def commit(self, state: Ledger, news: Sequence[NewSlice]) -> list[SliceEntry]:
         """Append to the log, then enter in the ledger, in the order given and with nobody in between."""
         with self._file.locked():
             first = self._settle(state) + 1
@@ -52,7 +52,7 @@ class LandingLog:
             failpoint("landing.after_log")
             return state.enter_all(news)
 
-    def commit_again(self, state: State, failed: Sequence[SliceEntry]) -> list[SliceEntry]:
+    def commit_again(self, state: Ledger, failed: Sequence[SliceEntry]) -> list[SliceEntry]:
         """Give failed slices new places behind all others, in the order given; they are pending there."""
         with self._file.locked():
             first = self._settle(state) + 1
@@ -61,7 +61,7 @@ class LandingLog:
             failpoint("retry.after_log")
             return state.send_again([entry.id for entry in failed])
 
-    def settle(self, state: State) -> None:
+    def settle(self, state: Ledger) -> None:
         """Bring the ledger up to the log after a crash between the two."""
         with self._file.locked():
             self._settle(state)
@@ -70,7 +70,7 @@ class LandingLog:
         """All lines from the first; a tail that can not be read is left out."""
         yield from self._file.all()
 
-    def _settle(self, state: State) -> int:
+    def _settle(self, state: Ledger) -> int:
         """The number of the last landing, once log and ledger agree on it."""
         tail = self._file.repaired_tail()
         logged, known = (tail.n if tail else 0), state.landings()
@@ -90,7 +90,7 @@ class LandingLog:
             self._rewrite(state)
         return max(known, logged)
 
-    def _rewrite(self, state: State) -> None:
+    def _rewrite(self, state: Ledger) -> None:
         """Write the log anew from a state that knows more: the log was lost or taken from an old copy."""
         entries = state.slices()
         landed = [(entry.slice, again) for entry, again in retold(entries)]

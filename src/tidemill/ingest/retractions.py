@@ -18,7 +18,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 from tidemill.storage import layout
-from tidemill.storage.state.protocol import Retraction, SliceResult, State
+from tidemill.storage.state.protocol import Ledger, Retraction, SliceResult, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ class RetractionLog:
         return found
 
 
-def _is_applied(state: State, line: RetractionLine) -> bool:
+def _is_applied(state: Ledger, line: RetractionLine) -> bool:
     """A slice is taken back once, so its entry says whether the act was."""
     entry = state.slice(line.act.slice)
     return entry is not None and entry.status is SliceStatus.RETRACTED
 
 
-def is_judging_again(state: State, stream: str) -> bool:
+def is_judging_again(state: Ledger, stream: str) -> bool:
     """Whether slices that were sent back still wait: outputs made now would miss them for a moment. Those
     that were never judged come after all that were, so the oldest one says it."""
     return any(entry.attempt for entry in state.pending(stream, 1)[:1])

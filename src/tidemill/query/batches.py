@@ -15,12 +15,18 @@ from tidemill.outputs.datasets.pieces import pieces
 from tidemill.outputs.datasets.reader import Desk
 from tidemill.outputs.vectors.batches import BatchStats
 from tidemill.outputs.vectors.chainer import Batched, Batches, Published, file_name
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Windows
 from tidemill.storage.writers import whole_file
 
 
 def published_batches(
-    root: Path, desk: Desk, state: State, stream: str, span: Interval, folder: Path | None, limit: int | None
+    root: Path,
+    desk: Desk,
+    state: Windows,
+    stream: str,
+    span: Interval,
+    folder: Path | None,
+    limit: int | None,
 ) -> Batches:
     """The newest `limit` batches whose windows start in the span; each is copied to the folder, if there is
     one."""

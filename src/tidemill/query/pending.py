@@ -14,7 +14,7 @@ from tidemill.model.time import Interval, format_instant
 
 if TYPE_CHECKING:
     from tidemill.model.tiles import BaseTile
-    from tidemill.storage.state.protocol import Retraction, State
+    from tidemill.storage.state.protocol import Ledger, Retraction, State
 
 
 def arrivals_of(
@@ -37,7 +37,7 @@ def arrivals_of(
     return Arrivals(watermark, tuple(found), _as_of(state, stream, stale))
 
 
-def _slices(state: State, stream: str) -> Iterator[Pending]:
+def _slices(state: Ledger, stream: str) -> Iterator[Pending]:
     totals = state.totals(stream)
     if totals["pending_slices"]:
         waiting = state.slices(stream, SliceStatus.PENDING)
@@ -116,7 +116,7 @@ def _tiles(stale: Sequence[BaseTile]) -> Iterator[Pending]:
         )
 
 
-def _as_of(state: State, stream: str, stale: Sequence[BaseTile]) -> int | None:
+def _as_of(state: Ledger, stream: str, stale: Sequence[BaseTile]) -> int | None:
     """The newest arrival that all tiles include."""
     waiting = {name for tile in stale for name in tile.desired - tile.observed}
     newest = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=len(waiting) + 1)

@@ -15,12 +15,12 @@ from tidemill.model.slices import SliceStatus, slice_id
 from tidemill.raw.quarantine import REASONS, REPLAY, Replay, take_away, take_out
 from tidemill.raw.quarantine_tenants import recorded, senders
 from tidemill.storage import layout
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Ledger
 from tidemill.storage.tables.table import Table
 
 
 def replay(
-    warehouse: Path, stream: Stream, state: State, landing: Landing, now: int, reason: str | None
+    warehouse: Path, stream: Stream, state: Ledger, landing: Landing, now: int, reason: str | None
 ) -> list[Landed]:
     """Land what is in quarantine; nothing when it is empty.
 
@@ -49,14 +49,14 @@ def _pieces(stream: Stream, found: Replay) -> list[Replay]:
     return [found] if stream.aggregation_span is None else found.by_slice()
 
 
-def _root(state: State, piece: Replay) -> str:
+def _root(state: Ledger, piece: Replay) -> str:
     """The slice that the records came in first, however often they were replayed."""
     (name,) = piece.slices
     entry = state.slice(name)
     return name if entry is None or entry.slice.replays is None else entry.slice.replays
 
 
-def _senders(state: State, found: Replay) -> str | None:
+def _senders(state: Ledger, found: Replay) -> str | None:
     """A record that names no tenant stays with whose token it came, wherever it goes."""
     entries = {name: state.slice(name) for name in {name for name, _ in found.unnamed.values()}}
     told = {name: senders(entry.slice.metadata) for name, entry in entries.items() if entry is not None}
@@ -64,7 +64,7 @@ def _senders(state: State, found: Replay) -> str | None:
     return recorded(sent) if sent else None
 
 
-def finish_replays(warehouse: Path, stream: Stream, state: State, now: int) -> None:
+def finish_replays(warehouse: Path, stream: Stream, state: Ledger, now: int) -> None:
     """A process may die when a replayed slice has landed and its records are still in quarantine: they
     are taken out before it is judged. Which ones they are, the slice's id says."""
     pending = state.slices(stream.name, SliceStatus.PENDING)
@@ -81,7 +81,7 @@ def finish_replays(warehouse: Path, stream: Stream, state: State, now: int) -> N
             take_away(table, found, reason, now)
 
 
-def _unjudged(state: State, stream: str, content: bytes) -> tuple[str, bytes]:
+def _unjudged(state: Ledger, stream: str, content: bytes) -> tuple[str, bytes]:
     """A slice of these records that was not judged yet, and its id. The same bytes are the same slice, so
     records that come out of quarantine as they went in get one more blank line behind them."""
     while True:

@@ -30,7 +30,7 @@ from tidemill.model.errors import OverloadedError, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import Entry, GatewayStatus, Pressure, Receipt, Submission, Trigger, WindowOutput
 from tidemill.model.time import MINUTE, SECOND
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Receipts
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Gateway:
         warehouse: Path,
         streams: Mapping[str, Stream],
         settings: Settings,
-        state: State,
+        state: Receipts,
         landing: Landing,
         clock: Callable[[], int],
         on_landed: Callable[[Sequence[WindowOutput]], None] = _NOBODY,

@@ -22,7 +22,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import Entry, Receipt, Trigger
 from tidemill.model.slices import Format
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Receipts
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class TakenUp:
 
 
 def take_up(
-    warehouse: Path, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
+    warehouse: Path, streams: Mapping[str, Stream], state: Receipts, landing: Landing, until: int
 ) -> list[TakenUp]:
     """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
     that can not be read stays where it is: it is told of each time, and holds nobody up."""
@@ -59,7 +59,7 @@ def take_up(
 
 
 def _land(
-    orphan: Orphan, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
+    orphan: Orphan, streams: Mapping[str, Stream], state: Receipts, landing: Landing, until: int
 ) -> TakenUp:
     windows = events = 0
     for window in _windows(orphan, streams):
@@ -70,7 +70,7 @@ def _land(
     return TakenUp(orphan.name, windows, events)
 
 
-def _unknown(state: State, receipts: Sequence[Receipt]) -> list[Receipt]:
+def _unknown(state: Receipts, receipts: Sequence[Receipt]) -> list[Receipt]:
     """A receipt is written once: a window that landed before its gateway died has its own."""
     return [receipt for receipt in receipts if state.receipt(receipt.id) is None]
 

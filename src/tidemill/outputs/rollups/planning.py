@@ -30,7 +30,7 @@ from tidemill.outputs.rollups.kernel import CarryUnit, HighUnit, LowUnit, Work, 
 from tidemill.outputs.rollups.raw_parts import expected_rows, raw_parts
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import PART_ROWS, Tile
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Tiles
 from tidemill.storage.tables.snapshot import Snapshot
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
@@ -102,7 +102,7 @@ class Planner:
         self,
         spec: RollupSpec,
         reading: ReadPlan,
-        state: State,
+        state: Tiles,
         raw: Snapshot,
         table: Snapshot,
         horizons: Horizons,

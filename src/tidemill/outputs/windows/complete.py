@@ -18,12 +18,12 @@ from tidemill.model.windows import DATASET_AVAILABLE, DATASET_WITHDRAWN, WindowK
 from tidemill.outputs.windows.disturbed import merged
 from tidemill.outputs.windows.rows import Wanted
 from tidemill.outputs.windows.tasks import Task, clipped
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Outbox, State, Windows
 
 _AT_ONCE: Final = 1_000
 
 
-def has_news(state: State, stream: str, after: int) -> bool:
+def has_news(state: Outbox, stream: str, after: int) -> bool:
     """Whether datasets were built or withdrawn since the outbox was heard."""
     while events := state.outbox(after, _AT_ONCE, stream):
         if any(event.type in (DATASET_AVAILABLE, DATASET_WITHDRAWN) for event in events):
@@ -62,7 +62,7 @@ def heard_of(
 
 
 def _built(
-    stream: str, span: int, state: State, starts: Sequence[Interval], size: int
+    stream: str, span: int, state: Windows, starts: Sequence[Interval], size: int
 ) -> dict[Interval, frozenset[str]]:
     """Aggregation windows there is a dataset of, and the slices that it is made of."""
     found: dict[Interval, frozenset[str]] = {}

@@ -26,7 +26,7 @@ from tidemill.pipeline.events.file_sink import FileSender
 from tidemill.pipeline.events.redis_sink import RedisSender
 from tidemill.pipeline.events.sending import Message, Sender, Trouble
 from tidemill.pipeline.events.webhook import WebhookSender
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Delivery:
 
     def __init__(
         self,
-        state: State,
+        state: Outbox,
         events: Events,
         root: Path,
         *,

@@ -17,7 +17,7 @@ from tidemill.formats.arrow import one, read_ipc
 from tidemill.model.slices import Repeat, SliceEntry
 from tidemill.model.time import MIN_INSTANT, Interval
 from tidemill.raw.accept.gate import DUPLICATE
-from tidemill.storage.state.protocol import State
+from tidemill.storage.state.protocol import Ledger, State
 
 
 def find_repeats(
@@ -43,7 +43,7 @@ def find_repeats(
     return found
 
 
-def _counted_arrival(state: State, entry: SliceEntry) -> int:
+def _counted_arrival(state: Ledger, entry: SliceEntry) -> int:
     """A replay of rejects counts as of the slice that they came in."""
     first = state.slice(entry.slice.replays) if entry.slice.replays is not None else None
     return entry.slice.arrival if first is None else first.slice.arrival

@@ -29,7 +29,7 @@ from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
-    from tidemill.storage.state.protocol import State
+    from tidemill.storage.state.protocol import Ledger, State
 
 PAGE: Final = 500  # slices of the ledger that are looked at together
 
@@ -192,7 +192,7 @@ def fresh(
     return sorted(found, key=_age)
 
 
-def _with_rows(state: State, stream: str, settled: Settled, places: _Places) -> Iterator[SliceEntry]:
+def _with_rows(state: Ledger, stream: str, settled: Settled, places: _Places) -> Iterator[SliceEntry]:
     """Accepted slices with rows that are not packed, from the newest on. It ends once all rows that there
     are have been met, so that a long history need not be read for a few slices at its end."""
     left, before = places.rows, None

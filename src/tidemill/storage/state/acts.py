@@ -100,7 +100,10 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
 
 
 def _unlaid(db: sqlite3.Connection, entry: SliceEntry) -> None:
-    db.execute("INSERT OR IGNORE INTO unlaid (stream, slice) VALUES (?, ?)", (entry.slice.stream, entry.seq))
+    db.execute(
+        "INSERT INTO unlaid (stream, slice) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        (entry.slice.stream, entry.seq),
+    )
 
 
 def entry_by_id(db: sqlite3.Connection, slice_id: str) -> SliceEntry | None:

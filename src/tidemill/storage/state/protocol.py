@@ -1,4 +1,4 @@
-"""What Tidemill must remember besides the tables, as one small protocol of atomic acts.
+"""What Tidemill must remember besides the tables, as small protocols of atomic acts: one for each concern.
 
 Every method is one transaction. Everything here can be rebuilt from the warehouse by `recover`,
 so nothing may be kept here that the slices and the tables do not also say; but receipts, which only make it
@@ -108,12 +108,9 @@ class Retraction:
     again: Mapping[str, int]  # slices sent back to the gate -> how many records were accepted from them
 
 
-class State(Protocol):
-    """The ledger, observed hashes, clocks, windows, queue and outbox of one warehouse.
-
-    The names of a tile's or window's slices (`BaseTile.desired`, `TileBuild.slices`, `Member.name` …) are
-    `SliceEntry.name`; everything else goes by id.
-    """
+class Ledger(Protocol):
+    """The slices of a warehouse in order of arrival, what batches decided about them, and when those that
+    failed are tried again. `fates` has the transitions of an entry."""
 
     def enter(self, new: NewSlice) -> SliceEntry:
         """Append to the ledger and return the entry. A slice with a known id is not entered again:
@@ -161,6 +158,11 @@ class State(Protocol):
         `retried` and `bytes` only. Maintained, not scanned."""
         ...
 
+    def undecided(self, stream: str) -> list[Undecided]:
+        """Slices that wait for the gate, and those that failed, by place in the ledger. Costs what it
+        finds."""
+        ...
+
     def apply_batch(self, record: BatchRecord) -> bool:
         """Apply it once; False when this (stream, batch) was applied before. Clocks and versions never
         go back. A slice that failed before may be decided again. A decided slice has the judgement of its
@@ -171,6 +173,69 @@ class State(Protocol):
 
     def has_batch(self, stream: str, batch: str) -> bool: ...
 
+    # -- those that failed
+
+    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+        """Failed slices that are to be tried again, by place: those whose `retry_at` is not after `now`, the
+        longest due if there are more, then those that failed by their content under another declaration than
+        `declared`. Costs what it finds."""
+        ...
+
+    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
+        """A failed slice still can not be read, by its storage: one failure more, the error is this one, and
+        it is tried again then. Nothing happens to one that has not failed."""
+        ...
+
+    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
+        """Failed slices go to the gate again, each behind all that is in the ledger, in the order given, all
+        or none (StorageError when one has not failed). They are PENDING at their new place, `retried` one
+        higher, without error, batch or time to be tried; `failures` stays until they are decided. Their
+        batches are forgotten when none of their slices is left in them."""
+        ...
+
+    def hasten(self, stream: str) -> int:
+        """All failed slices of a stream are due, whatever they failed by, as if they had failed once; how
+        many there are."""
+        ...
+
+
+class Retractions(Protocol):
+    """Slices that were taken back."""
+
+    def retractions(self) -> int:
+        """How many acts of retraction were applied; the landing log has as many, or more after a crash."""
+        ...
+
+    def apply_retraction(
+        self,
+        act: Retraction,
+        clocks: Sequence[ClockState],
+        raw_version: int,
+        quarantine_version: int,
+        progress: Progress = NO_PROGRESS,
+    ) -> bool:
+        """Make it as if the slice had never arrived, once: False when it was taken back before. Acts of one
+        stream are applied in their order (StorageError when a slice is not in the stream's ledger).
+
+        The slice becomes RETRACTED, whatever it was (its counts, bounds and error stay for the story, but
+        the counts leave the totals and it is of no batch), those of `again` become PENDING with their counts
+        and outcome reset, `attempt` one higher, `accepted_before` as given, the judgement as it was. Their
+        batches are forgotten when none of their slices is left in them. `clocks` become all clocks of the
+        stream and `progress` its progress, even where that goes back; versions never do.
+
+        All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
+        nothing left is forgotten), and the members of windows, which are then due, and no longer
+        `sealed` where they were built with the retracted slice itself, be it that it was sent back before. A
+        window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
+        ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
+        What was built keeps its marks: a slice that comes back under the name it was built with is observed.
+        """
+        ...
+
+
+class Clocks(Protocol):
+    """How far the sources of a stream have come in event time, and the stream as a whole."""
+
     def clocks(self, stream: str) -> list[ClockState]: ...
 
     def progress(self, stream: str) -> Progress:
@@ -178,17 +243,9 @@ class State(Protocol):
         what is buffered) never go back. `NO_PROGRESS` before the first."""
         ...
 
-    # -- streaming windows
 
-    def marks(self, stream: str) -> Mapping[str, str]:
-        """Per streaming window (by name) how far its results have come, as its keeper wrote it."""
-        ...
-
-    def set_mark(
-        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
-    ) -> None:
-        """Replace the mark of a window (None: forget it), and enter the events in the outbox, at once."""
-        ...
+class Runs(Protocol):
+    """The id runs that make up the memory of the gate."""
 
     def runs(self, stream: str) -> list[str]:
         """Names of the id runs that make up the gate's index, oldest first."""
@@ -197,6 +254,22 @@ class State(Protocol):
     def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
         """Swap merged runs, the new ones at the place of the oldest; False when one of `old` is gone."""
         ...
+
+
+class Versions(Protocol):
+    """How far the logs of tables are entered in the state."""
+
+    def table_versions(self, stream: str) -> Mapping[str, int]:
+        """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
+        ...
+
+    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
+        """It has seen these versions, by table: all that they say is entered. They never go back."""
+        ...
+
+
+class Tiles(Protocol):
+    """Tiles of rollups: the slices that they should be made of, and those that they were made of."""
 
     def stale_tiles(self, stream: str) -> list[BaseTile]:
         """5s tiles whose desired set differs from the observed one, oldest first. Its cost depends
@@ -233,72 +306,23 @@ class State(Protocol):
         and the same as before but for the part they stand in."""
         ...
 
-    def table_versions(self, stream: str) -> Mapping[str, int]:
-        """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
+
+class Checkpoints(Protocol):
+    """How far the results of streaming windows have come."""
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        """Per streaming window (by name) how far its results have come, as its keeper wrote it."""
         ...
 
-    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
-        """It has seen these versions, by table: all that they say is entered. They never go back."""
+    def set_mark(
+        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
+    ) -> None:
+        """Replace the mark of a window (None: forget it), and enter the events in the outbox, at once."""
         ...
 
-    # -- retractions
 
-    def retractions(self) -> int:
-        """How many acts of retraction were applied; the landing log has as many, or more after a crash."""
-        ...
-
-    def apply_retraction(
-        self,
-        act: Retraction,
-        clocks: Sequence[ClockState],
-        raw_version: int,
-        quarantine_version: int,
-        progress: Progress = NO_PROGRESS,
-    ) -> bool:
-        """Make it as if the slice had never arrived, once: False when it was taken back before. Acts of one
-        stream are applied in their order (StorageError when a slice is not in the stream's ledger).
-
-        The slice becomes RETRACTED, whatever it was (its counts, bounds and error stay for the story, but
-        the counts leave the totals and it is of no batch), those of `again` become PENDING with their counts
-        and outcome reset, `attempt` one higher, `accepted_before` as given, the judgement as it was. Their
-        batches are forgotten when none of their slices is left in them. `clocks` become all clocks of the
-        stream and `progress` its progress, even where that goes back; versions never do.
-
-        All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
-        nothing left is forgotten), and the members of windows, which are then due, and no longer
-        `sealed` where they were built with the retracted slice itself, be it that it was sent back before. A
-        window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
-        ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
-        What was built keeps its marks: a slice that comes back under the name it was built with is observed.
-        """
-        ...
-
-    # -- slices that failed
-
-    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
-        """Failed slices that are to be tried again, by place: those whose `retry_at` is not after `now`, the
-        longest due if there are more, then those that failed by their content under another declaration than
-        `declared`. Costs what it finds."""
-        ...
-
-    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
-        """A failed slice still can not be read, by its storage: one failure more, the error is this one, and
-        it is tried again then. Nothing happens to one that has not failed."""
-        ...
-
-    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
-        """Failed slices go to the gate again, each behind all that is in the ledger, in the order given, all
-        or none (StorageError when one has not failed). They are PENDING at their new place, `retried` one
-        higher, without error, batch or time to be tried; `failures` stays until they are decided. Their
-        batches are forgotten when none of their slices is left in them."""
-        ...
-
-    def hasten(self, stream: str) -> int:
-        """All failed slices of a stream are due, whatever they failed by, as if they had failed once; how
-        many there are."""
-        ...
-
-    # -- windows
+class Windows(Protocol):
+    """Windows that become datasets: their members, readiness and phase. `phases` has the transitions."""
 
     def span(self, stream: str) -> int | None:
         """The aggregation span that the stream's windows are laid out for."""
@@ -346,11 +370,6 @@ class State(Protocol):
         """Windows to be judged: something about them changed, or `check_at` has come; oldest first, with
         their members by place in the ledger. Costs what is due, not what there is. `check_at` has come when
         it is not after `now`."""
-        ...
-
-    def undecided(self, stream: str) -> list[Undecided]:
-        """Slices that wait for the gate, and those that failed, by place in the ledger. Costs what it
-        finds."""
         ...
 
     def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
@@ -417,7 +436,23 @@ class State(Protocol):
         Answers which of them exist."""
         ...
 
-    # -- the queue
+
+class Leases(Protocol):
+    """Windows that somebody builds: nobody else does as long as the lease holds."""
+
+    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+        """Prolong leases that `owner` still holds; which those are. A lease that ran out is held until
+        somebody else takes the window."""
+        ...
+
+    def release(self, owner: str) -> int:
+        """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many. Attempts,
+        delay and error are as before, or anew when desired has moved on (as in `fail`)."""
+        ...
+
+
+class Queue(Leases, Protocol):
+    """Windows that are to be built, by priority."""
 
     def take(
         self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
@@ -429,11 +464,6 @@ class State(Protocol):
         to be built. `Build.supersedes` is the revision there is a file of. `Build.seal` is what `sealed` is
         once this is built: the seal, else as it is. A builder that dies never calls `fail`: who takes a
         window looks at `Build.attempt` too."""
-        ...
-
-    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
-        """Prolong leases that `owner` still holds; which those are. A lease that ran out is held until
-        somebody else takes the window."""
         ...
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
@@ -457,11 +487,6 @@ class State(Protocol):
         BUILT, WAITING, or QUEUED with new tries and no delay. False when the lease was lost."""
         ...
 
-    def release(self, owner: str) -> int:
-        """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many. Attempts,
-        delay and error are as before, or anew when desired has moved on (as in `fail`)."""
-        ...
-
     def retry(self, stream: str, start: int | None = None) -> int:
         """FAILED windows back into the queue with all their tries, without delay; how many."""
         ...
@@ -470,13 +495,9 @@ class State(Protocol):
         """QUEUED windows, those that wait for their delay too. Costs what is queued."""
         ...
 
-    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
-        """For `recover`: record the newest dataset of each window as observed (sealed too), as it stands in
-        the warehouse, members marked, with `built_at` unknown; and fill the outbox. The windows are due, and
-        made when no slice touches them. Datasets of another span than the stream's are left out."""
-        ...
 
-    # -- the outbox
+class Outbox(Protocol):
+    """Events, in the order in which they are delivered."""
 
     def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
         """Events with a higher `seq`, in order. An event with a known id is not entered again, by any act,
@@ -492,7 +513,9 @@ class State(Protocol):
         """Never goes back."""
         ...
 
-    # -- receipts
+
+class Receipts(Protocol):
+    """What ingestions became, for a while."""
 
     def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
         """Each can be asked for by its id until it is dropped. One that is known stays as it is, and is kept
@@ -509,12 +532,20 @@ class State(Protocol):
         many. Costs what goes."""
         ...
 
-    # -- all of it
+
+class Recovery(Protocol):
+    """Filling a state that was lost, and showing all of one."""
 
     def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
         """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
         batches in the order given. Each retracted entry is one act of retraction applied. Layouts, marks,
         deliveries and receipts that it has do not make it less empty, and stay."""
+        ...
+
+    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+        """For `recover`: record the newest dataset of each window as observed (sealed too), as it stands in
+        the warehouse, members marked, with `built_at` unknown; and fill the outbox. The windows are due, and
+        made when no slice touches them. Datasets of another span than the stream's are left out."""
         ...
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
@@ -524,5 +555,27 @@ class State(Protocol):
         is being built or was set aside is shown as queued), `seq` and time of events, what was delivered,
         marks of streaming windows, receipts."""
         ...
+
+
+class State(
+    Ledger,
+    Retractions,
+    Clocks,
+    Runs,
+    Versions,
+    Tiles,
+    Checkpoints,
+    Windows,
+    Queue,
+    Outbox,
+    Receipts,
+    Recovery,
+    Protocol,
+):
+    """All that is remembered of one warehouse.
+
+    The names of a tile's or window's slices (`BaseTile.desired`, `TileBuild.slices`, `Member.name` …) are
+    `SliceEntry.name`; everything else goes by id.
+    """
 
     def close(self) -> None: ...

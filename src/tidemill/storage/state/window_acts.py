@@ -128,8 +128,8 @@ def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> Non
     db.execute("DELETE FROM windows WHERE stream = ?", (stream,))
     db.execute("DELETE FROM window_slices WHERE stream = ?", (stream,))
     db.execute(
-        "INSERT OR IGNORE INTO unlaid (stream, slice)"
-        " SELECT stream, seq FROM slices WHERE stream = ? AND status = 'accepted'",
+        "INSERT INTO unlaid (stream, slice)"
+        " SELECT stream, seq FROM slices WHERE stream = ? AND status = 'accepted' ON CONFLICT DO NOTHING",
         (stream,),
     )
 
@@ -143,8 +143,8 @@ def _lay_again(db: sqlite3.Connection, stream: str) -> None:
     )
     db.execute(f"DELETE FROM window_slices WHERE observed = 0 AND {of_them}", (stream, stream))
     db.execute(
-        f"INSERT OR IGNORE INTO unlaid (stream, slice) SELECT ?, seq FROM slices"
-        f" WHERE status = 'accepted' AND seq IN ({unbound})",
+        f"INSERT INTO unlaid (stream, slice) SELECT ?, seq FROM slices"
+        f" WHERE status = 'accepted' AND seq IN ({unbound}) ON CONFLICT DO NOTHING",
         (stream, stream),
     )
 
