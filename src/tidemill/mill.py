@@ -320,8 +320,9 @@ class Mill:
     def export(
         self, stream: str, windows: Sequence[str | int], to: str, target: Path, revision: int | None = None
     ) -> list[Path]:
-        """Write the datasets of the windows that hold these instants as `to` (parquet, arrow or csv): one
-        window to the file `target`, several into the folder `target`. Returns the files."""
+        """Write the datasets of the windows that hold these instants as `to` (parquet, arrow or csv). If
+        `target` is a folder, each goes to a file of its own in it, else all go to that one file. Returns the
+        files."""
         from tidemill.outputs.datasets.maintenance import export
 
         starts = [given.instant(window) for window in windows]
@@ -402,7 +403,7 @@ class Mill:
 
     def watermark(self, stream: str) -> int | None:
         """The current watermark of a stream, the lowest of its sources that are not idle, in microseconds
-        since the epoch; None before its first event."""
+        since the epoch; None if it has none yet."""
         return self.workers.watermark(stream)
 
     def quarantine(

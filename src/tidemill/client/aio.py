@@ -253,7 +253,7 @@ class AsyncClient:
         return answers.document((await self._ask(asking.flush(stream))).content)
 
     async def status(self) -> Document:
-        """The status of the server and its streams, as `tidemill status --output json` has it."""
+        """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
         return answers.document((await self._ask(asking.status())).content)
 
     async def events(

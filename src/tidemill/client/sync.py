@@ -249,7 +249,7 @@ class Client:
         return answers.document(self._ask(asking.flush(stream)).content)
 
     def status(self) -> Document:
-        """The status of the server and its streams, as `tidemill status --output json` has it."""
+        """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
         return answers.document(self._ask(asking.status()).content)
 
     def events(self, after: str | int | None = None, *, stream: str | None = None) -> Iterator[DatasetEvent]:
