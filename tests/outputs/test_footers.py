@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import set_hash
+from tidemill.model.time import DAY, HOUR
+from tidemill.model.windows import DeltaStats, WindowKey
+from tidemill.outputs.datasets.dataset import DatasetFooter
 from tidemill.outputs.index.table import IndexFooter
 from tidemill.outputs.rollups.tile_parts import Tile, TilesFooter
 from tidemill.outputs.vectors.table import ChainFooter, Made
@@ -27,6 +30,19 @@ BASE_TILES = st.builds(
 )  # fmt: skip
 HIGHER_TILES = st.builds(Tile, COUNTS, TEXTS, COUNTS, TEXTS, st.just(frozenset()), COUNTS)
 FOOTERS = st.one_of(
+    st.builds(
+        DatasetFooter,
+        st.builds(WindowKey, TEXTS, st.integers(0, 10**15), st.sampled_from([HOUR, DAY])),
+        COUNTS,
+        TEXTS,
+        st.lists(TEXTS, max_size=2).map(tuple),
+        st.booleans(),
+        COUNTS,
+        st.dictionaries(TEXTS, COUNTS, max_size=2),
+        st.dictionaries(TEXTS, TEXTS, max_size=2),
+        st.sampled_from([1, 2]),
+        st.none() | st.builds(DeltaStats, COUNTS, COUNTS, st.none(), st.none()),
+    ),
     st.builds(IndexFooter, TEXTS, TEXTS, st.lists(TEXTS, max_size=3).map(tuple), COUNTS, COUNTS),
     st.builds(
         ChainFooter, TEXTS, st.builds(Made, COUNTS, TEXTS), COUNTS, COUNTS, st.none() | COUNTS, COUNTS, TEXTS
@@ -73,6 +89,9 @@ def test_what_is_on_disk_is_what_former_versions_wrote() -> None:
 
 
 def test_footers_without_newer_keys_are_read() -> None:
+    told = {"stream": "s", "start": 0, "span": HOUR, "revision": 1, "hash": "h", "slices": ["a"], "rows": 3}
+    dataset = DatasetFooter.from_footer({"kind": "dataset", "sealed": False, **told})
+    assert dataset == DatasetFooter(WindowKey("s", 0, HOUR), 1, "h", ("a",), False, 3, {}, {}, 1)
     chain = ChainFooter.from_footer({"kind": "chain", "bucket": "07", "through": 4, "hash": "h"})
     assert chain == ChainFooter("07", Made(4, "h"), 0, 0, None, 0, "", format=1)
     results = ResultsFooter.from_footer({"kind": "results", "batch": 7})
@@ -86,6 +105,7 @@ def test_footers_without_newer_keys_are_read() -> None:
     ("read", "footer"),
     [
         (IndexFooter.from_footer, {"kind": "index"}),
+        (DatasetFooter.from_footer, {"kind": "dataset", "stream": "s", "rows": 0, "schema": {}}),
         (ChainFooter.from_footer, {"kind": "chain", "through": "4", "hash": "h"}),
         (ChainFooter.from_footer, {"kind": "chain", "through": True, "hash": "h"}),
         (ResultsFooter.from_footer, {"kind": "results"}),

@@ -6,7 +6,7 @@ It only reads, but for `drop_datasets`; what a window should be made of is decid
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import pyarrow as pa
 from tidemill.model.errors import StorageError
 from tidemill.model.windows import Dataset, Window, WindowKey
 from tidemill.outputs.datasets.dataset import (
+    FIRST_LAYOUT,
     METADATA_KEY,
+    DatasetFooter,
     drop_files,
     find_files,
     foreign,
@@ -23,11 +25,11 @@ from tidemill.outputs.datasets.dataset import (
     read_dataset,
     read_schema,
     said_of_itself,
-    said_of_window,
 )
 from tidemill.outputs.datasets.empty import empty_datasets
 from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
+from tidemill.storage.tables.footers import fields_in, text_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,20 @@ def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
     schema = read_schema(path)
     if not layout.is_empty_dataset(dataset.file):
         return DatasetFile(path, schema)
-    said = said_of_itself(path, schema)
-    key, sealed = dataset.key, dataset.sealed is not None
-    about = said_of_window(key, dataset.revision, dataset.hash, dataset.slices, sealed=sealed)
-    deltas = {} if dataset.deltas is None else {"deltas": asdict(dataset.deltas)}
-    text = metadata_text({**said, **about, **deltas, "rows": 0, "misfits": {}})
+    types = fields_in(said_of_itself(path, schema), "schema")
+    footer = DatasetFooter(
+        key=dataset.key,
+        revision=dataset.revision,
+        hash=dataset.hash,
+        slices=tuple(sorted(dataset.slices)),
+        sealed=dataset.sealed is not None,
+        rows=0,
+        misfits={},
+        schema={column: text_in(types, column) for column in types},
+        layout=FIRST_LAYOUT.number,
+        deltas=dataset.deltas,
+    )
+    text = metadata_text(footer.to_footer())
     return DatasetFile(path, schema.with_metadata({METADATA_KEY: text}), shared=True)
 
 

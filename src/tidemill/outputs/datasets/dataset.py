@@ -32,6 +32,7 @@ from tidemill.outputs.datasets.damage import checksum_of
 from tidemill.outputs.datasets.order import LEAST_ROWS
 from tidemill.storage import layout as paths
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.tables.footers import Footer, fields_in, number_in, text_in, texts_in
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,60 @@ def columns_of_file(warehouse: Path, file: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetFooter:
+    """What a dataset says of itself, in the metadata of its schema. (Where it is sealed depends on the order
+    of arrival: not that.)"""
+
+    key: WindowKey
+    revision: int
+    hash: str
+    slices: tuple[str, ...]  # ascending
+    sealed: bool
+    rows: int
+    misfits: Mapping[str, int]  # column -> values its type can not hold: null
+    schema: Mapping[str, str]  # the types of the columns, as they are declared
+    layout: int  # by which its rows became bytes; the first one says no number
+    deltas: DeltaStats | None = None  # of a stream of deltas
+
+    def to_footer(self) -> dict[str, object]:
+        return {
+            "kind": _KIND,
+            "stream": self.key.stream,
+            "window": str(self.key.interval),
+            "start": self.key.start,
+            "span": self.key.span,
+            "revision": self.revision,
+            "hash": self.hash,
+            "slices": list(self.slices),
+            "sealed": self.sealed,
+            "rows": self.rows,
+            "misfits": dict(self.misfits),
+            "schema": dict(self.schema),
+            **({"layout": self.layout} if self.layout != FIRST_LAYOUT.number else {}),
+            **({"deltas": asdict(self.deltas)} if self.deltas is not None else {}),
+        }
+
+    @staticmethod
+    def from_footer(footer: Footer) -> DatasetFooter:
+        """StorageError for the file of all windows without rows, too: it says nothing of any of them."""
+        misfits = fields_in(footer, "misfits") if "misfits" in footer else {}
+        types = fields_in(footer, "schema") if "schema" in footer else {}
+        deltas = footer.get("deltas")
+        return DatasetFooter(
+            key=WindowKey(text_in(footer, "stream"), number_in(footer, "start"), number_in(footer, "span")),
+            revision=number_in(footer, "revision"),
+            hash=text_in(footer, "hash"),
+            slices=texts_in(footer, "slices"),
+            sealed=footer.get("sealed") is True,
+            rows=number_in(footer, "rows"),
+            misfits={column: number_in(misfits, column) for column in misfits},
+            schema={column: text_in(types, column) for column in types},
+            layout=number_in(footer, "layout", FIRST_LAYOUT.number),
+            deltas=_delta_stats(deltas),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """What a builder says of the rows it is about to write."""
 
@@ -127,35 +182,20 @@ class Content:
 
     def schema(self, revision: int) -> pa.Schema:
         """The columns, with everything there is to say of the file; the same content, the same text."""
-        build, names = self.build, [member.name for member in self.build.members]
-        said: dict[str, object] = {
-            "kind": _KIND,
-            **said_of_window(build.key, revision, build.desired, names, sealed=build.seal is not None),
-            "rows": self.rows,
-            "misfits": dict(self.misfits),
-            "schema": declared_types(self.stream),
-        }
-        if self.layout != FIRST_LAYOUT:
-            said["layout"] = self.layout.number
-        if self.deltas is not None:
-            said["deltas"] = asdict(self.deltas)
-        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(said)})
-
-
-def said_of_window(
-    key: WindowKey, revision: int, hash_: str, slices: Iterable[str], *, sealed: bool
-) -> dict[str, object]:
-    """What a dataset says of its window. (Where it is sealed depends on the order of arrival: not that.)"""
-    return {
-        "stream": key.stream,
-        "window": str(key.interval),
-        "start": key.start,
-        "span": key.span,
-        "revision": revision,
-        "hash": hash_,
-        "slices": sorted(slices),
-        "sealed": sealed,
-    }
+        build = self.build
+        footer = DatasetFooter(
+            key=build.key,
+            revision=revision,
+            hash=build.desired,
+            slices=tuple(sorted(member.name for member in build.members)),
+            sealed=build.seal is not None,
+            rows=self.rows,
+            misfits=self.misfits,
+            schema=declared_types(self.stream),
+            layout=self.layout.number,
+            deltas=self.deltas,
+        )
+        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(footer.to_footer())})
 
 
 def declared_types(stream: Stream) -> dict[str, str]:
@@ -200,7 +240,7 @@ def foreign(path: Path) -> StorageError:
 
 def layout_of(path: Path) -> Layout:
     """By which layout a dataset file was written."""
-    return LAYOUTS[int(str(said_of_itself(path).get("layout", FIRST_LAYOUT.number)))]
+    return LAYOUTS[number_in(said_of_itself(path), "layout", FIRST_LAYOUT.number)]
 
 
 def read_dataset(warehouse: Path, file: str) -> Dataset:
@@ -210,25 +250,26 @@ def read_dataset(warehouse: Path, file: str) -> Dataset:
 
 def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     path = warehouse / file
-    said = said_of_itself(path, schema)
-    if "start" not in said:  # the one of all windows without rows, which says nothing of any of them
-        raise foreign(path)
-    start, span, revision, rows = (said[name] for name in ("start", "span", "revision", "rows"))
-    slices, sealed = said["slices"], said["sealed"]
-    assert isinstance(start, int), path
-    assert isinstance(span, int), path
-    assert isinstance(revision, int), path
-    assert isinstance(rows, int), path
-    assert isinstance(slices, list), path
-    assert isinstance(sealed, bool), path
-    key = WindowKey(str(said["stream"]), start, span)
-    if file != paths.dataset(key, revision) or set_hash(slices) != said["hash"]:
+    try:
+        said = DatasetFooter.from_footer(said_of_itself(path, schema))
+    except StorageError as error:
+        raise foreign(path) from error
+    if file != paths.dataset(said.key, said.revision) or set_hash(said.slices) != said.hash:
         raise foreign(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
-    seal, columns = 0 if sealed else None, columns_name(schema)
-    deltas = _delta_stats(said.get("deltas"))
-    return Dataset(key, revision, str(said["hash"]), tuple(slices), rows, size, file, seal, columns, deltas)
+    return Dataset(
+        key=said.key,
+        revision=said.revision,
+        hash=said.hash,
+        slices=said.slices,
+        rows=said.rows,
+        bytes=size,
+        file=file,
+        sealed=0 if said.sealed else None,
+        columns=columns_name(schema),
+        deltas=said.deltas,
+    )
 
 
 def with_checksum(warehouse: Path, dataset: Dataset) -> Dataset:
