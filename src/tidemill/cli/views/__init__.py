@@ -1,6 +1,7 @@
 """Results for people: a view is a function of a result that yields tables, lines and notes.
 
-Each group of commands has a module of views under its own name; `layout` has what they are made of.
+Each group of commands has a module of views under its own name, and `status` has one too; `layout` has what
+they are made of.
 """
 
 from __future__ import annotations
