@@ -80,7 +80,7 @@ def digests(files: Mapping[int, Iterable[Path]], told: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "bench.check_windows", str(told)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"the windows can not be read:\n{done.stderr}")
+        raise RuntimeError(f"the windows cannot be read:\n{done.stderr}")
     found: dict[str, str] = json.loads(done.stdout)
     return found
 

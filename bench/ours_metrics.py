@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from bench.work import Slice
 from tidemill.mill import Mill
-from tidemill.query.search.searching import Found
+from tidemill.query.search.searching import SearchPage
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
@@ -88,7 +88,7 @@ class MetricStore:
     def search(self, text: str) -> list[str]:
         """Ids of the events that it finds."""
         found = self.mill.search(STREAM, text, all_tenants=True)
-        assert isinstance(found, Found)
+        assert isinstance(found, SearchPage)
         ids: list[str] = found.rows.column("event_id").to_pylist()
         return ids
 

@@ -127,7 +127,7 @@ class StreamStore:
         mill = self.mill({name: kind})
         mill.engine  # noqa: B018 - its start is not the window's
         began = time.perf_counter()
-        mill.workers.flow.refresh(STREAM, self.clock(), flush=True)
+        mill.workers.streaming_windows.refresh(STREAM, self.clock(), flush=True)
         took = time.perf_counter() - began
         return took, mill.results(STREAM, name)
 

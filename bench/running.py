@@ -147,7 +147,7 @@ class Bench:
             [sys.executable, "-m", "bench.check", str(path)], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"{who}: the results of {stage} can not be read:\n{done.stderr}")
+            raise RuntimeError(f"{who}: the results of {stage} cannot be read:\n{done.stderr}")
         found: dict[str, object] = json.loads(done.stdout)
         if found["layout"]:
             raise RuntimeError(f"{who}, {stage}: {found['layout']}")

@@ -20,20 +20,20 @@ from tidemill.ingest.feeds import Sources
 from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.model.completeness import Completeness
 from tidemill.model.slices import SliceEntry
-from tidemill.outputs.datasets.builder import Outcome
-from tidemill.outputs.datasets.reader import Desk, RebuildStep, WindowStory, WindowView
+from tidemill.outputs.datasets.builder import BuildOutcome
+from tidemill.outputs.datasets.reader import RebuildStep, WindowReader, WindowStory, WindowView
 from tidemill.outputs.vectors.chainer import Chainer
 from tidemill.outputs.vectors.view import ChainView
-from tidemill.outputs.windows.refresh import Refreshed
+from tidemill.outputs.windows.refresh import WindowRefresh
 from tidemill.pipeline.metrics import Meter
-from tidemill.pipeline.rebuild import Remaker
+from tidemill.pipeline.rebuild import Rebuilder
 from tidemill.pipeline.recover import Recovered
 from tidemill.pipeline.reports import StreamStatus, TickReport
-from tidemill.pipeline.retention import Keeper
+from tidemill.pipeline.retention import Retention
 from tidemill.pipeline.verify import Audit
 from tidemill.query import Answer, Explanation
 from tidemill.query.catalog import StreamFacts
-from tidemill.query.search.searching import Found, SearchPlan
+from tidemill.query.search.searching import SearchPage, SearchPlan
 from tidemill.raw.compaction.packer import Packed, Packer
 from tidemill.raw.retract import RetractionPlan
 
@@ -45,21 +45,21 @@ WIDTH: Final = 100
 # Of the objects that a property of `Mill` gives, the methods that are meant for programs.
 PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
     "windows": (
-        Desk,
+        WindowReader,
         ("windows", "window", "datasets", "dataset", "outdated", "touched", "plan_rebuild", "retry"),
     ),
-    "remake": (Remaker, ("plan", "rollups", "index", "results")),
+    "remake": (Rebuilder, ("plan", "rollups", "index", "results")),
     "sources": (Sources, ("land",)),
     "packer": (Packer, ("plan", "waiting", "manifest", "wait")),
     "meter": (Meter, ("text", "served", "tick", "builds")),
-    "retention": (Keeper, ("plan", "expire")),
+    "retention": (Retention, ("plan", "expire")),
     "chains": (Chainer, ("plan", "compact_now", "windows", "batches")),
 }
 # What methods return, other than Arrow tables and plain values.
 OF_A_MILL: Final[tuple[type, ...]] = (
-    Landed, LandedMany, SliceEntry, TickReport, StreamStatus, Refreshed, WindowView, WindowStory, RebuildStep,
-    Outcome, Packed, RetractionPlan, Answer, Completeness, Explanation, Found, SearchPlan, StreamFacts,
-    ChainView, Audit, Recovered,
+    Landed, LandedMany, SliceEntry, TickReport, StreamStatus, WindowRefresh, WindowView, WindowStory,
+    RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness, Explanation, SearchPage,
+    SearchPlan, StreamFacts, ChainView, Audit, Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 

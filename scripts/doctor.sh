@@ -33,7 +33,7 @@ if [ -z "$found" ]; then
     complain "Python $need_python to 3.$newest_python is needed, and none was found (tried: $candidates;${others:- none of them runs})" \
         "install one (Debian/Ubuntu: python3.13 python3.13-venv; macOS: python@3.13), or: make PYTHON=/path/to/python3.13 setup"
 elif ! "$found" -c 'import ensurepip, venv' 2>/dev/null; then
-    complain "$found can not make virtual environments (its modules venv and ensurepip are missing)" \
+    complain "$found cannot make virtual environments (its modules venv and ensurepip are missing)" \
         "install them (Debian/Ubuntu: python$version-venv), or: make PYTHON=/path/to/another/python setup"
 fi
 
@@ -52,7 +52,7 @@ else
     major=${version%%[._]*}
     [ "$major" != 1 ] || { rest=${version#1.}; major=${rest%%[._]*}; }
     case $major in
-        "" | *[!0-9]*) complain "the version of $where can not be read" "$java_hint" ;;
+        "" | *[!0-9]*) complain "the version of $where cannot be read" "$java_hint" ;;
         *) [ "$major" -ge $need_java ] || complain "Java >= $need_java is needed, and $where is $version" "$java_hint" ;;
     esac
 fi

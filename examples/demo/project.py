@@ -132,7 +132,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"the demo can not write: {error.strerror or error}",
+            f"the demo cannot write: {error.strerror or error}",
             hint="it needs a folder that it may write to, and about 500 MB",
             where=str(error.filename or path),
         ) from error

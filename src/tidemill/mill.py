@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from tidemill.config import Project
-from tidemill.ingest import arguments as given
+from tidemill.ingest import arguments
 from tidemill.ingest.adopt import has_landings
 from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.ingest.plugins import open_project
@@ -29,7 +29,7 @@ from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 from tidemill.storage.layout import TableKind
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.faults import Round
+from tidemill.storage.state.faults import RoundFaults
 from tidemill.storage.state.opening import open_store
 from tidemill.storage.state.protocol import State
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from tidemill.engine import Engine
     from tidemill.eventtime import Watermark
     from tidemill.ingest.feeds import Sources
-    from tidemill.outputs.datasets.builder import Outcome
-    from tidemill.outputs.datasets.reader import Desk, RebuildStep
+    from tidemill.outputs.datasets.builder import BuildOutcome
+    from tidemill.outputs.datasets.reader import RebuildStep, WindowReader
     from tidemill.outputs.vectors.chainer import Chainer
     from tidemill.outputs.vectors.view import ChainView
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.metrics import Meter
-    from tidemill.pipeline.rebuild import Remaker
+    from tidemill.pipeline.rebuild import Rebuilder
     from tidemill.pipeline.recover import Recovered
-    from tidemill.pipeline.retention import Keeper
+    from tidemill.pipeline.retention import Retention
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
-    from tidemill.query.search.searching import Found, SearchPlan
+    from tidemill.query.search.searching import SearchPage, SearchPlan
     from tidemill.query.service import Asked
     from tidemill.raw.compaction.packer import Packed, Packer
     from tidemill.raw.quarantine import Place
@@ -163,7 +163,7 @@ class Mill:
         """
         from tidemill.ingest.files import land_files
 
-        bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
+        bounds = arguments.bounds(self.project.stream(stream), start, end, many=many_windows)
         names = [str(file) for file in files]
         return land_files(self.warehouse, stream, names, bounds, source, format, progress, empty=empty)
 
@@ -188,7 +188,7 @@ class Mill:
         whether it is `new`. `name` is what the ledger calls it; the other arguments are those of `ingest`."""
         from tidemill.ingest.files import land_bytes
 
-        bounds = given.bounds(self.project.stream(stream), start, end, many=many_windows)
+        bounds = arguments.bounds(self.project.stream(stream), start, end, many=many_windows)
         return land_bytes(self.warehouse, stream, content, bounds, name, source, format)
 
     # -- the pipeline
@@ -212,14 +212,16 @@ class Mill:
         with self._working():
             return rounds.tick(self.workers, self.clock if now is None else _running(now), patient=patient)
 
-    def flush(self, stream: str | None = None) -> dict[str, list[Refreshed]]:
+    def flush(self, stream: str | None = None) -> dict[str, list[WindowRefresh]]:
         """Publish the streaming windows that are still open, as they are, with the trigger `stop`. Returns
         what was published, by stream. The watermark does not move, and a window that gets more rows is
         published again."""
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         now = self.clock()
         with self._working():
-            return self.workers.flow.refresh_all(names, now, Round(self.state, now, {}), flush=True)
+            return self.workers.streaming_windows.refresh_all(
+                names, now, RoundFaults(self.state, now, {}), flush=True
+            )
 
     def run_until_idle(self) -> list[TickReport]:
         """Run rounds until one finds nothing to do and no background work is left. Returns their reports."""
@@ -235,7 +237,7 @@ class Mill:
         stop: threading.Event,
         interval: float,
         on_tick: Callable[[TickReport], None] | None = None,
-        on_flush: Callable[[dict[str, list[Refreshed]]], None] = lambda _flushed: None,
+        on_flush: Callable[[dict[str, list[WindowRefresh]]], None] = lambda _flushed: None,
         wake: threading.Event | None = None,
     ) -> None:
         """Run rounds until `stop` is set, at most `interval` seconds apart when there is nothing to do; then
@@ -262,11 +264,11 @@ class Mill:
         from tidemill.outputs.windows.reader import read_results
 
         declared = self.project.stream(stream)
-        span = given.span(start, end)
+        span = arguments.span(start, end)
         return read_results(self.project.warehouse, declared, window, span, tenant, revisions=revisions)
 
     @property
-    def windows(self) -> Desk:
+    def windows(self) -> WindowReader:
         """Reads windows and their datasets: which there are, why one waits, what a rebuild would do."""
         return self.workers.windows
 
@@ -274,7 +276,7 @@ class Mill:
         self,
         stop: threading.Event,
         interval: float,
-        on_build: Callable[[Sequence[Outcome]], None],
+        on_build: Callable[[Sequence[BuildOutcome]], None],
         concurrency: int | None = None,
         *,
         once: bool = False,
@@ -282,22 +284,26 @@ class Mill:
         """Build queued datasets until `stop` is set, or with `once` until the queue is empty. Each batch of
         outcomes goes to `on_build`. Several builders can run beside the daemon, in this process or others:
         they need no lock, since each takes a lease on what it builds."""
-        self.workers.yard.work(self.clock, stop, interval, on_build, concurrency, once=once)
+        self.workers.dataset_builders.work(self.clock, stop, interval, on_build, concurrency, once=once)
 
-    def rebuild(self, steps: Sequence[RebuildStep]) -> list[Outcome]:
+    def rebuild(self, steps: Sequence[RebuildStep]) -> list[BuildOutcome]:
         """Build the datasets of a plan made by `windows.plan_rebuild`, and return the outcome of each."""
         keys = set(self.windows.rebuild(steps))
         with self._working():
             for name in sorted({key.stream for key in keys}):
-                self.workers.yard.coordinate(self.project.stream(name), self.clock())
-            return [outcome for outcome in self.workers.yard.build(self.clock, None) if outcome.key in keys]
+                self.workers.dataset_builders.coordinate(self.project.stream(name), self.clock())
+            return [
+                outcome
+                for outcome in self.workers.dataset_builders.build(self.clock, None)
+                if outcome.key in keys
+            ]
 
     @cached_property
-    def remake(self) -> Remaker:
+    def remake(self) -> Rebuilder:
         """Rebuilds rollups, the index and damaged window results from raw."""
-        from tidemill.pipeline.rebuild import Remaker
+        from tidemill.pipeline.rebuild import Rebuilder
 
-        return Remaker(self.workers)
+        return Rebuilder(self.workers)
 
     @property
     def sources(self) -> Sources:
@@ -325,7 +331,7 @@ class Mill:
         files."""
         from tidemill.outputs.datasets.maintenance import export
 
-        starts = [given.instant(window) for window in windows]
+        starts = [arguments.instant(window) for window in windows]
         return export(self.project.warehouse, self.windows, stream, starts, to, target, revision)
 
     def events(
@@ -364,7 +370,7 @@ class Mill:
         return self.slice(plan.slice)
 
     @property
-    def retention(self) -> Keeper:
+    def retention(self) -> Retention:
         """Plans what the retention of a stream expires, and expires it."""
         return self.workers.retention
 
@@ -445,7 +451,7 @@ class Mill:
         buffered."""
         from tidemill.raw.tail import tail
 
-        end, at = stop or threading.Event(), given.instant(since) if since is not None else None
+        end, at = stop or threading.Event(), arguments.instant(since) if since is not None else None
         return tail(
             self.feed(stream), ordered=ordered, follow=follow, since=at, limit=limit, tenant=tenant,
             stop=end, wait=lambda: end.wait(interval),
@@ -478,9 +484,9 @@ class Mill:
         If the stream has several tenants, name one or ask for `all_tenants`. With `strict`, an incomplete
         answer raises IncompleteError. With `check_tenant=False`, a tenant without events is not an error.
         """
-        from tidemill.query.service import Whose, ask
+        from tidemill.query.service import TenantChoice, ask
 
-        whose = Whose(tenant, all_tenants, check_tenant)
+        whose = TenantChoice(tenant, all_tenants, check_tenant)
         return ask(self.warehouse, self._querier, query, whose, strict=strict, engine=engine)
 
     def query(
@@ -496,14 +502,14 @@ class Mill:
         self, stream: str, asked: Asked = "", *, tenant: str | None = None, all_tenants: bool = False,
         cursor: str | None = None, limit: int | None = None, total: bool = False, strict: bool = False,
         engine: Literal["local", "spark"] = "local", check_tenant: bool = True,
-    ) -> Found | SearchPlan:  # fmt: skip
+    ) -> SearchPage | SearchPlan:  # fmt: skip
         """Find accepted events by what they hold. Returns a page: `rows`, the `cursor` of the next page, and
         with `total` how many there are. `tenant`, `all_tenants`, `strict` and `check_tenant` are as for
         `ask`."""
         from tidemill.query.search.service import find
-        from tidemill.query.service import Whose
+        from tidemill.query.service import TenantChoice
 
-        whose = Whose(tenant, all_tenants, check_tenant)
+        whose = TenantChoice(tenant, all_tenants, check_tenant)
         return find(
             self.warehouse, stream, asked, whose, cursor, limit, total=total, strict=strict, engine=engine
         )
@@ -526,14 +532,14 @@ class Mill:
     ) -> pa.Table:
         """Vectors now, or at an instant, as an Arrow table with a row for each id: `vector_id`, `exists`,
         `ts`, `values`, `overflow` and `pending`."""
-        until = None if at is None else given.instant(at)
-        return self.workers.vector_desk.vectors(self.project.stream(stream).name, ids, until, tenant)
+        until = None if at is None else arguments.instant(at)
+        return self.workers.vector_reader.vectors(self.project.stream(stream).name, ids, until, tenant)
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> ChainView:
         """The chain of a vector: its checkpoints, its pending deltas, and their sizes."""
         from tidemill.outputs.vectors.view import chain_of
 
-        desk = self.workers.vector_desk
+        desk = self.workers.vector_reader
         return chain_of(desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
 
     # -- verifying

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tidemill.cli import views
 from tidemill.cli.session import Session
-from tidemill.cli.settings import OutputKind, Settings
+from tidemill.cli.settings import CommandSettings, OutputKind
 from tidemill.cli.views.layout import Note, line
 from tidemill.model.errors import InputError
 from tidemill.pipeline import documents
@@ -19,7 +19,7 @@ DOCUMENT = {"count": Decimal("1.10")}
 
 
 def session(output=OutputKind.TEXT, *, quiet=False):
-    return Session(Settings(output=output, quiet=quiet))
+    return Session(CommandSettings(output=output, quiet=quiet))
 
 
 def unmade():

@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.cli.main import main
 from tidemill.cli.session import Session
-from tidemill.cli.settings import OutputKind, Settings, asks_for_json
+from tidemill.cli.settings import CommandSettings, OutputKind, asks_for_json
 from tidemill.model import errors
 from tidemill.model.errors import as_tidemill_error
 from tidemill.storage.locks import exclusive
@@ -58,7 +58,7 @@ def test_a_query_error_points_at_the_character(cli, project):
     assert cli("query", "SELECT cont FROM requests", "--output", "json").error["position"] == 7
 
 
-def test_a_warehouse_that_can_not_be_made_is_3(cli, project):
+def test_a_warehouse_that_cannot_be_made_is_3(cli, project):
     (project / "warehouse").write_text("a file")
     done = cli("status", "--output", "json")
     assert (done.code, done.error["code"]) == (3, "storage")
@@ -129,7 +129,7 @@ def test_each_kind_of_error_has_its_exit_code(capsys, kind, error, code, exit_co
     def fail(_session: Session) -> int:
         raise error
 
-    assert Session(Settings(output=kind)).call(fail) == exit_code
+    assert Session(CommandSettings(output=kind)).call(fail) == exit_code
     told = capsys.readouterr()
     assert told.out == ""
     if kind is OutputKind.JSON:
@@ -144,7 +144,7 @@ def test_a_defect_says_so_and_very_verbose_shows_where(capsys):
         raise ZeroDivisionError("one\ntwo")
 
     assert "ZeroDivisionError: one" in str(as_tidemill_error(ZeroDivisionError("one\ntwo")))
-    Session(Settings(verbose=2)).call(fail)
+    Session(CommandSettings(verbose=2)).call(fail)
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -152,7 +152,7 @@ def test_ctrl_c_is_130(capsys):
     def interrupted(_session: Session) -> int:
         raise KeyboardInterrupt
 
-    assert Session(Settings()).call(interrupted) == 130
+    assert Session(CommandSettings()).call(interrupted) == 130
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""Slices that can not be read, by the command line: listed with error and next try, tried by hand."""
+"""Slices that cannot be read, by the command line: listed with error and next try, tried by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_ledger_slice_and_status_say_why_it_failed_and_when_it_is_tried_next(wea
     lost(weather)
     assert "1 slice (1 failed)" in weather.run()
     (entry,) = weather.json("ledger", "--status", "failed")["slices"]
-    assert entry["error"] == "can not be read: No such file or directory"
+    assert entry["error"] == "cannot be read: No such file or directory"
     assert (entry["failures"], entry["retried"]) == (1, 0)
     assert entry["retry_at"] == "2024-01-15T13:30:05Z"
     assert weather.json("status")["streams"][0]["retry_at"] == "2024-01-15T13:30:05Z"

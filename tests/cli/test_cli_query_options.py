@@ -173,7 +173,7 @@ def test_answers_as_tables(cli, shop):
         (("status", "--output", "csv"), "use --output text or json"),
     ],
 )
-def test_tables_that_can_not_be_given(cli, shop, arguments, hint):
+def test_tables_that_cannot_be_given(cli, shop, arguments, hint):
     done = cli(*arguments)
     assert done.code == 2, done
     assert hint in done.err

@@ -20,12 +20,12 @@ from rich.console import Console
 
 from tidemill.cli.serve import _declared
 from tidemill.cli.session import Session
-from tidemill.cli.settings import Settings
+from tidemill.cli.settings import CommandSettings
 from tidemill.cli.trying import curl_line, first_event
 from tidemill.cli.views.serve import gateways_table
 from tidemill.client import Client
 from tidemill.config import parse_project, read_template
-from tidemill.config.gateway import Gateway
+from tidemill.config.gateway import GatewaySettings
 from tidemill.eventtime import registered
 from tidemill.mill import Mill, wall_clock
 from tidemill.model.gateway import GatewayStatus, Pressure
@@ -206,8 +206,8 @@ def test_up_makes_a_project_where_there_is_none(tmp_path):
 
 def test_a_project_that_is_there_is_left_alone(project):
     before = FILE.read_bytes()
-    assert _declared(Session(Settings(project=project))) is None
-    assert _declared(Session(Settings(project=project / FILE))) is None
+    assert _declared(Session(CommandSettings(project=project))) is None
+    assert _declared(Session(CommandSettings(project=project / FILE))) is None
     assert FILE.read_bytes() == before
 
 
@@ -247,7 +247,9 @@ def test_status_names_the_part_of_memory_that_is_nearly_full():
     memory = {"total": (60, 1000), "buffer": (60, 500), "buffer of clicks": (60, 64)}
     one = GatewayStatus("g", 7, 0, None, Pressure.LOW, "buffer of clicks", memory, (), 0, 0, 0)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(gateways_table(Gateway(), [one]))
+    console.print(gateways_table(GatewaySettings(), [one]))
     assert "pressure low (buffer of clicks: 60 B of 64 B)" in console.export_text()
-    console.print(gateways_table(Gateway(), [replace(one, memory={**memory, "buffer of clicks": (30, 64)})]))
+    console.print(
+        gateways_table(GatewaySettings(), [replace(one, memory={**memory, "buffer of clicks": (30, 64)})])
+    )
     assert "pressure low  (as of" in console.export_text()

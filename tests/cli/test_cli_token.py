@@ -78,11 +78,11 @@ def test_a_revoked_token_works_no_more_and_stays_in_the_list(cli, project):
         (["--scope", "read"], "whose token is it?", "--all-tenants"),
         (["--scope", "read", "--tenant", "a", "--all-tenants"], "whose token is it?", "--tenant NAME"),
         (["--all-tenants"], "a token needs a scope", "ingest, read, admin"),
-        (["--scope", "read", "--tenant", " "], "can not name a tenant", "printable"),
+        (["--scope", "read", "--tenant", " "], "cannot name a tenant", "printable"),
         (["--scope", "read", "--all-tenants", "--rate", "0"], "a rate of 0", "from 1"),
         (["--scope", "read", "--all-tenants", "--expires", "soon"], "'soon' is not a duration", "1d"),
         (["--scope", "read", "--all-tenants", "--expires", "0s"], "expired is of no use", "90d"),
-        (["--scope", "read", "--all-tenants", "--expires", "999999999999w"], "can not last so long", "90d"),
+        (["--scope", "read", "--all-tenants", "--expires", "999999999999w"], "cannot last so long", "90d"),
     ],
 )
 def test_what_makes_no_sense_is_told_and_nothing_is_created(cli, project, said, message, hint):
@@ -99,7 +99,7 @@ def test_a_scope_that_there_is_not_is_wrong_usage(cli, project):
     assert all(scope in done.err for scope in Scope)
 
 
-def test_a_token_that_there_is_not_can_not_be_revoked(cli, project):
+def test_a_token_that_there_is_not_cannot_be_revoked(cli, project):
     done = cli("token", "revoke", "x", "--output", "json")
     assert (done.code, done.error["code"]) == (2, "not_found")
 

@@ -14,8 +14,8 @@ from tidemill.cli.views.status import status_table
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import DAY, HOUR, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, Interval, parse_instant
-from tidemill.model.windows import Dataset, Member, Phase, Standing, Window, WindowKey
-from tidemill.outputs.datasets.builder import Outcome
+from tidemill.model.windows import Dataset, Member, Phase, Window, WindowKey, WindowStatus
+from tidemill.outputs.datasets.builder import BuildOutcome
 from tidemill.outputs.datasets.coordinator import Coordinated
 from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
@@ -24,7 +24,7 @@ from tidemill.outputs.datasets.rules import WindowRules
 from tidemill.pipeline.documents import ticks as plain_ticks
 from tidemill.pipeline.documents import windows as plain_windows
 from tidemill.pipeline.reports import StreamStatus, StreamTick, TickReport
-from tidemill.raw.retract import JudgeAgain, Mark, RetractionPlan, Undo
+from tidemill.raw.retract import JudgeAgain, MarkRetracted, RetractionPlan, Undo
 
 START = parse_instant("2024-01-15T13:00:00Z")
 KEY = WindowKey("weather", START, HOUR)
@@ -36,12 +36,12 @@ WINDOW = Window(
     built_at=CUTOFF, ready=True, trigger="cutoff",
 )  # fmt: skip
 RULES = WindowRules(HOUR, 6 * HOUR)
-BUILT = Outcome(KEY, 1, 0.0351, DATASET, trigger="cutoff")
-FAILED = Outcome(KEY, 3, 1.5, error="no [bold]space[/bold]\x1b left", trigger="cutoff")
-LOST = Outcome(KEY, 1, 0.5, DATASET, lost=True, trigger="cutoff")
+BUILT = BuildOutcome(KEY, 1, 0.0351, DATASET, trigger="cutoff")
+FAILED = BuildOutcome(KEY, 3, 1.5, error="no [bold]space[/bold]\x1b left", trigger="cutoff")
+LOST = BuildOutcome(KEY, 1, 0.5, DATASET, lost=True, trigger="cutoff")
 
 
-def view(window=WINDOW, standing=Standing.FINAL, reason=None, detail=None, counts=(2, 2, 1, 0), age=DAY):
+def view(window=WINDOW, standing=WindowStatus.FINAL, reason=None, detail=None, counts=(2, 2, 1, 0), age=DAY):
     return WindowView(window, standing, reason, detail, *counts, age)
 
 
@@ -70,7 +70,7 @@ def words(view):
 def test_a_window_in_json_has_its_span_state_reason_slices_and_age():
     waits = Window(KEY, 1, Phase.WAITING, reason="gap", detail="gap 13:30-13:45")
     assert plain_windows.view(
-        view(waits, Standing.WAITING, "gap", "gap 13:30-13:45", (2, 0, 0, 4), 90 * MINUTE)
+        view(waits, WindowStatus.WAITING, "gap", "gap 13:30-13:45", (2, 0, 0, 4), 90 * MINUTE)
     ) == {
         "stream": "weather",
         "start": "2024-01-15T13:00:00Z",
@@ -95,7 +95,7 @@ def test_the_table_of_windows_says_why_one_waits():
     waits = Window(KEY, 1, Phase.WAITING, reason="coverage", detail="coverage missing before 13:09")
     shown = text_of(
         *views.windows.listed(
-            [view(waits, Standing.WAITING, "coverage", waits.detail, (3, 0, 0, 0)), view()], more=False
+            [view(waits, WindowStatus.WAITING, "coverage", waits.detail, (3, 0, 0, 0)), view()], more=False
         )
     )
     first, second = (line.split() for line in shown.splitlines() if line.startswith(" weather"))
@@ -155,9 +155,9 @@ def test_a_window_under_lease_says_who_builds_it_until_when():
     held = Window(
         KEY, 9, Phase.BUILDING, owner="host-1-ab", lease_until=CUTOFF + MINUTE, attempts=2, error="disk full"
     )
-    told = plain_windows.story(story(held, revisions=(), standing=Standing.BUILDING))
+    told = plain_windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING))
     assert told["lease"] == {"owner": "host-1-ab", "until": "2024-01-15T20:01:00Z"}
-    shown = text_of(*views.windows.story(story(held, revisions=(), standing=Standing.BUILDING)))
+    shown = text_of(*views.windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING)))
     assert "host-1-ab, its lease runs until 2024-01-15T20:01:00Z" in shown
     assert "disk full" in shown
 
@@ -187,7 +187,7 @@ def test_a_withdrawn_dataset_is_no_revision_with_no_rows():
     gone = Window(
         KEY, 9, Phase.WAITING, reason="empty", detail="no slice is left", desired="c" * 64, revision=2
     )
-    shown = text_of(*views.windows.story(story(gone, standing=Standing.WAITING)))
+    shown = text_of(*views.windows.story(story(gone, standing=WindowStatus.WAITING)))
     assert "2, withdrawn" in shown
     assert not plain_windows.story(story(gone))["revisions"][0]["current"]
 
@@ -326,7 +326,7 @@ def test_a_retraction_prints_its_steps_in_order():
     new = NewSlice("1" * 64, "weather", "file", "a\x1b.ndjson", Format.NDJSON, Codec.NONE, "p", 1, CUTOFF)
     entry = SliceEntry(1, new)
     steps = [
-        Mark(new.id, new.name, "sent twice", 3),
+        MarkRetracted(new.id, new.name, "sent twice", 3),
         Undo("b1", [new.id, "2" * 64], 5),
         JudgeAgain("2" * 64, "b.ndjson", 2),
     ]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client.arrow import ARROW, bodies
-from tidemill.client.packing import Ids, Packer, compressed
+from tidemill.client.packing import Ids, RequestPacker, compressed
 from tidemill.model.errors import InputError
 
 NO_ZONE = datetime(2024, 1, 15, tzinfo=UTC).replace(tzinfo=None)
@@ -26,7 +26,7 @@ def ids(column="event_id"):
 
 
 def packed(events, *, column="event_id", most_events=1000, most_bytes=1 << 20):
-    packer = Packer(ids(column), most_events, most_bytes)
+    packer = RequestPacker(ids(column), most_events, most_bytes)
     found = [body for event in events if (body := packer.add(event)) is not None]
     return [*found, *([last] if (last := packer.rest()) is not None else [])]
 
@@ -156,6 +156,6 @@ def test_ids_are_put_inside_structs():
     assert without.to_pylist() == [{"n": 1, "meta": {"id": "new-1"}}]
 
 
-def test_a_column_that_can_not_take_an_id_is_told():
+def test_a_column_that_cannot_take_an_id_is_told():
     with pytest.raises(InputError, match="is no text"):
         list(bodies(pa.table({"event_id": [1, None]}), ids(), 10, 1 << 20))

@@ -105,7 +105,7 @@ def test_an_event_is_sent_once_when_it_is_taken(call):
 
 
 @pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
-def test_the_same_bytes_are_sent_again_when_the_server_can_not_take_them_now(call, status):
+def test_the_same_bytes_are_sent_again_when_the_server_cannot_take_them_now(call, status):
     world, sent = call([problem(status, "overloaded"), taken()], "send", "s", {"a": 1})
     assert isinstance(sent, Sent)
     assert [request.content for request in world.requests] == [b'{"a":1,"event_id":"id-0"}\n'] * 2

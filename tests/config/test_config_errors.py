@@ -281,7 +281,7 @@ def test_v29_event_time_type_that_is_not_registered() -> None:
             "identity:",
             "csv: {delimiter: ab}\n    identity:",
             11,
-            "csv.delimiter: 'ab' can not separate",
+            "csv.delimiter: 'ab' cannot separate",
             "one character",
         ),
         (
@@ -412,7 +412,7 @@ def test_stream_without_a_schema_is_one_problem() -> None:
     assert str(error) == "tidemill.yaml:3: streams.s: schema is missing"
 
 
-def test_required_column_that_a_csv_can_not_have_is_refused() -> None:
+def test_required_column_that_a_csv_cannot_have_is_refused() -> None:
     text = STREAM.replace("event_id: string", "event_id: {type: string, required: true}")
     error = refused(text.replace("    event_time", "    csv: {columns: [ts]}\n    event_time"))
     assert str(error) == (
@@ -555,7 +555,7 @@ def test_file_that_may_not_be_read_is_not_a_stack_trace(tmp_path: Path) -> None:
     file = tmp_path / "tidemill.yaml"
     file.write_text(STREAM)
     file.chmod(0)
-    with pytest.raises(ConfigError, match="can not be read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         load_project(file, TYPES, {})
 
 

@@ -8,13 +8,13 @@ import pytest
 from tests.support.otlp_requests import SPAN, START, TRACE, logs_request, read, traces_request
 
 from tidemill.config import Counter, Histogram, Project, parse_project
-from tidemill.config.gateway import Gateway
+from tidemill.config.gateway import GatewaySettings
 from tidemill.config.template import read_template
 from tidemill.eventtime import registered
-from tidemill.formats.judge import Judged, judge
+from tidemill.formats.judge import DecidedRecord, judge
 from tidemill.formats.plan import plan_for
 from tidemill.mill import Mill
-from tidemill.query.search.searching import Found
+from tidemill.query.search.searching import SearchPage
 from tidemill.testing import FakeClock
 
 NOW = START // 1000 + 60_000_000
@@ -36,7 +36,7 @@ def test_it_loads_without_a_warning(project: Project) -> None:
 
 
 def test_what_it_says_of_the_gateway_are_the_defaults(project: Project) -> None:
-    assert project.gateway == Gateway()
+    assert project.gateway == GatewaySettings()
     assert {project.gateway.otlp.logs, project.gateway.otlp.traces} <= set(project.streams)
 
 
@@ -55,9 +55,9 @@ def test_it_counts_by_what_one_asks_for(project: Project) -> None:
     assert all("resource.service" in stream.indexed for stream in project.streams.values())
 
 
-def judged(project: Project, stream: str, line: bytes) -> Judged:
+def judged(project: Project, stream: str, line: bytes) -> DecidedRecord:
     found = judge(line.rstrip(b"\n"), plan_for(project.stream(stream), project.limits), NOW)
-    assert isinstance(found, Judged), found
+    assert isinstance(found, DecidedRecord), found
     return found
 
 
@@ -122,5 +122,5 @@ def test_what_was_sent_can_be_asked_for(tmp_path: Path) -> None:
         slowest = mill.query("SELECT count, max FROM traces.duration", tenant="acme").to_pylist()
         assert [tuple(row.values()) for row in slowest] == [(6, 6_000_000)]
         failed = mill.search("traces", "WHERE outcome = 'error' AND resource.service = 'shop'", tenant="acme")
-        assert isinstance(failed, Found)
+        assert isinstance(failed, SearchPage)
         assert {row["event_id"][-2:] for row in failed.rows.to_pylist()} == {"02", "05"}

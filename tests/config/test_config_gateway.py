@@ -11,7 +11,7 @@ from tidemill.config.gateway import (
     MAX_FOLDERS,
     AdaptiveWindow,
     FixedWindow,
-    Gateway,
+    GatewaySettings,
     SessionWindow,
     is_loopback,
 )
@@ -29,7 +29,7 @@ ADAPTIVE: dict[str, object] = {"kind": "adaptive", "min": 10 * MILLISECOND, "max
 KINDS = "fixed, tumbling, sliding, session, adaptive"
 
 
-def load(*lines: str, environ: dict[str, str] | None = None) -> Gateway:
+def load(*lines: str, environ: dict[str, str] | None = None) -> GatewaySettings:
     text = HEAD + "".join(f"  {line}\n" for line in lines)
     return parse_project(text, FILE, (), environ or {}).gateway
 
@@ -42,7 +42,7 @@ def refused(*lines: str, environ: dict[str, str] | None = None) -> ConfigError:
 
 def test_the_defaults_are_those_of_the_adaptive_window() -> None:
     gateway = load()
-    assert gateway == Gateway()
+    assert gateway == GatewaySettings()
     assert (gateway.host, gateway.port) == ("127.0.0.1", 8470)
     assert gateway.window == AdaptiveWindow()
     assert gateway.window.model_dump() == ADAPTIVE
@@ -91,7 +91,7 @@ def test_every_key_can_be_set() -> None:
     assert gateway.receipts == HOUR
     assert (gateway.otlp.logs, gateway.otlp.traces) == ("l", "t")
     assert gateway.objects == ("incoming", "/srv/files")
-    assert gateway.model_fields_set == set(Gateway.model_fields)
+    assert gateway.model_fields_set == set(GatewaySettings.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_kinds_of_windows_and_without_one_it_is_adaptive(written: str, window: d
 def test_a_trigger_that_is_null_is_off_and_a_section_that_is_empty_is_the_default() -> None:
     off = load("triggers: {count: null, bytes: null, rate_change: null, memory: null}").triggers
     assert (off.count, off.bytes, off.rate_change, off.memory) == (None,) * 4
-    assert load("triggers:", "memory:", "wal:", "requests:", "otlp:", "objects:") == Gateway()
+    assert load("triggers:", "memory:", "wal:", "requests:", "otlp:", "objects:") == GatewaySettings()
 
 
 @pytest.mark.parametrize(

@@ -148,13 +148,13 @@ def test_without_messages_an_event_time_needs_its_column() -> None:
         ("    identity: bundle", "    identity: bundle\n    format: csv", "is never an array", "ndjson"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_is_refused(old: str, new: str, message: str, hint: str) -> None:
+def test_what_cannot_be_is_refused(old: str, new: str, message: str, hint: str) -> None:
     error = refused(changed((old, new)))
     assert message in str(error)
     assert hint in str(error) + str(error.hint)
 
 
-def test_messages_of_streams_without_event_times_can_not_tell_one() -> None:
+def test_messages_of_streams_without_event_times_cannot_tell_one() -> None:
     text = changed(
         ("    event_time: {column: ts, type: unixtimestamp_ms}\n", ""),
         ("    event_time: {column: meta.at, type: iso8601}\n", ""),

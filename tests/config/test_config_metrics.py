@@ -1,4 +1,4 @@
-"""Metrics of every kind: what can be declared, and what is wrong with one that can not, with its line."""
+"""Metrics of every kind: what can be declared, and what is wrong with one that cannot, with its line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import Counter, Gauge, Histogram, Ratio, State, Stream, parse_project
+from tidemill.config import Counter, Gauge, Histogram, Ratio, StateMetric, Stream, parse_project
 from tidemill.config.metrics import MAX_BOUNDS, filter_of
 from tidemill.model.errors import ConfigError
 from tidemill.model.metrics import CHANGE, TransitionRule, log_scaled
@@ -108,7 +108,7 @@ def test_state_counts_every_change_and_the_declared_ones() -> None:
         "{kind: state, object: order, state: status, transitions: "
         "{lost: {from: [new, paid], to: gone, until: [sent, gone]}, back: {from: any}, next: {}}}"
     ).metrics["one"]
-    assert isinstance(declared, State)
+    assert isinstance(declared, StateMetric)
     assert declared.rules == (
         TransitionRule(CHANGE),
         TransitionRule("back", from_last=False),
@@ -151,7 +151,7 @@ def test_metrics_travel_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(declared)) == declared  # noqa: S301
 
 
-# -- what can not
+# -- what cannot
 
 _DECIMAL = "declare a decimal with a scale, such as {type: decimal, scale: 3}"
 _OF_A_RATIO = "a ratio is made of counters and of transitions of state metrics"
@@ -206,7 +206,7 @@ _OF_A_RATIO = "a ratio is made of counters and of transitions of state metrics"
         ("{kind: state, object: order, state: 7}", "state: 7 should be text", "quotes"),
         (
             "{kind: state, object: order, state: order}",
-            "state: column 'order' can not be both the object and its state",
+            "state: column 'order' cannot be both the object and its state",
             "what state the object is in",
         ),
         (

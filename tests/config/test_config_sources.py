@@ -57,7 +57,7 @@ def test_all_of_it_can_be_set() -> None:
         ("manifests: data/manifest.json", "list"),
     ],
 )
-def test_what_can_not_be_meant_is_refused_with_its_line(line: str, what: str) -> None:
+def test_what_cannot_be_meant_is_refused_with_its_line(line: str, what: str) -> None:
     with pytest.raises(ConfigError) as told:
         load(line)
     assert what in str(told.value)

@@ -15,7 +15,7 @@ from tidemill.config import (
     Project,
     Ratio,
     Retention,
-    State,
+    StateMetric,
     Stream,
     Term,
     Transition,
@@ -24,12 +24,12 @@ from tidemill.config import (
     read_template,
 )
 from tidemill.config.events import FileSink
-from tidemill.config.gateway import AdaptiveWindow, Gateway, StreamGateway
+from tidemill.config.gateway import AdaptiveWindow, GatewaySettings, StreamGateway
 from tidemill.config.packing import Pack
-from tidemill.config.project import Builder, Engine, Limits, Settings
+from tidemill.config.project import BuilderSettings, EngineSettings, Limits, Settings
 from tidemill.config.querying import QueryDefaults
 from tidemill.config.stream import Csv
-from tidemill.config.vectors import Compaction, Vector
+from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.eventtime import registered
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
@@ -45,9 +45,9 @@ def test_template_loads() -> None:
     assert (project.path, project.root, project.warehouse) == (
         FILE, Path("/srv/mill"), Path("/srv/mill/warehouse"),
     )  # fmt: skip
-    assert (project.engine, project.limits) == (Engine(), Limits())
-    assert (project.builder, project.events.sinks) == (Builder(), {})
-    assert project.gateway == Gateway()
+    assert (project.engine, project.limits) == (EngineSettings(), Limits())
+    assert (project.builder, project.events.sinks) == (BuilderSettings(), {})
+    assert project.gateway == GatewaySettings()
     assert list(project.streams) == ["requests"]
     assert project.stream("requests").aggregation_span is None
 
@@ -72,15 +72,15 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     uncommented = re.sub(r"^( *)# (?=\s*[a-z_]+:(?: |$))", r"\1", text, flags=re.MULTILINE)
     assert uncommented.count("#") < text.count("#")
     project = load(uncommented)
-    assert (project.engine, project.limits) == (Engine(), Limits())
-    assert project.engine.model_fields_set == set(Engine.model_fields)
+    assert (project.engine, project.limits) == (EngineSettings(), Limits())
+    assert project.engine.model_fields_set == set(EngineSettings.model_fields)
     assert project.limits.model_fields_set == set(Limits.model_fields)
-    assert project.builder == Builder()
-    assert project.builder.model_fields_set == set(Builder.model_fields)
+    assert project.builder == BuilderSettings()
+    assert project.builder.model_fields_set == set(BuilderSettings.model_fields)
     assert project.events.sinks == {"log": FileSink(kind="file", path="events.ndjson")}
     gateway = project.gateway
-    assert gateway == Gateway()
-    assert gateway.model_fields_set == set(Gateway.model_fields)
+    assert gateway == GatewaySettings()
+    assert gateway.model_fields_set == set(GatewaySettings.model_fields)
     assert gateway.window.model_fields_set == set(AdaptiveWindow.model_fields)
     for part in (gateway.triggers, gateway.memory, gateway.wal, gateway.requests, gateway.otlp):
         assert part.model_fields_set == set(type(part).model_fields), type(part)
@@ -91,12 +91,12 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     assert stream.retention.model_fields_set == set(Retention.model_fields)
     assert stream.pack == Pack()
     assert stream.pack.model_fields_set == set(Pack.model_fields)
-    for kind in (Counter, Gauge, Histogram, State, Ratio):
+    for kind in (Counter, Gauge, Histogram, StateMetric, Ratio):
         shown = [metric for metric in stream.metrics.values() if isinstance(metric, kind)]
         found = set[str]().union(*(metric.model_fields_set for metric in shown))
         assert found >= set(kind.model_fields) - {"filter", "max_cardinality"}, kind
     checkouts, ratio = stream.metrics["checkouts"], stream.metrics["paid_after_cart"]
-    assert isinstance(checkouts, State)
+    assert isinstance(checkouts, StateMetric)
     assert isinstance(ratio, Ratio)
     assert checkouts.transitions["paid"].model_fields_set == set(Transition.model_fields)
     assert ratio.numerator[0].model_fields_set == set(Term.model_fields)
@@ -122,8 +122,8 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     deltas = project.stream("embeddings")
     assert deltas.vector == Vector(dimension=384)
     assert deltas.vector.model_fields_set == set(Vector.model_fields)
-    assert deltas.compaction == Compaction()
-    assert deltas.compaction.model_fields_set == set(Compaction.model_fields) - {"interval"}
+    assert deltas.compaction == CompactionSettings()
+    assert deltas.compaction.model_fields_set == set(CompactionSettings.model_fields) - {"interval"}
     assert stream.model_fields_set == set(Stream.model_fields) - {"kind", "vector", "compaction"}
 
 

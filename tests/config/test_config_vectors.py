@@ -136,7 +136,7 @@ def refused(text: str) -> ConfigError:
         ),
         (
             "{dimension: 3}", "{dimension: 3, values: x, indices: x}", 5,
-            "column 'x' can not be both values and indices", "name a column for each of them",
+            "column 'x' cannot be both values and indices", "name a column for each of them",
         ),
         ("{dimension: 3}", "{dimension: 3, size: 3}", 5, "unknown key", "keys: dimension, id, op, values"),
         (

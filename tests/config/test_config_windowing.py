@@ -201,7 +201,7 @@ def test_mistake_in_a_kind(window: str, message: str, hint: str) -> None:
         ("../x", "name '../x' is not allowed", "lower-case letter"),
     ],
 )
-def test_names_that_a_window_can_not_have(name: str, message: str, hint: str) -> None:
+def test_names_that_a_window_cannot_have(name: str, message: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(declared("{kind: count, n: 2}").replace("      w:", f"      {name}:"))
     assert caught.value.where == f"tidemill.yaml:{LINE}"
@@ -287,9 +287,9 @@ def test_window_that_closes_when_it_is_complete(window: str) -> None:
         ("{kind: tumbling, size: 1h, close: complete}", "", "w.close: what is complete is told by",
          "add aggregation_span"),
         ("{kind: session, gap: 1h, close: complete}", "    aggregation_span: 1h\n",
-         "a session window can not close when it is complete", "tumbling and sliding"),
+         "a session window cannot close when it is complete", "tumbling and sliding"),
         ("{kind: count, n: 2, close: complete}", "    aggregation_span: 1h\n",
-         "a count window can not close when it is complete", "use close: watermark"),
+         "a count window cannot close when it is complete", "use close: watermark"),
         ("{kind: tumbling, size: 1h, close: complete, late: next_window}", "    aggregation_span: 1h\n",
          "a window that closes when it is complete has no late rows", "late_slices"),
         ("{kind: tumbling, size: 1h, close: never}", "", "'never' is not a valid close", "watermark,"),
@@ -415,8 +415,8 @@ def test_any_text_is_an_aggregate_or_an_error(text: str) -> None:
          "w.aggregates.ID: aggregate 'ID' has the name of column 'id'", "another name"),
         ("{kind: tumbling, size: 1s, group_by: count}",
          "aggregate 'count' has the name of column 'count'", "another name"),
-        ("{kind: tumbling, size: 1s, aggregates: {a.b: count}}", "'a.b' can not be the name of a", "letter"),
-        ("{kind: tumbling, size: 1s, aggregates: {1st: count}}", "'1st' can not be the name of a", "letter"),
+        ("{kind: tumbling, size: 1s, aggregates: {a.b: count}}", "'a.b' cannot be the name of a", "letter"),
+        ("{kind: tumbling, size: 1s, aggregates: {1st: count}}", "'1st' cannot be the name of a", "letter"),
     ],
 )  # fmt: skip
 def test_mistake_in_what_the_results_are_by(window: str, message: str, hint: str) -> None:

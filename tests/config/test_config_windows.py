@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import Builder, LateSlices, Project, parse_project
+from tidemill.config import BuilderSettings, LateSlices, Project, parse_project
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
@@ -263,7 +263,7 @@ def test_settings_of_the_builder() -> None:
         "builder: {concurrency: 0, attempts: 3, retry_delay: 5s, max_retry_delay: 1m, lease: 90s}\n"
         "state: {kind: sqlite}\n" + WEATHER
     )
-    assert project.builder == Builder(
+    assert project.builder == BuilderSettings(
         concurrency=0, attempts=3, retry_delay="5s", max_retry_delay="1m", lease="90s"
     )
     assert (project.builder.retry_delay, project.builder.max_retry_delay) == (5 * SECOND, MINUTE)

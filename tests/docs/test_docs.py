@@ -36,21 +36,21 @@ from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.manifests import Manifests
 from tidemill.config.messages import Messages
-from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, State, Term, Transition
+from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, StateMetric, Term, Transition
 from tidemill.config.packing import Pack
-from tidemill.config.project import Builder, Engine, Limits, Settings, StateStore
+from tidemill.config.project import BuilderSettings, EngineSettings, Limits, Settings, StateStore
 from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import Field
 from tidemill.config.stream import Csv, EventTime, EventType, Json, Link, Retention, Skew, Stream, Tenant
-from tidemill.config.vectors import Compaction, Vector
+from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.config.windowing import Gap, WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
-from tidemill.formats.judge import Refused, judge
+from tidemill.formats.judge import RefusedRecord, judge
 from tidemill.formats.plan import plan_for
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
 from tidemill.model.levels import LEVELS
-from tidemill.model.slices import Outcome, Reject
+from tidemill.model.slices import RecordOutcome, Reject
 from tidemill.model.time import format_duration, parse_instant
 from tidemill.outputs.datasets.rules import REASONS
 
@@ -372,22 +372,22 @@ def test_json_has_the_keys_that_the_page_names(shop: Shell) -> None:
 
 MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "The file": (Settings, {"version": 1}),
-    "engine": (Engine, {}),
+    "engine": (EngineSettings, {}),
     "limits": (Limits, {}),
     "state": (StateStore, {}),
-    "builder": (Builder, {}),
+    "builder": (BuilderSettings, {}),
     "events": (Events, {}),
     "events.sinks.NAME: file": (FileSink, {"kind": "file", "path": "p"}),
     "events.sinks.NAME: webhook": (WebhookSink, {"kind": "webhook", "url": "https://example.com"}),
     "events.sinks.NAME: redis": (RedisSink, {"kind": "redis", "url": "redis://localhost"}),
-    "gateway": (gateway.Gateway, {}),
+    "gateway": (gateway.GatewaySettings, {}),
     "gateway.window: adaptive": (gateway.AdaptiveWindow, {}),
     "gateway.window: fixed": (gateway.FixedWindow, {"kind": "fixed"}),
     "gateway.window: sliding": (gateway.SlidingWindow, {"kind": "sliding"}),
     "gateway.window: session": (gateway.SessionWindow, {"kind": "session"}),
     "gateway.triggers": (gateway.Triggers, {}),
     "gateway.memory": (gateway.Memory, {}),
-    "gateway.wal": (gateway.Wal, {}),
+    "gateway.wal": (gateway.WalSettings, {}),
     "gateway.requests": (gateway.Requests, {}),
     "gateway.otlp": (gateway.Otlp, {}),
     "streams.NAME": (Stream, {"name": "n", "schema": {}}),
@@ -400,13 +400,13 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.event_time": (EventTime, {}),
     "streams.NAME.messages": (Messages, {"column": "c"}),
     "streams.NAME.vector": (Vector, {"dimension": 3}),
-    "streams.NAME.compaction": (Compaction, {}),
+    "streams.NAME.compaction": (CompactionSettings, {}),
     "streams.NAME.tenant": (Tenant, {"column": "c"}),
     "streams.NAME.skew": (Skew, {}),
     "streams.NAME.metrics.NAME: counter": (Counter, {"kind": "counter"}),
     "streams.NAME.metrics.NAME: gauge": (Gauge, {"kind": "gauge", "value": "v"}),
     "streams.NAME.metrics.NAME: histogram": (Histogram, {"kind": "histogram", "value": "v"}),
-    "streams.NAME.metrics.NAME: state": (State, {"kind": "state", "object": "o", "state": "s"}),
+    "streams.NAME.metrics.NAME: state": (StateMetric, {"kind": "state", "object": "o", "state": "s"}),
     "streams.NAME.metrics.NAME.transitions.NAME": (Transition, {}),
     "streams.NAME.metrics.NAME: ratio": (Ratio, {"kind": "ratio", "numerator": "a", "denominator": "b"}),
     "streams.NAME.metrics.NAME.numerator": (Term, {"metric": "m"}),
@@ -494,12 +494,12 @@ def test_every_reason_is_documented_and_its_example_gets_it() -> None:
     project = parse_project(read_template("requests"), ROOT / "tidemill.yaml", eventtime.registered(), {})
     plan = plan_for(project.stream("requests"), project.limits)
     table = rows(section(DOCS / "bad-input.md", "Records"))
-    assert sorted(code(row[0]) for row in table) == sorted([*Reject, Outcome.CONFLICT])
+    assert sorted(code(row[0]) for row in table) == sorted([*Reject, RecordOutcome.CONFLICT])
     arrival = parse_instant("2024-01-15T12:00:00Z")
     for reason, _, example in table:
         if example:
             verdict = judge(code(example).encode(), plan, arrival)
-            assert isinstance(verdict, Refused), example
+            assert isinstance(verdict, RefusedRecord), example
             assert verdict.reason == code(reason)
 
 

@@ -23,8 +23,8 @@ from tidemill.model.errors import (
     StorageError,
     TooLargeError,
 )
-from tidemill.model.gateway import CUSTOM, Trigger
-from tidemill.model.slices import Outcome
+from tidemill.model.gateway import CUSTOM, CloseTrigger
+from tidemill.model.slices import RecordOutcome
 from tidemill.model.time import SECOND, format_duration
 from tidemill.server.problems import status_of
 
@@ -55,7 +55,7 @@ def test_media_types_are_those_that_are_read():
 
 def test_outcomes_are_those_of_the_gate():
     (shown,) = tables("What became of them")
-    assert [name for row in shown for name in code(row[0])] == [one.value for one in Outcome]
+    assert [name for row in shown for name in code(row[0])] == [one.value for one in RecordOutcome]
 
 
 def test_errors_have_the_status_that_is_told():
@@ -94,7 +94,7 @@ def test_d1_the_adaptive_window_lasts_as_long_as_shown():
 
 def test_triggers_are_those_there_are():
     shown = tables("Windows and memory")[1]
-    assert {name for row in shown for name in code(row[0])} == {*Trigger, f"{CUSTOM}NAME"}
+    assert {name for row in shown for name in code(row[0])} == {*CloseTrigger, f"{CUSTOM}NAME"}
 
 
 def test_d3_pressure_rises_where_shown():

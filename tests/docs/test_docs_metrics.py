@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from tidemill import eventtime
-from tidemill.config import Histogram, Kept, Ratio, State, Stream, parse_project
+from tidemill.config import Histogram, Kept, Ratio, StateMetric, Stream, parse_project
 from tidemill.config.metrics import DEFAULT_ACCURACY
 from tidemill.model.levels import LEVELS, level_named
 from tidemill.model.metrics import CHANGE, MetricKind, Policy, log_scaled
@@ -61,7 +61,7 @@ def test_every_kind_is_shown_and_explained() -> None:
 
 def test_the_history_of_an_order_is_counted_as_shown() -> None:
     metric = orders().metrics["progress"]
-    assert isinstance(metric, State)
+    assert isinstance(metric, StateMetric)
     rules = {rule.name: rule for rule in metric.rules}
     _, history = tables("States")
     seen: list[str] = []
@@ -77,7 +77,7 @@ def test_the_history_of_an_order_is_counted_as_shown() -> None:
 
 def test_had_an_observation_come_last_the_changes_around_it_are_counted_again() -> None:
     metric = orders().metrics["progress"]
-    assert isinstance(metric, State)
+    assert isinstance(metric, StateMetric)
     change = metric.rules[0]
     assert left_by(change, ["NEW", "NEW"], "PAID") == ["NEW"]
     assert (left_by(change, ["NEW", "NEW"], "HELD"), left_by(change, ["NEW", "NEW", "HELD"], "PAID")) == (

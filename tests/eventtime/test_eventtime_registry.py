@@ -169,7 +169,7 @@ def test_entry_points_of_installed_packages_are_types_too() -> None:
 
 
 @pytest.mark.usefixtures("plugin")
-def test_entry_point_that_can_not_be_used_says_which() -> None:
+def test_entry_point_that_cannot_be_used_says_which() -> None:
     with pytest.raises(InputError, match="'broken' cannot be loaded from tidemill_swatch:absent"):
         resolve("broken")
     with pytest.raises(InputError, match="tidemill_swatch:NOT_A_FUNCTION is not a function"):

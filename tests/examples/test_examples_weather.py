@@ -19,7 +19,7 @@ import pytest
 
 from tidemill.mill import Mill
 from tidemill.model.time import format_instant, parse_instant, to_datetime
-from tidemill.model.windows import Standing
+from tidemill.model.windows import WindowStatus
 from tidemill.outputs.datasets.reader import WindowStory
 from tidemill.testing import FakeClock
 
@@ -147,7 +147,7 @@ def test_a_slice_that_comes_at_the_very_cutoff_is_in_time(weather: Weather) -> N
     weather.clock.set(instant("19:00"))
     with weather.open() as mill:
         mill.run_until_idle()
-    assert weather.story("12:00").view.standing is Standing.BUILT
+    assert weather.story("12:00").view.standing is WindowStatus.BUILT
     weather.does("E lands, covers 12:50-13:00, 6 rows")
     with weather.open() as mill:
         mill.run_until_idle()

@@ -16,12 +16,12 @@ from tidemill.formats.conditions import holds
 from tidemill.model.predicates import (
     OPERATORS,
     And,
-    Compare,
+    FieldCompare,
+    FieldIsNull,
     Given,
-    IsNull,
     Literal,
+    Negation,
     Node,
-    Not,
     OneOf,
     Or,
     Predicate,
@@ -64,14 +64,14 @@ ROWS = st.lists(
 )
 COLUMNS = st.sampled_from([name.removeprefix("") for name in TYPES])
 LEAVES: st.SearchStrategy[Node] = st.one_of(
-    st.builds(Compare, COLUMNS, st.sampled_from(OPERATORS), LITERALS),
+    st.builds(FieldCompare, COLUMNS, st.sampled_from(OPERATORS), LITERALS),
     st.builds(OneOf, COLUMNS, st.lists(LITERALS, min_size=1, max_size=3).map(tuple)),
-    st.builds(IsNull, COLUMNS),
+    st.builds(FieldIsNull, COLUMNS),
 )
 NODES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.builds(Not, inner),
+        st.builds(Negation, inner),
         st.builds(And, st.lists(inner, min_size=1, max_size=3).map(tuple)),
         st.builds(Or, st.lists(inner, min_size=1, max_size=3).map(tuple)),
     ),
@@ -89,7 +89,7 @@ def columns_of(rows: list[Row]) -> Callable[[str], tuple[pa.Array, int]]:
 
 @examples(400)
 @given(NODES, ROWS)
-@example(Compare("d", "<", Decimal("1e400")), [(None, Decimal(1), 1.0, None, None, None)])
+@example(FieldCompare("d", "<", Decimal("1e400")), [(None, Decimal(1), 1.0, None, None, None)])
 def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows: list[Row]) -> None:
     predicate = Predicate("", node)
 
@@ -103,13 +103,13 @@ def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
-        (Compare("i", "=", Decimal(1)), [True, False, False]),
-        (Not(Compare("i", "=", Decimal(1))), [False, True, False]),
-        (Or((Compare("i", "=", Decimal(1)), IsNull("i"))), [True, False, True]),
-        (Compare("i", ">", Decimal("1.5")), [False, True, False]),
-        (Not(OneOf("i", (Decimal(1), Decimal(3)))), [False, True, False]),
-        (Compare("i", "=", "1"), [False, False, False]),
-        (Not(Compare("i", "=", "1")), [False, False, False]),
+        (FieldCompare("i", "=", Decimal(1)), [True, False, False]),
+        (Negation(FieldCompare("i", "=", Decimal(1))), [False, True, False]),
+        (Or((FieldCompare("i", "=", Decimal(1)), FieldIsNull("i"))), [True, False, True]),
+        (FieldCompare("i", ">", Decimal("1.5")), [False, True, False]),
+        (Negation(OneOf("i", (Decimal(1), Decimal(3)))), [False, True, False]),
+        (FieldCompare("i", "=", "1"), [False, False, False]),
+        (Negation(FieldCompare("i", "=", "1")), [False, False, False]),
     ],
 )
 def test_a_missing_value_is_unknown_and_unknown_does_not_pass(node: Node, expected: list[bool]) -> None:
@@ -125,6 +125,6 @@ def test_sums_that_64_bits_do_not_hold_are_compared_exactly(operator: str, liter
     texts = ["0", "12.34", "-12.34", "-12.35", "9" * 36 + ".99", "-" + "9" * 36 + ".99", None]
     values = [None if text is None else Decimal(text) for text in texts]
     column = pa.array(values, pa.decimal128(38, 2))
-    predicate = Predicate("", Compare("sum", operator, Decimal(literal)))
+    predicate = Predicate("", FieldCompare("sum", operator, Decimal(literal)))
     expected = [predicate.holds(lambda _, value=value: value) for value in values]
     assert holds(predicate, lambda _: (column, 0)).tolist() == expected

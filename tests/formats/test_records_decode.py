@@ -145,13 +145,13 @@ def test_a_damaged_slice_says_where(path: Path, codec: Codec) -> None:
     compress = gzip.compress if codec is Codec.GZIP else zstandard.compress
     path.write_bytes(compress(b'{"a":1}\n' * 1000)[:-3])
     for format in (Format.NDJSON, Format.JSON, Format.CSV):
-        with pytest.raises(InputError, match=r"can not be unpacked after byte \d+"):
+        with pytest.raises(InputError, match=r"cannot be unpacked after byte \d+"):
             records(path, format, codec)
 
 
 def test_a_missing_slice_is_an_error_of_that_slice(tmp_path: Path) -> None:
     for format in Format:
-        with pytest.raises(InputError, match="can not be"):
+        with pytest.raises(InputError, match="cannot be"):
             list(decode(tmp_path / "gone", format, Codec.NONE, chunk_bytes=100))
 
 
@@ -327,7 +327,7 @@ def test_a_damaged_columnar_slice_says_where(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[20:60] = bytes(40)
     path.write_bytes(content)
-    with pytest.raises(InputError, match="can not be read at row 1"):
+    with pytest.raises(InputError, match="cannot be read at row 1"):
         records(path, Format.PARQUET)
 
 

@@ -19,7 +19,7 @@ from tidemill.config import Limits, Stream
 from tidemill.formats.chunk import RecordChunk
 from tidemill.formats.columnar import columnar_records
 from tidemill.formats.deltas import surely_deltas
-from tidemill.formats.judge import Judged, Refused, judge
+from tidemill.formats.judge import DecidedRecord, RefusedRecord, judge
 from tidemill.formats.plan import MAX_ID_BYTES, ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.model.deltas import Op
@@ -79,7 +79,7 @@ PLAIN = [
 @pytest.mark.parametrize("spelled", PLAIN)
 def test_delta_is_taken_and_needs_no_second_look(spelled: bytes) -> None:
     verdict = judge(spelled, PLAN, NOW)
-    assert isinstance(verdict, Judged), verdict
+    assert isinstance(verdict, DecidedRecord), verdict
     assert sure([spelled]) == [True]
 
 
@@ -95,7 +95,7 @@ def test_delta_is_taken_and_needs_no_second_look(spelled: bytes) -> None:
     ],
 )
 def test_delta_that_is_spelled_oddly_is_taken_at_the_second_look(spelled: bytes) -> None:
-    assert isinstance(judge(spelled, PLAN, NOW), Judged)
+    assert isinstance(judge(spelled, PLAN, NOW), DecidedRecord)
     assert sure([spelled]) == [False]
     assert read_chunk(PLAN, chunk_of([spelled]), NOW).columns.num_rows == 1
 
@@ -114,9 +114,9 @@ OPS = "replace, set, add, scale, offset, delete"
         ({"vector_id": ["v"]}, "wrong_type", "vector_id is not a non-empty string or an integer"),
         ({"vector_id": "v" * 1025}, "wrong_type", f"vector_id is longer than {MAX_ID_BYTES} bytes"),
         ({"op": ...}, "missing_field", f"op is required: {OPS}"),
-        ({"op": "plus"}, "wrong_type", f"op can not be 'plus'; it is one of {OPS}"),
-        ({"op": 3}, "wrong_type", f"op can not be what it is; it is one of {OPS}"),
-        ({"op": "Add"}, "wrong_type", f"op can not be 'Add'; it is one of {OPS}"),
+        ({"op": "plus"}, "wrong_type", f"op cannot be 'plus'; it is one of {OPS}"),
+        ({"op": 3}, "wrong_type", f"op cannot be what it is; it is one of {OPS}"),
+        ({"op": "Add"}, "wrong_type", f"op cannot be 'Add'; it is one of {OPS}"),
         ({"values": ...}, "missing_field", "values is required: add takes 4 values"),
         ({"op": "scale", "values": ...}, "missing_field", "values is required: scale takes 1 or 4 values"),
         ({"op": "offset", "values": ...}, "missing_field", "values is required: offset takes 1 value"),
@@ -152,7 +152,7 @@ def test_record_that_is_no_delta_is_refused_with_what_would_be_one(
 ) -> None:
     spelled = record(**members)
     verdict = judge(spelled, PLAN, NOW)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedRecord)
     assert (verdict.reason.value, verdict.detail) == (reason, detail)
     [row] = read_chunk(PLAN, chunk_of([spelled]), NOW).refused.to_pylist()
     assert (row["reason"], row["detail"]) == (reason, detail)
@@ -161,17 +161,17 @@ def test_record_that_is_no_delta_is_refused_with_what_would_be_one(
 def test_number_beyond_a_float64_is_refused_however_it_is_spelled() -> None:
     for number in (b"1e309", b"-1e+0400", b"9" * 400, b"2" + b"0" * 90 + b"e99" + b"9"):
         spelled = b'{"delta_id":"d","vector_id":"v","op":"offset","values":[' + number + b"]}"
-        assert isinstance(judge(spelled, PLAN, NOW), Refused)
+        assert isinstance(judge(spelled, PLAN, NOW), RefusedRecord)
         assert sure([spelled]) == [False]
 
 
 def test_columns_may_have_other_names_and_lie_deeper() -> None:
     plan = plan_of(id="of.vector", op="do", values="with.numbers", indices="with.places")
     spelled = b'{"delta_id":"d","do":"set","of":{"vector":3},"with":{"places":[1],"numbers":[2]}}'
-    assert isinstance(judge(spelled, plan, NOW), Judged)
+    assert isinstance(judge(spelled, plan, NOW), DecidedRecord)
     assert sure([spelled], plan) == [True]
     verdict = judge(record(), plan, NOW)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedRecord)
     assert verdict.detail == "of.vector is required: it names the vector"
 
 
@@ -215,12 +215,12 @@ def deltas(draw: st.DrawFn) -> bytes:
 def test_both_ways_agree_on_every_record(records: list[bytes]) -> None:
     verdicts = [judge(one, PLAN, NOW) for one in records]
     for quick, verdict in zip(sure(records), verdicts, strict=True):
-        assert not quick or isinstance(verdict, Judged), verdict
+        assert not quick or isinstance(verdict, DecidedRecord), verdict
     read = read_chunk(PLAN, chunk_of(records), NOW)
     taken = {row["row"]: row for row in read.columns.to_pylist()}
     refused = {row["row"]: row for row in read.refused.to_pylist()}
     for row, verdict in enumerate(verdicts):
-        if isinstance(verdict, Judged):
+        if isinstance(verdict, DecidedRecord):
             assert (taken[row]["event_id"], taken[row]["content"]) == (verdict.event_id, verdict.content)
         else:
             assert (refused[row]["reason"], refused[row]["detail"]) == (verdict.reason.value, verdict.detail)

@@ -20,7 +20,7 @@ from tidemill.config import Limits, Stream
 from tidemill.config.messages import MessageTime
 from tidemill.formats import messages as bulk
 from tidemill.formats.chunk import RecordChunk
-from tidemill.formats.judge import Judged, judge
+from tidemill.formats.judge import DecidedRecord, judge
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.model.time import HOUR, SECOND, format_instant
@@ -100,7 +100,7 @@ Verdict = int | tuple[str, str]
 
 def by_judge(plan: ReadPlan, record: bytes) -> Verdict:
     verdict = judge(record, plan, NOW)
-    return verdict.time if isinstance(verdict, Judged) else (verdict.reason.value, verdict.detail)
+    return verdict.time if isinstance(verdict, DecidedRecord) else (verdict.reason.value, verdict.detail)
 
 
 def in_bulk(plan: ReadPlan, records: Sequence[bytes]) -> list[Verdict]:

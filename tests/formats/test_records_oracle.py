@@ -16,7 +16,7 @@ from tests.support.hypothesis_settings import at_length, examples
 
 from tidemill.config import Limits, Stream
 from tidemill.formats.chunk import RecordChunk
-from tidemill.formats.judge import Refused, content_hash, judge, parse
+from tidemill.formats.judge import RefusedRecord, content_hash, judge, parse
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.formats.scan import scan
@@ -157,7 +157,7 @@ def by_oracle(stream: OracleStream, record: bytes, arrival: int) -> tuple[Verdic
 
 def by_judge(plan: ReadPlan, record: bytes, arrival: int) -> tuple[Verdict, int | None]:
     judged = judge(record, plan, arrival)
-    if isinstance(judged, Refused):
+    if isinstance(judged, RefusedRecord):
         assert judged.detail
         return ("refused", judged.reason.value), None
     row = (judged.tenant, judged.event_id, judged.time, judged.event_type, judged.dimensions, judged.measures)

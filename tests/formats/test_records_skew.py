@@ -9,7 +9,7 @@ import pytest
 
 from tidemill import eventtime
 from tidemill.config import parse_project
-from tidemill.formats.judge import Judged, Refused, judge
+from tidemill.formats.judge import DecidedRecord, RefusedRecord, judge
 from tidemill.formats.plan import plan_for
 from tidemill.model.time import parse_instant
 
@@ -30,8 +30,8 @@ def reason(at: str, more: str = "") -> str | None:
     verdict = judge(
         json.dumps({"id": "a", "at": at}).encode(), plan_for(project.stream("s"), project.limits), ARRIVAL
     )
-    assert isinstance(verdict, Judged | Refused)
-    return verdict.reason.value if isinstance(verdict, Refused) else None
+    assert isinstance(verdict, DecidedRecord | RefusedRecord)
+    return verdict.reason.value if isinstance(verdict, RefusedRecord) else None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.config import Stream
-from tidemill.ingest import arguments as given
+from tidemill.ingest import arguments
 from tidemill.model.errors import InputError
 
 STREAM = Stream.model_validate({"name": "s", "schema": {"id": "string"}, "aggregation_span": "1h"})
@@ -20,15 +20,15 @@ STREAM = Stream.model_validate({"name": "s", "schema": {"id": "string"}, "aggreg
 )
 def test_bounds_that_cover_no_time_are_refused(start: str | int, end: str | int) -> None:
     with pytest.raises(InputError, match="cover no time"):
-        given.bounds(STREAM, start, end)
+        arguments.bounds(STREAM, start, end)
 
 
 @pytest.mark.parametrize("naive", ["2024-01-01T10:00:00", "2024-01-01"])
 def test_a_bound_without_a_time_zone_is_refused(naive: str) -> None:
     with pytest.raises(InputError, match="time zone"):
-        given.bounds(STREAM, naive, "2024-01-01T12:00:00Z")
+        arguments.bounds(STREAM, naive, "2024-01-01T12:00:00Z")
 
 
 def test_an_offset_says_which_instant_is_meant() -> None:
-    found = given.bounds(STREAM, "2024-01-01T10:00:00+02:00", "2024-01-01T09:00:00Z")
-    assert found == given.bounds(STREAM, "2024-01-01T08:00:00Z", "2024-01-01T09:00:00Z")
+    found = arguments.bounds(STREAM, "2024-01-01T10:00:00+02:00", "2024-01-01T09:00:00Z")
+    assert found == arguments.bounds(STREAM, "2024-01-01T08:00:00Z", "2024-01-01T09:00:00Z")

@@ -119,7 +119,7 @@ def test_without_a_payload_nothing_happened_in_its_bounds(tmp_path: Path, gone: 
         (command(start_time=None), "start_time is missing", "end_time"),
         (command(start_time="soon"), "start_time is wrong: 'soon'", "RFC 3339"),
         (command(end_time="2024-01-15T10:00:00Z"), "end_time is not after start_time", "half-open"),
-        (command(payload_location="s3://b/k"), "can not be read: s3://", "file:///"),
+        (command(payload_location="s3://b/k"), "cannot be read: s3://", "file:///"),
         (command(payload_location="file://host/k"), "is on another machine: host", "file:///"),
         (command(payload_location="gone.csv"), "is not there", "relative"),
         (command(payload_location="."), "is a folder", "relative"),

@@ -147,8 +147,8 @@ def test_standard_input_and_any_readable_object_can_be_landed(warehouse: Path, l
     [
         ("empty.ndjson", b"", "is empty"),
         ("empty.ndjson.gz", gzip.compress(b""), "is empty"),
-        ("cut.ndjson.gz", gzip.compress(os.urandom(9000).hex().encode())[:4000], "can not be unpacked"),
-        ("cut.ndjson.zst", zstandard.compress(os.urandom(9000).hex().encode())[:-3], "can not be unpacked"),
+        ("cut.ndjson.gz", gzip.compress(os.urandom(9000).hex().encode())[:4000], "cannot be unpacked"),
+        ("cut.ndjson.zst", zstandard.compress(os.urandom(9000).hex().encode())[:-3], "cannot be unpacked"),
         ("not.ndjson.gz", LINE, "its name says gzip, its content is not compressed"),
         ("not.parquet", LINE, "its name says parquet, its content is text"),
         ("cut.parquet", b"PAR1" + bytes(100), "is not a whole parquet file"),
@@ -156,7 +156,7 @@ def test_standard_input_and_any_readable_object_can_be_landed(warehouse: Path, l
         ("binary.ndjson", bytes(range(256)) * 4, "is binary"),
     ],
 )
-def test_what_can_not_be_used_is_refused_and_leaves_nothing(
+def test_what_cannot_be_used_is_refused_and_leaves_nothing(
     warehouse: Path, landing: Landing, state: State, name: str, content: bytes, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
@@ -172,7 +172,7 @@ def test_an_empty_file_that_says_what_it_covers_is_a_slice(landing: Landing) -> 
     assert (landed.entry.slice.size, landed.entry.slice.format) == (0, Format.NDJSON)
 
 
-def test_a_stream_name_can_not_lead_out_of_the_warehouse(landing: Landing) -> None:
+def test_a_stream_name_cannot_lead_out_of_the_warehouse(landing: Landing) -> None:
     with pytest.raises(InputError, match="not allowed"):
         landing.land_bytes("../../etc", LINE, arrival=NOON)
 
@@ -348,7 +348,7 @@ def test_damage_in_the_middle_of_the_log_is_not_passed_over(warehouse: Path, lan
     landing.land_bytes("requests", LINE, arrival=NOON)
     log = warehouse / "slices" / "landings.ndjson"
     log.write_bytes(b"damaged\n" + log.read_bytes())
-    with pytest.raises(StorageError, match="line 1 can not be read"):
+    with pytest.raises(StorageError, match="line 1 cannot be read"):
         scan_slices(warehouse)
 
 

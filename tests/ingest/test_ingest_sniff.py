@@ -141,6 +141,6 @@ def test_whole_files_are_whole(
 def test_cut_off_files_are_found_out(tmp_path: Path, content: bytes, format: Format, codec: Codec) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"can not be unpacked|is not a whole") as caught:
+    with pytest.raises(InputError, match=r"cannot be unpacked|is not a whole") as caught:
         check_whole(path, format, codec, "x")
     assert "cut off" in caught.value.hint

@@ -37,13 +37,13 @@ def test_what_leads_nowhere_is_told_and_the_rest_is_found(feed: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_can_not_be_read_is_told(feed: Path) -> None:
+def test_what_cannot_be_read_is_told(feed: Path) -> None:
     (feed / "a.ndjson").chmod(0)
     (feed / "deep").chmod(0)
     found, errors = expand([f"{feed}/a.ndjson", f"{feed}/deep"])
     (feed / "deep").chmod(0o755)
     assert found == []
-    assert [error.message for error in errors] == ["file can not be read", "folder can not be read"]
+    assert [error.message for error in errors] == ["file cannot be read", "folder cannot be read"]
 
 
 def test_a_name_with_brackets_is_a_name_when_it_exists(feed: Path) -> None:

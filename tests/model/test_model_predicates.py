@@ -16,11 +16,11 @@ from tidemill.model.predicates import (
     MAX_LENGTH,
     OPERATORS,
     And,
-    Compare,
+    FieldCompare,
+    FieldIsNull,
     Given,
-    IsNull,
+    Negation,
     Node,
-    Not,
     OneOf,
     Or,
     Predicate,
@@ -34,37 +34,44 @@ ONE = Decimal(1)
 @pytest.mark.parametrize(
     ("text", "node"),
     [
-        ("a = 1", Compare("a", "=", ONE)),
-        ("a==1", Compare("a", "=", ONE)),
-        ("a <> 1", Compare("a", "!=", ONE)),
-        ("a != 1", Compare("a", "!=", ONE)),
-        ("a < -1.50", Compare("a", "<", Decimal("-1.50"))),
-        ("a <= +.5", Compare("a", "<=", Decimal("0.5"))),
-        ("a > 1e3", Compare("a", ">", Decimal(1000))),
-        ("a >= 99999999999999999999", Compare("a", ">=", Decimal(99999999999999999999))),
-        ("s = 'it''s'", Compare("s", "=", "it's")),
-        ('s = "say ""hi"""', Compare("s", "=", 'say "hi"')),
-        ("s = ''", Compare("s", "=", "")),
-        ("s = 'and \"so\" on'", Compare("s", "=", 'and "so" on')),
-        ("flag = TRUE", Compare("flag", "=", True)),
-        ("flag != false", Compare("flag", "!=", False)),
-        ("user.name = 'x'", Compare("user.name", "=", "x")),
-        ("`in` = 1", Compare("in", "=", ONE)),
-        ("`user.name` = 'x'", Compare("user.name", "=", "x")),
+        ("a = 1", FieldCompare("a", "=", ONE)),
+        ("a==1", FieldCompare("a", "=", ONE)),
+        ("a <> 1", FieldCompare("a", "!=", ONE)),
+        ("a != 1", FieldCompare("a", "!=", ONE)),
+        ("a < -1.50", FieldCompare("a", "<", Decimal("-1.50"))),
+        ("a <= +.5", FieldCompare("a", "<=", Decimal("0.5"))),
+        ("a > 1e3", FieldCompare("a", ">", Decimal(1000))),
+        ("a >= 99999999999999999999", FieldCompare("a", ">=", Decimal(99999999999999999999))),
+        ("s = 'it''s'", FieldCompare("s", "=", "it's")),
+        ('s = "say ""hi"""', FieldCompare("s", "=", 'say "hi"')),
+        ("s = ''", FieldCompare("s", "=", "")),
+        ("s = 'and \"so\" on'", FieldCompare("s", "=", 'and "so" on')),
+        ("flag = TRUE", FieldCompare("flag", "=", True)),
+        ("flag != false", FieldCompare("flag", "!=", False)),
+        ("user.name = 'x'", FieldCompare("user.name", "=", "x")),
+        ("`in` = 1", FieldCompare("in", "=", ONE)),
+        ("`user.name` = 'x'", FieldCompare("user.name", "=", "x")),
         ("a IN (1, 'x', true)", OneOf("a", (ONE, "x", True))),
-        ("a not in (1)", Not(OneOf("a", (ONE,)))),
-        ("a is null", IsNull("a")),
-        ("a Is Not Null", Not(IsNull("a"))),
-        ("not a = 1", Not(Compare("a", "=", ONE))),
-        ("  ( a = 1 )\n", Compare("a", "=", ONE)),
-        ("a=1 and b=1 and c=1", And(tuple(Compare(c, "=", ONE) for c in "abc"))),
+        ("a not in (1)", Negation(OneOf("a", (ONE,)))),
+        ("a is null", FieldIsNull("a")),
+        ("a Is Not Null", Negation(FieldIsNull("a"))),
+        ("not a = 1", Negation(FieldCompare("a", "=", ONE))),
+        ("  ( a = 1 )\n", FieldCompare("a", "=", ONE)),
+        ("a=1 and b=1 and c=1", And(tuple(FieldCompare(c, "=", ONE) for c in "abc"))),
         (
             "a = 1 or b = 1 and not c = 1",
-            Or((Compare("a", "=", ONE), And((Compare("b", "=", ONE), Not(Compare("c", "=", ONE)))))),
+            Or(
+                (
+                    FieldCompare("a", "=", ONE),
+                    And((FieldCompare("b", "=", ONE), Negation(FieldCompare("c", "=", ONE)))),
+                )
+            ),
         ),
         (
             "(a = 1 or b = 1) and c = 1",
-            And((Or((Compare("a", "=", ONE), Compare("b", "=", ONE))), Compare("c", "=", ONE))),
+            And(
+                (Or((FieldCompare("a", "=", ONE), FieldCompare("b", "=", ONE))), FieldCompare("c", "=", ONE))
+            ),
         ),
     ],
 )
@@ -191,11 +198,16 @@ def test_columns_are_named_once_each_in_order() -> None:
 
 def test_mentions_say_where_things_are_written() -> None:
     first, second, third = mentions("a = 1 or not s IN ('x', 2) and `n` is not null")
-    assert (first.test, first.position, first.operator, first.values) == (Compare("a", "=", ONE), 1, 3, (5,))
+    assert (first.test, first.position, first.operator, first.values) == (
+        FieldCompare("a", "=", ONE),
+        1,
+        3,
+        (5,),
+    )
     assert (second.test, second.position, second.operator, second.values) == (
         OneOf("s", ("x", Decimal(2))), 14, 16, (20, 25),
     )  # fmt: skip
-    assert (third.test, third.position, third.operator, third.values) == (IsNull("n"), 32, 36, ())
+    assert (third.test, third.position, third.operator, third.values) == (FieldIsNull("n"), 32, 36, ())
 
 
 WORDS = "a b.c `d` 1 -2.5 1e5 'x' \"y\" and OR not in is null true false"

@@ -73,7 +73,7 @@ def ndjson(*events: Mapping[str, object]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
-class Desk:
+class OpenProject:
     """One project, open for all tests of this file; each has a stream of its own."""
 
     def __init__(self, mill: Mill, clock: FakeClock) -> None:
@@ -108,13 +108,13 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenProject]:
     root = tmp_path_factory.mktemp("golden")
     streams = {"calls": CALLS_STREAM, "minutes": CALLS_STREAM, "rows": ROWS_STREAM}
     (root / "tidemill.yaml").write_text(config(streams, "{cores: 2, inline_bytes: 0}"))  # all of it on Spark
     clock = FakeClock(TEN + HOUR)
     with Mill.open(root, spark=spark, clock=clock) as mill:
-        yield Desk(mill, clock)
+        yield OpenProject(mill, clock)
 
 
 CALLS = [
@@ -127,12 +127,12 @@ CALLS = [
 
 
 @pytest.fixture(scope="module")
-def calls(desk: Desk) -> Desk:
+def calls(desk: OpenProject) -> OpenProject:
     assert desk.send("calls", ndjson(*CALLS)) == {"accepted": 5, "duplicate": 0, "conflict": 0, "rejected": 0}
     return desk
 
 
-def test_m1_an_identical_event_again_is_a_duplicate_and_changes_nothing(calls: Desk) -> None:
+def test_m1_an_identical_event_again_is_a_duplicate_and_changes_nothing(calls: OpenProject) -> None:
     before = {kind: calls.files(kind, "calls") for kind in ("raw", "quarantine", "rollups")}
     again = json.dumps(dict(reversed(CALLS[0].items()))).replace("1.5", "15e-1")
     content = ndjson(CALLS[1]) + f" {again} \n".encode()
@@ -140,7 +140,7 @@ def test_m1_an_identical_event_again_is_a_duplicate_and_changes_nothing(calls: D
     assert {kind: calls.files(kind, "calls") for kind in before} == before
 
 
-def test_m2_another_payload_under_the_same_id_is_a_conflict_with_both_hashes(calls: Desk) -> None:
+def test_m2_another_payload_under_the_same_id_is_a_conflict_with_both_hashes(calls: OpenProject) -> None:
     before = {kind: calls.files(kind, "calls") for kind in ("raw", "quarantine", "rollups")}
     other_time = CALLS[0] | {"ts": "2024-01-01T10:00:01Z"}
     content = ndjson(CALLS[0] | {"api": "/z"}, other_time, other_time)
@@ -160,7 +160,7 @@ def test_m2_another_payload_under_the_same_id_is_a_conflict_with_both_hashes(cal
     assert "line 1" in str(first["detail"])
 
 
-def test_m3_two_counters_with_equal_dimensions_have_separate_totals(calls: Desk) -> None:
+def test_m3_two_counters_with_equal_dimensions_have_separate_totals(calls: OpenProject) -> None:
     assert calls.ask("SELECT count, sum(latency_ms) FROM calls.calls") == [(5, Decimal("13.750"))]
     assert calls.ask("SELECT count, sum(status) FROM calls.statuses") == [(5, Decimal(1304))]
     assert calls.ask("SELECT count, min(status), max(status) FROM calls.statuses WHERE api = '/a'") == [
@@ -168,7 +168,7 @@ def test_m3_two_counters_with_equal_dimensions_have_separate_totals(calls: Desk)
     ]
 
 
-def test_m4_an_hourly_query_reads_hourly_rows_and_equals_the_sum_of_the_5s_rows(calls: Desk) -> None:
+def test_m4_an_hourly_query_reads_hourly_rows_and_equals_the_sum_of_the_5s_rows(calls: OpenProject) -> None:
     values = "count, sum(latency_ms), min(latency_ms), max(latency_ms)"
     text = f"SELECT {values} FROM calls GROUP BY region INTERVAL {{}}"
     hourly, fine = calls.answer(text.format("1h")), calls.answer(text.format("5s"))
@@ -189,7 +189,7 @@ def test_m4_an_hourly_query_reads_hourly_rows_and_equals_the_sum_of_the_5s_rows(
         assert (*total, min(least), max(most)) == expected[region]  # type: ignore[type-var]
 
 
-def test_m8_a_query_that_names_some_dimensions_sums_over_the_others(calls: Desk) -> None:
+def test_m8_a_query_that_names_some_dimensions_sums_over_the_others(calls: OpenProject) -> None:
     assert calls.ask("SELECT count FROM calls GROUP BY api ORDER BY api") == [("/a", 3), ("/b", 1), (None, 1)]
     assert calls.ask("SELECT count FROM calls WHERE ok = true") == [(3,)]
     assert calls.ask("SELECT count FROM calls WHERE region = 'eu' GROUP BY ok ORDER BY ok") == [
@@ -202,20 +202,20 @@ def test_m8_a_query_that_names_some_dimensions_sums_over_the_others(calls: Desk)
     ("interval", "level"), [("30s", "5s"), ("3h", "1h"), ("15m", "1m"), ("9d", "1d"), ("14d", "7d")]
 )
 def test_m10_an_interval_is_read_from_the_largest_level_that_divides_it(
-    calls: Desk, interval: str, level: str
+    calls: OpenProject, interval: str, level: str
 ) -> None:
     answer = calls.answer(f"SELECT count FROM calls INTERVAL {interval}")
     assert answer.level == level
     assert sum(answer.table.column("count").to_pylist()) == 5
 
 
-def test_m11_an_interval_that_no_level_divides_is_refused_with_the_levels(calls: Desk) -> None:
+def test_m11_an_interval_that_no_level_divides_is_refused_with_the_levels(calls: OpenProject) -> None:
     with pytest.raises(QueryError) as refused:
         calls.mill.query("SELECT count FROM calls INTERVAL 7s")
     assert all(level in refused.value.hint for level in NAMES)
 
 
-def test_m9_a_late_success_changes_its_own_minute_and_no_other_tile(desk: Desk) -> None:
+def test_m9_a_late_success_changes_its_own_minute_and_no_other_tile(desk: OpenProject) -> None:
     minute = TEN + MINUTE
     failure = call("f", minute + 38 * SECOND, api="/a", ok=False)
     first = call("s1", minute + MINUTE + 8 * SECOND, api="/a", ok=True)
@@ -308,7 +308,7 @@ def test_the_same_events_in_every_format_are_the_same_events(spark: SparkSession
     (tmp_path / "tidemill.yaml").write_text(config(dict.fromkeys(streams, CALLS_STREAM), "{cores: 2}"))
     held: dict[str, tuple[object, ...]] = {}
     with Mill.open(tmp_path, spark=spark, clock=FakeClock(TEN + HOUR)) as mill:
-        desk = Desk(mill, FakeClock(TEN + HOUR))
+        desk = OpenProject(mill, FakeClock(TEN + HOUR))
         for stream, name in streams.items():
             mill.land(stream, FORMATS[name](SPARSE), name=name)
         mill.tick()
@@ -334,7 +334,7 @@ def test_the_same_events_in_every_format_are_the_same_events(spark: SparkSession
 # --- no gate
 
 
-def test_a_stream_without_a_gate_keeps_every_valid_row(desk: Desk) -> None:
+def test_a_stream_without_a_gate_keeps_every_valid_row(desk: OpenProject) -> None:
     """Nothing is deduplicated and nothing can contradict: rows are kept as they come."""
     event = call("same", TEN, api="/a", status=1)
     content = ndjson(

@@ -22,7 +22,7 @@ from tests.support.hypothesis_settings import at_length, examples
 from tidemill.mill import Mill
 from tidemill.model.levels import BASE, LEVELS, below
 from tidemill.model.names import column_name, measure_column
-from tidemill.model.slices import Outcome, SliceStatus, set_hash
+from tidemill.model.slices import RecordOutcome, SliceStatus, set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, SECOND
 from tidemill.storage.tables.table import Table
@@ -249,7 +249,7 @@ def agree_on_quarantine(mill: Mill, stream: str, oracle: Oracle) -> None:
     pairs = set()
     for row in rows:
         hashes = (row["content_hash"], row["accepted_hash"])
-        assert (row["outcome"] == Outcome.CONFLICT) == (None not in hashes)
+        assert (row["outcome"] == RecordOutcome.CONFLICT) == (None not in hashes)
         assert row["detail"]
         wanted = expected[str(row["slice"]), int(str(row["line"]))]
         pairs |= set(zip(wanted, hashes, strict=True))

@@ -295,7 +295,7 @@ def test_a_late_event_of_a_sealed_time_is_refused_where_that_is_declared(plant: 
         assert first["detail"] == "2024-01-12T00:01:31Z is before 2024-01-13T00:00:00Z, where raw has expired"
 
 
-def test_a_slice_of_a_sealed_time_can_not_be_taken_back(plant: Plant) -> None:
+def test_a_slice_of_a_sealed_time_cannot_be_taken_back(plant: Plant) -> None:
     with plant.open() as mill:
         expire(mill)
         by_name = {entry.slice.name: entry.id for entry in mill.ledger()}

@@ -137,7 +137,7 @@ def test_a_wrong_hash_is_found(plant: Plant) -> None:
     assert {(what, level) for what, level, _ in found_at} == {("tile", "1m"), ("tile", "1h")}
 
 
-def test_a_tile_that_can_not_be_read_is_found(plant: Plant) -> None:
+def test_a_tile_that_cannot_be_read_is_found(plant: Plant) -> None:
     table = table_of(plant, "rollups")
     damaged, gone = first_part(table, level="1m"), first_part(table, level="1d")
     path = table.root / damaged.path
@@ -154,7 +154,7 @@ def test_a_raw_part_that_is_gone_is_found(plant: Plant) -> None:
     (table.root / part.path).unlink()
     raw = [(where, said) for what, where, said in findings(plant) if what == "raw"]
     (said,) = [said for where, said in raw if where.endswith(part.path)]
-    assert said.startswith("the part can not be read: ")
+    assert said.startswith("the part cannot be read: ")
 
 
 def test_a_raw_part_that_is_cut_off_is_found(plant: Plant) -> None:
@@ -164,7 +164,7 @@ def test_a_raw_part_that_is_cut_off_is_found(plant: Plant) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     raw = [(where, said) for what, where, said in findings(plant) if what == "raw"]
     (said,) = [said for where, said in raw if where.endswith(part.path)]
-    assert said.startswith("the part can not be read: ")
+    assert said.startswith("the part cannot be read: ")
 
 
 def test_an_event_that_stands_twice_is_found(plant: Plant) -> None:

@@ -323,7 +323,7 @@ class Shelf:
         return rolled([e for e in plain if span is None or span.holds(e.at)], width)
 
 
-class Desk:
+class Questions:
     """Asks for one set of events."""
 
     def __init__(self, shelf: Shelf) -> None:
@@ -351,9 +351,9 @@ def _short(value: object) -> object:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Callable[[Iterable[Event]], Desk]:
-    def make(events: Iterable[Event]) -> Desk:
-        return Desk(Shelf(tmp_path / "rollups").put(events))
+def desk(tmp_path: Path) -> Callable[[Iterable[Event]], Questions]:
+    def make(events: Iterable[Event]) -> Questions:
+        return Questions(Shelf(tmp_path / "rollups").put(events))
 
     return make
 
@@ -384,5 +384,5 @@ def kit() -> SimpleNamespace:
     """For tests that generate their own events."""
     made = {"Sight": Sight, "PLANT": PLANT, "changes": changes, "counted_in": counted_in}
     return SimpleNamespace(
-        **made, Event=Event, Shelf=Shelf, Desk=Desk, SCHEMA=SCHEMA, SHOP=SHOP, rolled=rolled
+        **made, Event=Event, Shelf=Shelf, Questions=Questions, SCHEMA=SCHEMA, SHOP=SHOP, rolled=rolled
     )

@@ -19,14 +19,14 @@ from tidemill.model.time import (
     parse_instant,
 )
 from tidemill.model.zones import first_instant, zone_named
-from tidemill.query.calendar import Step, cell_starts, edges
+from tidemill.query.calendar import CalendarStep, cell_starts, edges
 
 
 def at(text: str) -> int:
     return parse_instant(text)
 
 
-def laid(step: Step, start: str, end: str) -> list[str]:
+def laid(step: CalendarStep, start: str, end: str) -> list[str]:
     """Without what they have in common: seconds, and the offset."""
     return [format_instant(edge).removesuffix(":00Z") for edge in edges(step, Interval(at(start), at(end)))]
 
@@ -39,71 +39,76 @@ PARIS, KATHMANDU, SAO_PAULO = "Europe/Paris", "Asia/Kathmandu", "America/Sao_Pau
     [
         # A day of 23 hours: Paris, 31 March 2024, from +01:00 to +02:00.
         (
-            Step(DAY, zone=PARIS),
+            CalendarStep(DAY, zone=PARIS),
             "2024-03-30T12:00",
             "2024-04-01T12:00",
             ["2024-03-29T23:00", "2024-03-30T23:00", "2024-03-31T22:00", "2024-04-01T22:00"],
         ),
         # A day of 25 hours: 27 October 2024, from +02:00 to +01:00.
         (
-            Step(DAY, zone=PARIS),
+            CalendarStep(DAY, zone=PARIS),
             "2024-10-27T00:00",
             "2024-10-27T12:00",
             ["2024-10-26T22:00", "2024-10-27T23:00"],
         ),
         # +05:45 all year.
         (
-            Step(DAY, zone=KATHMANDU),
+            CalendarStep(DAY, zone=KATHMANDU),
             "2024-06-01T00:00",
             "2024-06-01T01:00",
             ["2024-05-31T18:15", "2024-06-01T18:15"],
         ),
         # At 00:00 on 4 November 2018 the clock jumped to 01:00: the day starts there, 23 hours long.
         (
-            Step(DAY, zone=SAO_PAULO),
+            CalendarStep(DAY, zone=SAO_PAULO),
             "2018-11-03T12:00",
             "2018-11-05T12:00",
             ["2018-11-03T03:00", "2018-11-04T03:00", "2018-11-05T02:00", "2018-11-06T02:00"],
         ),
         # At 00:00 on 17 February 2019 it went back to 23:00: the 16th has 25 hours.
         (
-            Step(DAY, zone=SAO_PAULO),
+            CalendarStep(DAY, zone=SAO_PAULO),
             "2019-02-16T12:00",
             "2019-02-17T12:00",
             ["2019-02-16T02:00", "2019-02-17T03:00", "2019-02-18T03:00"],
         ),
         # Cairo has no midnight on 26 April 2024: from +02:00 to +03:00.
         (
-            Step(DAY, zone="Africa/Cairo"),
+            CalendarStep(DAY, zone="Africa/Cairo"),
             "2024-04-25T12:00",
             "2024-04-26T12:00",
             ["2024-04-24T22:00", "2024-04-25T22:00", "2024-04-26T21:00"],
         ),
         # Havana shows midnight twice on 3 November 2024 (01:00 goes back to 00:00): the first one counts.
         (
-            Step(DAY, zone="America/Havana"),
+            CalendarStep(DAY, zone="America/Havana"),
             "2024-11-03T12:00",
             "2024-11-03T13:00",
             ["2024-11-03T04:00", "2024-11-04T05:00"],
         ),
         # Toronto, 30 March 1919: 23:30 became 00:30 of the 31st. The day starts at the jump.
         (
-            Step(DAY, zone="America/Toronto"),
+            CalendarStep(DAY, zone="America/Toronto"),
             "1919-03-30T12:00",
             "1919-03-31T12:00",
             ["1919-03-30T05:00", "1919-03-31T04:30", "1919-04-01T04:00"],
         ),
         # Samoa went from the 29th to the 31st of December 2011, from -10:00 to +14:00.
         (
-            Step(DAY, zone="Pacific/Apia"),
+            CalendarStep(DAY, zone="Pacific/Apia"),
             "2011-12-29T12:00",
             "2011-12-31T12:00",
             ["2011-12-29T10:00", "2011-12-30T10:00", "2011-12-31T10:00", "2012-01-01T10:00"],
         ),
         # Several days count from 1970-01-01 in local days, and with an origin from there.
-        (Step(7 * DAY, zone=PARIS), "2024-01-01", "2024-01-02", ["2023-12-27T23:00", "2024-01-03T23:00"]),
         (
-            Step(DAY, zone=PARIS, origin=at("2024-01-01T05:00Z")),  # six in the morning
+            CalendarStep(7 * DAY, zone=PARIS),
+            "2024-01-01",
+            "2024-01-02",
+            ["2023-12-27T23:00", "2024-01-03T23:00"],
+        ),
+        (
+            CalendarStep(DAY, zone=PARIS, origin=at("2024-01-01T05:00Z")),  # six in the morning
             "2024-03-30T12:00",
             "2024-03-31T12:00",
             ["2024-03-30T05:00", "2024-03-31T04:00", "2024-04-01T04:00"],
@@ -118,31 +123,36 @@ def test_days(step, start, end, expected):
     ("step", "start", "end", "expected"),
     [
         # 2024-01-01 was a Monday.
-        (Step(1, "week"), "2024-01-01", "2024-01-08", ["2024-01-01T00:00", "2024-01-08T00:00"]),
+        (CalendarStep(1, "week"), "2024-01-01", "2024-01-08", ["2024-01-01T00:00", "2024-01-08T00:00"]),
         (
-            Step(1, "week"),
+            CalendarStep(1, "week"),
             "2023-12-31",
             "2024-01-02",
             ["2023-12-25T00:00", "2024-01-01T00:00", "2024-01-08T00:00"],
         ),
-        (Step(1, "week", week_start=6), "2024-01-01", "2024-01-02", ["2023-12-31T00:00", "2024-01-07T00:00"]),
+        (
+            CalendarStep(1, "week", week_start=6),
+            "2024-01-01",
+            "2024-01-02",
+            ["2023-12-31T00:00", "2024-01-07T00:00"],
+        ),
         # The week of the 23-hour day has 167 hours.
         (
-            Step(1, "week", PARIS),
+            CalendarStep(1, "week", PARIS),
             "2024-03-30",
             "2024-04-02",
             ["2024-03-24T23:00", "2024-03-31T22:00", "2024-04-07T22:00"],
         ),
         # Two weeks count from the week of 1970-01-01 (Monday 1969-12-29): 2024-01-01 is 2818 weeks on.
-        (Step(2, "week"), "2024-01-10", "2024-01-11", ["2024-01-01T00:00", "2024-01-15T00:00"]),
+        (CalendarStep(2, "week"), "2024-01-10", "2024-01-11", ["2024-01-01T00:00", "2024-01-15T00:00"]),
         (
-            Step(1, "week", origin=at("2024-01-03T12:00Z")),
+            CalendarStep(1, "week", origin=at("2024-01-03T12:00Z")),
             "2024-01-04",
             "2024-01-05",
             ["2024-01-03T12:00", "2024-01-10T12:00"],
         ),
         # 7d is no week: it is aligned to the epoch, a Thursday.
-        (Step(WEEK), "2024-01-01", "2024-01-02", ["2023-12-28T00:00", "2024-01-04T00:00"]),
+        (CalendarStep(WEEK), "2024-01-01", "2024-01-02", ["2023-12-28T00:00", "2024-01-04T00:00"]),
     ],
 )
 def test_weeks(step, start, end, expected):
@@ -152,48 +162,53 @@ def test_weeks(step, start, end, expected):
 @pytest.mark.parametrize(
     ("step", "start", "end", "expected"),
     [
-        (Step(1, "month"), "2024-02-10", "2024-03-01", ["2024-02-01T00:00", "2024-03-01T00:00"]),
+        (CalendarStep(1, "month"), "2024-02-10", "2024-03-01", ["2024-02-01T00:00", "2024-03-01T00:00"]),
         (
-            Step(1, "month", PARIS),
+            CalendarStep(1, "month", PARIS),
             "2023-12-31T22:30",
             "2024-01-01",
             ["2023-11-30T23:00", "2023-12-31T23:00", "2024-01-31T23:00"],
         ),
-        (Step(1, "month", PARIS), "2024-03-05", "2024-03-06", ["2024-02-29T23:00", "2024-03-31T22:00"]),
-        (Step(5, "month"), "2024-01-01", "2024-01-02", ["2023-10-01T00:00", "2024-03-01T00:00"]),
-        (Step(1, "quarter"), "2024-05-05", "2024-05-06", ["2024-04-01T00:00", "2024-07-01T00:00"]),
-        (Step(3, "month"), "2024-05-05", "2024-05-06", ["2024-04-01T00:00", "2024-07-01T00:00"]),
-        (Step(2, "quarter"), "2024-05-05", "2024-05-06", ["2024-01-01T00:00", "2024-07-01T00:00"]),
         (
-            Step(1, "year", KATHMANDU),
+            CalendarStep(1, "month", PARIS),
+            "2024-03-05",
+            "2024-03-06",
+            ["2024-02-29T23:00", "2024-03-31T22:00"],
+        ),
+        (CalendarStep(5, "month"), "2024-01-01", "2024-01-02", ["2023-10-01T00:00", "2024-03-01T00:00"]),
+        (CalendarStep(1, "quarter"), "2024-05-05", "2024-05-06", ["2024-04-01T00:00", "2024-07-01T00:00"]),
+        (CalendarStep(3, "month"), "2024-05-05", "2024-05-06", ["2024-04-01T00:00", "2024-07-01T00:00"]),
+        (CalendarStep(2, "quarter"), "2024-05-05", "2024-05-06", ["2024-01-01T00:00", "2024-07-01T00:00"]),
+        (
+            CalendarStep(1, "year", KATHMANDU),
             "2023-12-31T18:20",
             "2024-01-01",
             ["2023-12-31T18:15", "2024-12-31T18:15"],
         ),
-        (Step(10, "year"), "2024-05-05", "2024-05-06", ["2020-01-01T00:00", "2030-01-01T00:00"]),
+        (CalendarStep(10, "year"), "2024-05-05", "2024-05-06", ["2020-01-01T00:00", "2030-01-01T00:00"]),
         # From an origin on the 31st a shorter month starts on its last day.
         (
-            Step(1, "month", origin=at("2024-01-31T06:00Z")),
+            CalendarStep(1, "month", origin=at("2024-01-31T06:00Z")),
             "2024-02-01",
             "2024-04-01",
             ["2024-01-31T06:00", "2024-02-29T06:00", "2024-03-31T06:00", "2024-04-30T06:00"],
         ),
         # A fiscal year from April.
         (
-            Step(1, "year", origin=at("2020-04-01Z")),
+            CalendarStep(1, "year", origin=at("2020-04-01Z")),
             "2024-03-31",
             "2024-04-02",
             ["2023-04-01T00:00", "2024-04-01T00:00", "2025-04-01T00:00"],
         ),
         # 1900 was no leap year, 2000 was one.
         (
-            Step(1, "month"),
+            CalendarStep(1, "month"),
             "1900-02-28",
             "1900-03-02",
             ["1900-02-01T00:00", "1900-03-01T00:00", "1900-04-01T00:00"],
         ),
         (
-            Step(1, "month", origin=at("2000-01-31Z")),
+            CalendarStep(1, "month", origin=at("2000-01-31Z")),
             "2000-02-10",
             "2000-03-01",
             ["2000-01-31T00:00", "2000-02-29T00:00", "2000-03-31T00:00"],
@@ -208,53 +223,53 @@ def test_months_quarters_and_years(step, start, end, expected):
     ("step", "start", "end", "expected"),
     [
         (
-            Step(HOUR, zone=KATHMANDU),
+            CalendarStep(HOUR, zone=KATHMANDU),
             "2024-06-01T00:00",
             "2024-06-01T01:15",
             ["2024-05-31T23:15", "2024-06-01T00:15", "2024-06-01T01:15"],
         ),
         # 6h in Paris: 00:00, 06:00, 12:00, 18:00 on the clock; the first has 5 or 7 hours when it changes.
         (
-            Step(6 * HOUR, zone=PARIS),
+            CalendarStep(6 * HOUR, zone=PARIS),
             "2024-03-30T23:00",
             "2024-03-31T10:00",
             ["2024-03-30T23:00", "2024-03-31T04:00", "2024-03-31T10:00"],
         ),
         (
-            Step(6 * HOUR, zone=PARIS),
+            CalendarStep(6 * HOUR, zone=PARIS),
             "2024-10-26T22:00",
             "2024-10-27T11:00",
             ["2024-10-26T22:00", "2024-10-27T05:00", "2024-10-27T11:00"],
         ),
         # 02:00 is shown twice: both hours are cells.
         (
-            Step(HOUR, zone=PARIS),
+            CalendarStep(HOUR, zone=PARIS),
             "2024-10-26T23:30",
             "2024-10-27T02:00",
             ["2024-10-26T23:00", "2024-10-27T00:00", "2024-10-27T01:00", "2024-10-27T02:00"],
         ),
         # 02:00 is skipped: the cell that starts there starts at the jump.
         (
-            Step(2 * HOUR, zone=PARIS),
+            CalendarStep(2 * HOUR, zone=PARIS),
             "2024-03-30T23:00",
             "2024-03-31T03:00",
             ["2024-03-30T23:00", "2024-03-31T01:00", "2024-03-31T02:00", "2024-03-31T04:00"],
         ),
         # Lord Howe goes back by half an hour: 01:30 follows 02:00, and the next full hour is 02:00.
         (
-            Step(HOUR, zone="Australia/Lord_Howe"),
+            CalendarStep(HOUR, zone="Australia/Lord_Howe"),
             "2024-04-06T14:30",
             "2024-04-06T16:00",
             ["2024-04-06T14:00", "2024-04-06T15:30", "2024-04-06T16:30"],
         ),
         (
-            Step(HOUR, origin=at("2024-01-01T00:20Z")),
+            CalendarStep(HOUR, origin=at("2024-01-01T00:20Z")),
             "2024-01-05T10:00",
             "2024-01-05T10:30",
             ["2024-01-05T09:20", "2024-01-05T10:20", "2024-01-05T11:20"],
         ),
         (
-            Step(HOUR, zone="UTC"),
+            CalendarStep(HOUR, zone="UTC"),
             "2024-01-05T10:10",
             "2024-01-05T10:30",
             ["2024-01-05T10:00", "2024-01-05T11:00"],
@@ -277,7 +292,7 @@ def test_the_ends_of_time(zone, end, count, unit):
         if end == "first"
         else Interval(MAX_INSTANT - 3 * DAY, MAX_INSTANT)
     )
-    found = list(edges(Step(count, unit, zone), span))
+    found = list(edges(CalendarStep(count, unit, zone), span))
     assert found == sorted(set(found))
     assert MIN_INSTANT <= found[0] <= span.start
     assert span.end <= found[-1] <= MAX_INSTANT
@@ -296,22 +311,26 @@ def test_days_are_the_dates_that_the_clock_shows(zone):
     halves = [start + timedelta(minutes=30 * n) for n in range(48 * 400)]
     dates = [half.astimezone(clock).date() for half in halves]
     instants = [round(half.timestamp()) * 1_000_000 for half in halves]
-    starts = cell_starts(Step(DAY, zone=zone), instants)
+    starts = cell_starts(CalendarStep(DAY, zone=zone), instants)
     for index in range(1, len(halves)):
         assert (starts[index] != starts[index - 1]) == (dates[index] > dates[index - 1]), halves[index]
 
 
 def test_an_empty_span_has_no_cells():
-    assert list(edges(Step(1, "month"), Interval(0, 0))) == []
-    assert cell_starts(Step(1, "month"), []) == []
+    assert list(edges(CalendarStep(1, "month"), Interval(0, 0))) == []
+    assert cell_starts(CalendarStep(1, "month"), []) == []
 
 
 def test_cells_of_one_width_are_told():
-    assert (Step(HOUR).width, Step(1, "week").width, Step(HOUR, zone="UTC").width) == (HOUR, WEEK, HOUR)
-    assert Step(1, "month").width is None
-    assert Step(DAY, zone=PARIS).width is None
-    assert Step(HOUR, origin=20 * MINUTE).phase == 20 * MINUTE
-    assert str(Step(1, "month", PARIS)) == "1mo Europe/Paris"
+    assert (
+        CalendarStep(HOUR).width,
+        CalendarStep(1, "week").width,
+        CalendarStep(HOUR, zone="UTC").width,
+    ) == (HOUR, WEEK, HOUR)
+    assert CalendarStep(1, "month").width is None
+    assert CalendarStep(DAY, zone=PARIS).width is None
+    assert CalendarStep(HOUR, origin=20 * MINUTE).phase == 20 * MINUTE
+    assert str(CalendarStep(1, "month", PARIS)) == "1mo Europe/Paris"
 
 
 def test_unknown_zones_and_too_many_cells():
@@ -321,7 +340,7 @@ def test_unknown_zones_and_too_many_cells():
     with pytest.raises(InputError):
         zone_named("../../etc/passwd")
     with pytest.raises(QueryError):
-        edges(Step(1, zone=PARIS), Interval(0, WEEK))
+        edges(CalendarStep(1, zone=PARIS), Interval(0, WEEK))
 
 
 def test_the_first_instant_of_what_a_clock_shows():

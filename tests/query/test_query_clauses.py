@@ -192,7 +192,7 @@ class TestTenant:
         assert small.rows("SELECT count FROM requests GROUP BY tenant") == [("acme", 5), ("umbra", 1)]
 
     @pytest.mark.parametrize("clause", ["GROUP BY tenant", "WHERE tenant = 'umbra'", "WHERE tenant IS NULL"])
-    def test_one_tenant_can_not_name_tenants(self, small, clause):
+    def test_one_tenant_cannot_name_tenants(self, small, clause):
         with pytest.raises(QueryError, match="one tenant") as caught:
             small.rows(f"SELECT count FROM requests {clause}", "acme")
         assert caught.value.hint == "dimensions: api, http.status, ok, region"

@@ -26,9 +26,9 @@ from tidemill.model.time import (
     parse_instant,
 )
 from tidemill.query import Answer
-from tidemill.query.search.searching import Found
+from tidemill.query.search.searching import SearchPage
 from tidemill.query.service import outdated
-from tidemill.storage.state.faults import Round
+from tidemill.storage.state.faults import RoundFaults
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-03-15T12:00:00Z")
@@ -204,13 +204,13 @@ def test_a_search_says_what_expired_and_what_is_pending(shop):
     shop.land(MINUTE, name="w")
     with shop.open() as mill:
         found = mill.search("visits", "")
-        assert isinstance(found, Found)
+        assert isinstance(found, SearchPage)
         (missing,) = found.completeness.missing
         assert (missing.why, missing.span.end) == ("expired", parse_instant("2024-03-08T00:00:00Z"))
         assert found.rows.num_rows == 1
         assert named(found.completeness) == [("landed", 1)]
         recent = mill.search("visits", "SINCE 2d")
-        assert isinstance(recent, Found)
+        assert isinstance(recent, SearchPage)
         assert recent.completeness.missing == ()
         with pytest.raises(IncompleteError, match="have expired"):
             mill.search("visits", "", strict=True)
@@ -220,7 +220,7 @@ def test_a_search_of_nothing_says_what_waits(shop):
     shop.land(MINUTE)
     with shop.open() as mill:
         found = mill.search("visits", 'WHERE page = "a"', total=True)
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchPage)
     assert (found.rows.num_rows, found.total, named(found.completeness)) == (0, 0, [("landed", 1)])
 
 
@@ -399,7 +399,7 @@ def test_while_rounds_fail_no_round_is_promised(shop):
     shop.round()
     shop.land(MINUTE, name="w")
     with shop.open() as mill:
-        with Round(mill.state, NOON, {}).apart("visits"):
+        with RoundFaults(mill.state, NOON, {}).apart("visits"):
             raise StorageError("raw is gone", hint="restore it")
         (landed,) = mill.ask(COUNT).completeness.pending
     assert landed.remedy.startswith("The rounds of this stream fail, so nothing will change")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemill.model.completeness import Available
 from tidemill.model.levels import BY_NAME, LEVELS, Level
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, MINUTE, SECOND, WEEK, Interval, parse_instant
-from tidemill.query.cover import ALL_TIME, Cover, Piece, cover, cover_cells, expired, touching
+from tidemill.query.cover import ALL_TIME, Cover, CoverPiece, cover, cover_cells, expired, touching
 
 DAY_ONE = parse_instant("2024-01-01T00:00:00Z")  # a Monday; weeks start on Thursdays
 EVERYTHING = Available()
@@ -58,7 +58,7 @@ def test_an_empty_span_has_no_pieces():
 
 
 def test_all_of_time_is_read_from_the_coarsest_level():
-    assert cover(ALL_TIME, EVERYTHING).pieces == (Piece(LEVELS[-1], ALL_TIME),)
+    assert cover(ALL_TIME, EVERYTHING).pieces == (CoverPiece(LEVELS[-1], ALL_TIME),)
 
 
 def test_a_year_has_a_few_hundred_buckets_below_its_weeks():

@@ -67,7 +67,7 @@ def anything(tmp_path_factory, kit):
         kit.Event(BASE + i * 7 * SECOND, api=f"/{'ab'[i % 2]}", latency=i, price=Decimal(i) / 4)
         for i in range(40)
     ]
-    return kit.Desk(kit.Shelf(tmp_path_factory.mktemp("anything")).put(events))
+    return kit.Questions(kit.Shelf(tmp_path_factory.mktemp("anything")).put(events))
 
 
 def answered_or_refused(desk, text: str) -> None:
@@ -140,7 +140,7 @@ def plant(tmp_path_factory, kit):
         )
         for i in range(40)
     ]
-    return kit.Desk(kit.Shelf(tmp_path_factory.mktemp("plant")).put(events))
+    return kit.Questions(kit.Shelf(tmp_path_factory.mktemp("plant")).put(events))
 
 
 @examples(125)
@@ -328,7 +328,7 @@ def test_answers_equal_plain_python(
     if bounds:
         start = BASE + bounds[0] * bounds[2] * 1_000_003
         span = Interval(start, start + bounds[1] * 67 * bounds[2] * SECOND // 60)
-    desk = kit.Desk(kit.Shelf(tmp_path_factory.mktemp("random")).put(made))
+    desk = kit.Questions(kit.Shelf(tmp_path_factory.mktemp("random")).put(made))
     time = f"BETWEEN '{format_instant(span.start)}' AND '{format_instant(span.end)}'" if span else ""
     by = f"GROUP BY {', '.join(groups)}" if groups else ""
     text = (

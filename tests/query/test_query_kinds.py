@@ -129,11 +129,11 @@ class TestHistogram:
                 return Files(shelf.files_for(level, spans).paths, 10**9)
 
         text = "SELECT p1, p50, p99 FROM plant.delay INTERVAL 2m GROUP BY region"
-        few = kit.Desk(shelf).ask(text).table
+        few = kit.Questions(shelf).ask(text).table
         assert few.num_rows > 30
-        assert kit.Desk(Many()).ask(text).table.equals(few)
+        assert kit.Questions(Many()).ask(text).table.equals(few)
         monkeypatch.setattr("tidemill.query.percentiles._AT_ONCE", 1000)
-        assert kit.Desk(shelf).ask(text).table.equals(few)
+        assert kit.Questions(shelf).ask(text).table.equals(few)
 
 
 class TestRatio:

@@ -55,7 +55,7 @@ def made(kit, tmp_path_factory, events):
         )
         for i, (at, region, ok, latency, temp, order, status, who) in enumerate(events)
     ]
-    return sights, kit.Desk(kit.Shelf(tmp_path_factory.mktemp("kinds")).put(sights))
+    return sights, kit.Questions(kit.Shelf(tmp_path_factory.mktemp("kinds")).put(sights))
 
 
 def rows_of(desk, text, tenant):

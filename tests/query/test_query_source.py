@@ -117,7 +117,7 @@ def test_a_file_that_is_gone_or_damaged_is_a_storage_error(tmp_path, kit):
     damaged.write_bytes(b"PAR1 not at all PAR1")
     for path in (tmp_path / "gone.parquet", damaged):
         querier = Querier({"requests": kit.SHOP}, lambda name, path=path: Pile(path))
-        with pytest.raises(StorageError, match="can not be read"):
+        with pytest.raises(StorageError, match="cannot be read"):
             ask(querier, "SELECT count FROM requests")
 
 

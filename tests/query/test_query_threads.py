@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, SECOND, parse_instant
 from tidemill.query import Answer
-from tidemill.query.search.searching import Found
+from tidemill.query.search.searching import SearchPage
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-01-15T12:00:00Z")
@@ -54,7 +54,7 @@ def test_eight_threads_ask_search_and_look_while_rounds_go_on(tmp_path):
 
         def search() -> int:
             found = mill.search("visits", 'WHERE page = "a"', tenant="default", total=True, limit=1)
-            assert isinstance(found, Found)
+            assert isinstance(found, SearchPage)
             return found.total or 0
 
         def refused() -> int:

@@ -322,9 +322,9 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "gzip cut off": (
         "a.ndjson.gz",
         gzip.compress(random.Random(1).randbytes(4000).hex().encode())[:-900],
-        "can not be unpacked",
+        "cannot be unpacked",
     ),
-    "gzip damaged": ("a.ndjson.gz", gzip.compress(b"x" * 9000)[:-8] + b"12345678", "can not be unpacked"),
+    "gzip damaged": ("a.ndjson.gz", gzip.compress(b"x" * 9000)[:-8] + b"12345678", "cannot be unpacked"),
     "text called gzip": ("a.ndjson.gz", ndjson(*EVENTS), "its name says gzip"),
     "text called Parquet": ("a.parquet", ndjson(*EVENTS), "its name says parquet"),
     "Parquet called NDJSON": ("a.ndjson", parquet(a=[1]), "its name says ndjson, its content is parquet"),
@@ -338,7 +338,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_file_that_can_not_be_a_slice_is_refused_and_stops_no_other(
+def test_a_file_that_cannot_be_a_slice_is_refused_and_stops_no_other(
     plant: Plant, tmp_path: Path, name: str
 ) -> None:
     file, content, message = REFUSED[name]
@@ -392,13 +392,13 @@ def test_files_and_folders_that_may_not_be_read_are_named(tmp_path: Path) -> Non
     file.chmod(0)
     said, complaint = start_child(STRANGER, folder, file).communicate(timeout=60)
     folder.chmod(0o700)
-    assert said.strip() == "['folder can not be read', 'file can not be read']", complaint
+    assert said.strip() == "['folder cannot be read', 'file cannot be read']", complaint
 
 
 # -- slices that are damaged after they landed, or are not what their format says
 
 
-def test_slices_that_can_not_be_read_are_failed_and_block_nobody(plant: Plant) -> None:
+def test_slices_that_cannot_be_read_are_failed_and_block_nobody(plant: Plant) -> None:
     def hurt(entry: SliceEntry, content: bytes | None) -> None:
         path = plant.warehouse / entry.slice.path
         path.unlink() if content is None else path.write_bytes(content)
@@ -429,10 +429,10 @@ def test_slices_that_can_not_be_read_are_failed_and_block_nobody(plant: Plant) -
             landed, SliceStatus.FAILED
         )
         errors = {name: entry.error or "" for name, entry in entries.items()}
-        assert errors["gone"] == "can not be read: No such file or directory"
+        assert errors["gone"] == "cannot be read: No such file or directory"
         assert errors["cut text"] == f"has {len(text) // 2} bytes; {len(text)} had landed"
-        assert errors["other bytes in gzip"].startswith("can not be unpacked")
-        assert errors["other bytes in Parquet"].startswith("can not be read")
+        assert errors["other bytes in gzip"].startswith("cannot be unpacked")
+        assert errors["other bytes in Parquet"].startswith("cannot be read")
         assert errors["columns that clash"].startswith("column 'event_id' is there twice")
         assert all(entry.counts.records == 0 for entry in entries.values())
         assert mill.slice(good.id).counts.accepted == 6

@@ -356,7 +356,7 @@ def test_the_buffer_of_a_process_is_read_again_only_when_raw_has_changed(
     looked: list[int | None] = []
     read = buffer.buffered
 
-    def watched(raw: Table, watermark: int | None) -> buffer.Buffer:
+    def watched(raw: Table, watermark: int | None) -> buffer.StreamBuffer:
         looked.append(seconds(watermark))
         return read(raw, watermark)
 

@@ -1,4 +1,4 @@
-"""Slices that can not be read: told with their error, tried again by themselves, and in nobody's way.
+"""Slices that cannot be read: told with their error, tried again by themselves, and in nobody's way.
 
 Storage trouble is real here: the file of a slice is moved away, a folder stands in its place, or other bytes.
 """
@@ -87,7 +87,7 @@ def test_p2_the_oldest_slices_unreadable_do_not_keep_the_good_ones_waiting(
         assert [entry.status for entry in told] == [SliceStatus.FAILED] * 3
         folder, landed = file_of(plant, bad[1]).stat().st_size, [entry.slice.size for entry in bad]
         assert [entry.error for entry in told] == [
-            "can not be read: No such file or directory",
+            "cannot be read: No such file or directory",
             f"has {folder} bytes; {landed[1]} had landed",
             f"has 3 bytes; {landed[2]} had landed",
         ]
@@ -165,7 +165,7 @@ def test_the_delay_doubles_up_to_its_bound_and_a_try_costs_no_commit(new_plant: 
         assert mill.status()[0].retry_at == now_of(mill, bad).retry_at
 
 
-def test_content_that_can_not_be_read_waits_for_another_declaration(new_plant: NewPlant) -> None:
+def test_content_that_cannot_be_read_waits_for_another_declaration(new_plant: NewPlant) -> None:
     plant = new_plant(PACKED)
     with plant.open() as mill:
         twice = mill.land("requests", b"event_id,event_id\n1,2\n", name="a.csv").entry
@@ -196,13 +196,13 @@ def test_failed_slices_can_be_tried_by_hand(new_plant: NewPlant) -> None:
         hidden = away(plant, lost)
         mill.tick()
         back(plant, lost, hidden)
-        assert mill.state.hasten("requests") == 2
+        assert mill.state.prioritise("requests") == 2
         mill.tick()
         assert now_of(mill, lost).status is SliceStatus.ACCEPTED
         tried = now_of(mill, wrong)
         assert (tried.status, tried.retried, tried.failures) == (SliceStatus.FAILED, 1, 1)
         assert mill.tick().idle
-        assert mill.state.hasten("requests") == 1
+        assert mill.state.prioritise("requests") == 1
 
 
 def test_a_slice_that_lands_again_is_put_back_and_tried_at_once(new_plant: NewPlant) -> None:

@@ -91,7 +91,7 @@ SECOND_SLICE = [
 ]
 
 
-class Desk:
+class MillAndOracle:
     """A mill and the oracle, fed alike."""
 
     def __init__(self, mill: Mill) -> None:
@@ -125,13 +125,13 @@ def project(*streams: OracleStream) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path) -> Iterator[MillAndOracle]:
     (tmp_path / "tidemill.yaml").write_text(project(BUNDLES, CLICKS, ERRORS, PINGS))
     with Mill.open(tmp_path, clock=FakeClock(TEN + HOUR)) as mill:
-        yield Desk(mill)
+        yield MillAndOracle(mill)
 
 
-def test_each_record_happens_when_the_message_that_tells_it_does(desk: Desk) -> None:
+def test_each_record_happens_when_the_message_that_tells_it_does(desk: MillAndOracle) -> None:
     desk.send(FIRST)
     times = {row["event_id"]: (int(str(row["event_time"])) - TEN) // SECOND for row in desk.rows("raw")}
     assert times == {"click first": 5, "error first": 7, "behind a ping": 9}
@@ -145,7 +145,7 @@ def test_each_record_happens_when_the_message_that_tells_it_does(desk: Desk) -> 
     assert details["far ahead"][0] == "skew"
 
 
-def refused(desk: Desk) -> list[dict[str, object]]:
+def refused(desk: MillAndOracle) -> list[dict[str, object]]:
     rows = desk.rows("quarantine")
     for row in rows:
         payload = row["payload"]
@@ -153,7 +153,7 @@ def refused(desk: Desk) -> list[dict[str, object]]:
     return rows
 
 
-def test_raw_quarantine_ledger_and_rollups_are_those_of_the_oracle(desk: Desk) -> None:
+def test_raw_quarantine_ledger_and_rollups_are_those_of_the_oracle(desk: MillAndOracle) -> None:
     desk.send(FIRST)
     desk.send(SECOND_SLICE)
     oracle = desk.oracle
@@ -189,7 +189,7 @@ def columnar(kind: str, records: Sequence[Mapping[str, object]]) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["json", "parquet", "arrow"])
-def test_messages_are_read_from_every_format_that_has_arrays(desk: Desk, format: str) -> None:
+def test_messages_are_read_from_every_format_that_has_arrays(desk: MillAndOracle, format: str) -> None:
     records = [
         bundle("a", click(5), error(1)),
         bundle("b", error(7), click(2)),
@@ -202,7 +202,7 @@ def test_messages_are_read_from_every_format_that_has_arrays(desk: Desk, format:
     assert times == {"a": 5, "b": 7, "c": 9}
 
 
-def test_json_text_in_a_csv_cell_is_no_array(desk: Desk) -> None:
+def test_json_text_in_a_csv_cell_is_no_array(desk: MillAndOracle) -> None:
     cell = json.dumps([click(5)]).replace('"', '""')
     landed = desk.mill.land("bundles", f'bundle,messages\na,"{cell}"\n'.encode(), format="csv")
     desk.mill.tick()

@@ -191,7 +191,7 @@ def content_of(rows: Sequence[Mapping[str, object]], format: Format) -> bytes:
     return sink.getvalue()
 
 
-def test_a_slice_that_can_not_be_read_is_rejected_with_its_error(plant: Plant) -> None:
+def test_a_slice_that_cannot_be_read_is_rejected_with_its_error(plant: Plant) -> None:
     with plant.open() as mill:
         broken = mill.land("requests", b"event_id,event_id\n1,2\n3,4\n", name="broken.csv").entry
         receipt = Receipt("i1", "requests", None, broken.id, 1, 2, "w1", NOON, repeated=False)

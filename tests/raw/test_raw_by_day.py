@@ -12,7 +12,7 @@ from tests.support.pipeline import CONFIG, NewPlant, Plant, ndjson
 
 from tidemill.mill import recover
 from tidemill.model.time import DAY, format_instant
-from tidemill.query.search.searching import Found
+from tidemill.query.search.searching import SearchPage
 from tidemill.raw.tables import RAW
 from tidemill.storage.tables.table import Table
 
@@ -64,7 +64,7 @@ def test_it_is_read_packed_searched_expired_and_recovered(plant: Plant) -> None:
         assert folders(plant, "raw") == folders(plant, "index") == days
         assert plant.raw() == before
         found = mill.search("requests", "WHERE region = 'eu' LIMIT 100", all_tenants=True)
-        assert isinstance(found, Found)
+        assert isinstance(found, SearchPage)
         assert found.rows.num_rows == sum(row["event_id"][-1] in "02468" for row in before) > 0  # type: ignore[index]
         assert mill.verify().findings == []
     plant.configure(f"{INDEXED}    retention: {{raw: 2d}}\n")

@@ -140,7 +140,7 @@ def test_with_tokens_the_name_of_the_server_does_not_matter(served):
     assert served.send("requests", served.request("a"), headers=shown).status_code == 202
 
 
-def test_a_web_page_can_not_post_here(still):
+def test_a_web_page_cannot_post_here(still):
     form = still.http.post(
         "/v1/streams/requests/events",
         content=b'{"event_id":"a"}',

@@ -75,7 +75,7 @@ def test_a_location_may_be_a_file_url(registering, store):
     assert (answer.status_code, answer.json()["source"]) == (201, "nightly")
 
 
-def test_what_lies_elsewhere_can_not_be_reached(registering, store, tmp_path):
+def test_what_lies_elsewhere_cannot_be_reached(registering, store, tmp_path):
     secret = tmp_path / "secret.ndjson"
     secret.write_text(json.dumps(registering.request("a")))
     (store / "link.ndjson").symlink_to(secret)

@@ -112,7 +112,7 @@ def test_what_is_not_read_is_415_and_says_what_is(still, headers, where):
         (b"PAR1", {"Content_Type": "application/vnd.apache.parquet"}),
     ],
 )
-def test_what_can_not_be_used_is_400_and_nothing_of_it_is_taken(still, body, headers):
+def test_what_cannot_be_used_is_400_and_nothing_of_it_is_taken(still, body, headers):
     answer = post(still, body, **headers)
     assert answer.status_code == 400
     told = answer.json()

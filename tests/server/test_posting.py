@@ -187,7 +187,7 @@ def test_each_source_has_its_own_slices(served):
 
 
 @pytest.mark.parametrize("source", ["", "-x", "a b", "x" * 101, "é", "../x"])
-def test_a_source_that_can_not_be_a_name_is_refused(still, source):
+def test_a_source_that_cannot_be_a_name_is_refused(still, source):
     answer = still.send("requests", still.request("a"), params={"source": source})
     assert answer.status_code == 400
     assert (answer.json()["code"], answer.json()["where"]) == ("input", "source")

@@ -181,7 +181,7 @@ UNREADABLE = [
 ]
 
 
-def test_a_question_that_can_not_be_read_is_refused(full):
+def test_a_question_that_cannot_be_read_is_refused(full):
     for content, media, status in UNREADABLE:
         answer = full.http.post("/v1/query", content=content, headers={"content-type": media})
         assert answer.status_code == status, answer.text

@@ -94,7 +94,7 @@ def test_when_the_pipeline_dies_the_server_ends_and_the_error_is_told(mill):
 
 def test_where_the_address_is_taken_nothing_is_worked_off(mill):
     mill.land("s", b'{"event_id": "a"}\n')
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(MachineError, match="can not listen"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(MachineError, match="cannot listen"):
         serving.up(mill, threading.Event(), port=taken.getsockname()[1], told=lambda _what: None)
     assert len(mill.ledger("s", "pending")) == 1
 

@@ -29,7 +29,7 @@ def test_without_memory_it_is_not_ready_and_says_what_fails_only(served):
 
 def test_a_state_that_does_not_answer_is_told_without_its_place(served, monkeypatch):
     def gone():
-        raise StorageError("can not read: No such file", where="/secret/place", hint="look")
+        raise StorageError("cannot read: No such file", where="/secret/place", hint="look")
 
     monkeypatch.setattr(served.mill.state, "landings", gone)
     answer = served.http.get("/readyz")
@@ -44,7 +44,7 @@ def test_an_address_nobody_knows_is_404(served):
     assert answer.status_code == 404
     assert answer.json() == {
         "type": "urn:tidemill:problem:not_found",
-        "title": "There is no such thing",
+        "title": "Not found",
         "status": 404,
         "detail": "Not Found",
         "instance": "/nothing",
@@ -79,7 +79,7 @@ def test_a_fault_of_the_server_is_500_and_says_nothing_of_it(served, monkeypatch
 
 def test_a_disk_that_is_full_is_503_without_the_place(served, monkeypatch):
     def full(submission, done):
-        done(StorageError("can not write: No space left on device", where="/secret", hint="free some space"))
+        done(StorageError("cannot write: No space left on device", where="/secret", hint="free some space"))
 
     monkeypatch.setattr(served.gateway, "submit", full)
     answer = served.send("requests", served.request("a"))

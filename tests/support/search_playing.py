@@ -13,7 +13,7 @@ from tidemill.model.slices import SliceEntry
 from tidemill.model.time import HOUR, MILLISECOND, parse_instant
 from tidemill.outputs.index.indexer import Indexer
 from tidemill.query.language.parse import parse_search
-from tidemill.query.search.searching import Found, Searched, search
+from tidemill.query.search.searching import Searched, SearchPage, search
 from tidemill.raw.accept.catch_up import catch_up
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
@@ -96,7 +96,7 @@ class Plant:
             seqs=entries.get,
         )
 
-    def search(self, text: str, tenant: str | None = None, **more: object) -> Found:
+    def search(self, text: str, tenant: str | None = None, **more: object) -> SearchPage:
         return search(self.searched(), parse_search(text), tenant=tenant, now=self.clock(), **more)  # type: ignore[arg-type]
 
     def bytes_of_index(self) -> dict[str, bytes]:
@@ -104,5 +104,5 @@ class Plant:
         return {str(path.relative_to(top)): path.read_bytes() for path in sorted(top.rglob("*.parquet"))}
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: SearchPage) -> list[str]:
     return [str(name) for name in found.rows.column("event_id").to_pylist()]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemill.config.gateway import Wal as Settings
+from tidemill.config.gateway import WalSettings as Settings
 from tidemill.ingest.gateway.orphans import orphans
 from tidemill.ingest.gateway.wal import Done, Wal
 from tidemill.model.gateway import Entry, Submission, WindowOutput, WindowStats

@@ -22,7 +22,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import SECOND, format_instant
-from tidemill.model.windows import Phase, Standing, Window
+from tidemill.model.windows import Phase, Window, WindowStatus
 from tidemill.outputs.datasets.catalog import dataset_of, open_dataset
 from tidemill.testing import READINGS, FakeClock, Land, OracleRules, OracleWindow, Retract, Tick, WindowOracle
 from tidemill.testing.project import project_text
@@ -205,7 +205,7 @@ class Playing:
         assert window.desired is not None
         if window.observed is not None:
             assert {m.name for m in members if m.observed} == {m.name for m in members if m.desired}
-        final = {view.window.key for view in self.open().windows.windows(STREAM, Standing.FINAL)}
+        final = {view.window.key for view in self.open().windows.windows(STREAM, WindowStatus.FINAL)}
         return OracleWindow(
             interval=window.key.interval,
             members=frozenset(member.name for member in members),
@@ -299,10 +299,10 @@ class Playing:
         assert {entry.id: entry.observed for entry in left} == expected.observed
 
 
-def standing(window: OracleWindow) -> Standing:
+def standing(window: OracleWindow) -> WindowStatus:
     if window.observed == window.hash:
-        return Standing.FINAL if window.final else Standing.BUILT
-    return Standing.READY if window.ready else Standing.WAITING
+        return WindowStatus.FINAL if window.final else WindowStatus.BUILT
+    return WindowStatus.READY if window.ready else WindowStatus.WAITING
 
 
 # --- projects

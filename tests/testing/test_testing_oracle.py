@@ -10,7 +10,7 @@ import pytest
 
 from tidemill.model.errors import ConfigError
 from tidemill.model.levels import NAMES
-from tidemill.model.slices import Counts, Outcome, Reject
+from tidemill.model.slices import Counts, RecordOutcome, Reject
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, parse_instant
 from tidemill.testing import REQUESTS, Oracle, OracleField, OracleMetric, OracleStream, Verdict
 from tidemill.testing.clocks import SourceClock
@@ -18,9 +18,9 @@ from tidemill.testing.oracle import CellKey, canonical_hash
 
 T0 = parse_instant("2024-01-01T10:00:00Z")
 NOW = T0 + HOUR
-ACCEPTED = Verdict(Outcome.ACCEPTED)
-DUPLICATE = Verdict(Outcome.DUPLICATE)
-CONFLICT = Verdict(Outcome.CONFLICT)
+ACCEPTED = Verdict(RecordOutcome.ACCEPTED)
+DUPLICATE = Verdict(RecordOutcome.DUPLICATE)
+CONFLICT = Verdict(RecordOutcome.CONFLICT)
 
 
 def request(event_id: object = "e1", at: int = T0, **more: object) -> bytes:
@@ -71,7 +71,7 @@ def test_m2_other_payload_is_a_conflict_with_both_hashes(rival: bytes) -> None:
     assert oracle.land("s2", [rival], NOW) == [CONFLICT]
     assert oracle.tiles() == before
     (entry,) = oracle.quarantine
-    assert (entry.slice, entry.line, entry.outcome, entry.reason) == ("s2", 1, Outcome.CONFLICT, None)
+    assert (entry.slice, entry.line, entry.outcome, entry.reason) == ("s2", 1, RecordOutcome.CONFLICT, None)
     assert entry.payload == rival
     assert entry.rival == canonical_hash(
         '{"event_id":"e1","event_type":"request","status":2e2,"tenant":"acme","ts":17041032e5}'
@@ -179,7 +179,7 @@ def test_ids_may_be_integers_or_several_columns() -> None:
 
     several = Oracle(replace(one, identity=("a", "meta.n")))
     records = [b'{"a":"x\\"\\u00e9\\n","meta":{"n":-1}}', b'{"a":"x"}', b'{"a":"x","meta":[1]}']
-    missing = Verdict(Outcome.REJECTED, Reject.MISSING_ID)
+    missing = Verdict(RecordOutcome.REJECTED, Reject.MISSING_ID)
     assert several.land("s", records, NOW) == [ACCEPTED, missing, missing]
     assert several.raw[0].event_id == '["x\\"é\\n",-1]'
 
@@ -278,7 +278,7 @@ def test_skew_bounds_are_inclusive_and_checked_last() -> None:
 
 def test_a_rejected_record_does_not_take_the_id() -> None:
     oracle = Oracle(REQUESTS)
-    wrong = Verdict(Outcome.REJECTED, Reject.WRONG_TYPE)
+    wrong = Verdict(RecordOutcome.REJECTED, Reject.WRONG_TYPE)
     assert oracle.land("s", [request(status="x"), request(status=200)], NOW) == [wrong, ACCEPTED]
     assert oracle.raw[0][3:] == ("s", 2, request(status=200), None, False)
     assert oracle.counts["s"] == Counts(2, accepted=1, rejected=1, rejects={"wrong_type": 1})

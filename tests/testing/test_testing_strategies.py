@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.model.levels import LEVELS, below
-from tidemill.model.slices import Outcome, Reject
+from tidemill.model.slices import RecordOutcome, Reject
 from tidemill.model.time import DAY, HOUR, align
 from tidemill.testing import REQUESTS, Oracle, OracleField, OracleMetric, OracleStream
 from tidemill.testing.oracle import Landing
@@ -72,18 +72,18 @@ def test_good_events_are_accepted_and_every_spoiled_one_is_rejected(
     assert "\n" not in text + again
     assert canonical(read_object(text, 64)) == canonical(read_object(again, 64)) == canonical(event)
     outcomes = Oracle(stream).land("good", [text.encode(), again.encode()], FIRST_ARRIVAL)
-    assert [verdict.outcome for verdict in outcomes] == [Outcome.ACCEPTED, Outcome.DUPLICATE]
+    assert [verdict.outcome for verdict in outcomes] == [RecordOutcome.ACCEPTED, RecordOutcome.DUPLICATE]
 
     for name, spoil_text in SPOILED_TEXT.items():
         record = spoil_text(again, random)
         assert b"\n" not in record
         (verdict,) = Oracle(stream).land("bad", [record], FIRST_ARRIVAL)
-        assert verdict.outcome is Outcome.REJECTED, (name, record)
+        assert verdict.outcome is RecordOutcome.REJECTED, (name, record)
     for spoil in (spoil for rule in spoils(stream).values() for spoil in rule):
         broken = read_object(text, 64)
         spoil(broken)
         (verdict,) = Oracle(stream).land("bad", [plain(broken).encode()], FIRST_ARRIVAL)
-        assert verdict.outcome is Outcome.REJECTED, broken
+        assert verdict.outcome is RecordOutcome.REJECTED, broken
 
 
 @pytest.mark.variety

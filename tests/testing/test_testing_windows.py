@@ -353,7 +353,7 @@ def test_a_slice_that_landed_before_changes_nothing_even_when_it_was_retracted()
     assert played(STRICT, first, Retract("a", at("11:00")), again).windows(at("13:00")) == {}
 
 
-def test_what_never_landed_can_not_be_retracted() -> None:
+def test_what_never_landed_cannot_be_retracted() -> None:
     with pytest.raises(InputError, match="never landed"):
         played(STRICT, Retract("a", at("11:00")))
 

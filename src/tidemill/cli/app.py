@@ -14,7 +14,7 @@ import typer
 
 from tidemill.cli import settings as given
 from tidemill.cli.session import Session
-from tidemill.cli.settings import Settings
+from tidemill.cli.settings import CommandSettings
 from tidemill.model.errors import InputError
 
 P = ParamSpec("P")
@@ -96,7 +96,7 @@ def before_command(
         typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Show the version."),
     ] = False,
 ) -> None:
-    ctx.obj = Settings().then(project, output, verbose, quiet)
+    ctx.obj = CommandSettings().then(project, output, verbose, quiet)
     if ctx.invoked_subcommand is None:
         ctx.get_help()
 
@@ -128,14 +128,14 @@ def command(
             kind = session.settings.output
             if kind.is_table and not gives_tables:
                 raise InputError(
-                    f"{name} can not be given as {kind.value}",
+                    f"{name} cannot be given as {kind.value}",
                     hint="use --output text or json; csv, parquet and arrow are for query and search",
                 )
             return function(session, **values)  # type: ignore[arg-type, call-arg]
 
         def call(ctx: typer.Context, **values: object) -> None:
             common = {key: values.pop(key) for key in _COMMON}
-            chosen: Settings = ctx.obj.then(**common)
+            chosen: CommandSettings = ctx.obj.then(**common)
             code = Session(chosen).call(lambda session: run(session, values))
             raise typer.Exit(code)
 

@@ -71,7 +71,7 @@ def ingest(
 ) -> int:
     """Land files as slices; what is told as landed is durable.
 
-    The same bytes and bounds twice are one slice. A file that can not be used is refused and does not keep
+    The same bytes and bounds twice are one slice. A file that cannot be used is refused and does not keep
     the others out: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
     that --start and --end declare, or else by the first and last event of each file.
     """
@@ -143,7 +143,7 @@ def ingest_command(
 ) -> int:
     """Land what IngestDataCommands name: an object already in storage, its bounds and its dataset metadata.
 
-    Bounds without rows say that nothing happened there. A command that can not be used is refused and does
+    Bounds without rows say that nothing happened there. A command that cannot be used is refused and does
     not keep the others out.
     """
     with session.mill() as mill:

@@ -13,7 +13,7 @@ import typer
 
 from tidemill.cli.app import Panel, app
 from tidemill.cli.session import Session
-from tidemill.cli.settings import OutputKind, Settings, asks_for_json
+from tidemill.cli.settings import CommandSettings, OutputKind, asks_for_json
 from tidemill.model.errors import InputError
 
 # The commands that each module declares. A call loads only the modules of its own words: imports are most of
@@ -58,7 +58,7 @@ def _needed_for(given: Sequence[str]) -> Iterable[str]:
 
 
 class UsageError(InputError):
-    """The command line itself can not be understood."""
+    """The command line itself cannot be understood."""
 
     code = "usage"
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         output = OutputKind.JSON if asks_for_json(given) else OutputKind.TEXT
         message = error.format_message().replace("Value error, ", "").removesuffix(".")
         wrong = UsageError(message, hint=_help_for(error))
-        Session(Settings(output=output)).error(wrong)
+        Session(CommandSettings(output=output)).error(wrong)
         code = wrong.exit_code
     except typer.Abort:
         code = 130

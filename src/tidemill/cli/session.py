@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.logs import start_logging
-from tidemill.cli.settings import OutputKind, Settings
+from tidemill.cli.settings import CommandSettings, OutputKind
 from tidemill.cli.shown import shown
 from tidemill.model.errors import TidemillError, as_tidemill_error
 
@@ -42,7 +42,7 @@ UNBOUNDED: Final = 10_000  # columns, where there is no terminal to fit
 class Session:
     """What a command works with."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CommandSettings) -> None:
         self.settings = settings
 
     def emit(self, document: Callable[[], Document], view: Callable[[], View]) -> None:

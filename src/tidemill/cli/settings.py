@@ -37,7 +37,7 @@ class OutputKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CommandSettings:
     """What the user asked of every command."""
 
     project: Path = Path()
@@ -45,9 +45,11 @@ class Settings:
     verbose: int = 0
     quiet: bool = False
 
-    def then(self, project: Path | None, output: OutputKind | None, verbose: int, quiet: bool) -> Settings:
+    def then(
+        self, project: Path | None, output: OutputKind | None, verbose: int, quiet: bool
+    ) -> CommandSettings:
         """With what was said after the command's name: it wins, and `-v` adds up."""
-        return Settings(
+        return CommandSettings(
             project or self.project, output or self.output, self.verbose + verbose, self.quiet or quiet
         )
 

@@ -19,12 +19,12 @@ from tidemill.cli.settings import Limit, MetricsPort, pause_of
 from tidemill.cli.spans import From, To, instant_of, span_of
 from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND, Interval, parse_instant
-from tidemill.model.windows import Standing, WindowKey
+from tidemill.model.windows import WindowKey, WindowStatus
 from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
 
 StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggregation_span.")]
 
@@ -39,7 +39,7 @@ StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggre
 def windows(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
-    state: Annotated[Standing | None, typer.Option(help="Only those that stand so.")] = None,
+    state: Annotated[WindowStatus | None, typer.Option(help="Only those that stand so.")] = None,
     start: From = None,
     end: To = None,
     limit: Limit = 50,
@@ -231,7 +231,7 @@ def retry(
         str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
     ] = None,
     slices: Annotated[
-        bool, typer.Option("--slices", metavar="", help="Slices that can not be read, and no windows.")
+        bool, typer.Option("--slices", metavar="", help="Slices that cannot be read, and no windows.")
     ] = False,
 ) -> int:
     """Give windows that were set aside as failed new tries; `windows --state failed` lists them.
@@ -243,7 +243,7 @@ def retry(
         raise InputError("--slices and --window are of different things", hint="give one of them")
     with session.mill() as mill:
         if slices:
-            count = mill.state.hasten(mill.project.stream(stream).name)
+            count = mill.state.prioritise(mill.project.stream(stream).name)
             session.emit(
                 lambda: {"stream": stream, "slices": count},
                 lambda: views.windows.slices_retried(stream, count),
@@ -288,7 +288,7 @@ def build(
         def work(stop: threading.Event) -> None:
             with session.mill(progress) as mill, session.measured(mill, metrics_port) as meter:
 
-                def told(outcomes: Sequence[Outcome]) -> None:
+                def told(outcomes: Sequence[BuildOutcome]) -> None:
                     if meter is not None:
                         meter.builds(outcomes)
                     for outcome in outcomes:
@@ -305,5 +305,5 @@ def build(
     return DIFFERENCES if once and failed else OK
 
 
-def _print_outcome(session: Session, outcome: Outcome) -> None:
+def _print_outcome(session: Session, outcome: BuildOutcome) -> None:
     session.emit(lambda: documents.windows.outcome(outcome), lambda: views.windows.built(outcome))

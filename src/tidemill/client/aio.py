@@ -16,7 +16,16 @@ import httpx
 
 from tidemill.client import answers, asking
 from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
-from tidemill.client.asking import BATCH, BATCH_BYTES, GZIP_ABOVE, URL, Bound, Request, Rules, Whose
+from tidemill.client.asking import (
+    BATCH,
+    BATCH_BYTES,
+    GZIP_ABOVE,
+    URL,
+    Bound,
+    Request,
+    Rules,
+    TenantParameters,
+)
 from tidemill.client.listening import EventLines
 from tidemill.client.packing import NOTHING, Body, Event, Ids, with_last
 from tidemill.client.retrying import RETRIES, Retries
@@ -166,7 +175,7 @@ class AsyncClient:
     ) -> Document:
         """Answer a query: `rows`, and in `completeness` what is missing from them. With `strict`, an
         incomplete answer raises a ClientError with the code `incomplete`."""
-        request = asking.query(text, Whose(tenant, all_tenants), strict=strict)
+        request = asking.query(text, TenantParameters(tenant, all_tenants), strict=strict)
         return answers.document((await self._ask(request)).content)
 
     async def search(
@@ -181,7 +190,7 @@ class AsyncClient:
     ) -> AsyncIterator[Document]:
         """Iterate over all events that a search finds. They are fetched in pages of at most `limit`."""
         cursor: str | None = None
-        whose = Whose(tenant, all_tenants)
+        whose = TenantParameters(tenant, all_tenants)
         while True:
             request = asking.search(stream, text, whose, limit, cursor, strict=strict)
             rows, cursor = answers.page((await self._ask(request)).content)
@@ -203,7 +212,7 @@ class AsyncClient:
     ) -> Document:
         """One page of a search: `rows`, the `cursor` of the next page, and in `completeness` what is
         missing."""
-        whose = Whose(tenant, all_tenants)
+        whose = TenantParameters(tenant, all_tenants)
         request = asking.search(stream, text, whose, limit, cursor, strict=strict)
         return answers.document((await self._ask(request)).content)
 

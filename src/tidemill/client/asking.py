@@ -14,7 +14,7 @@ from math import ceil
 from typing import Final
 from urllib.parse import quote
 
-from tidemill.client.packing import Body, Ids, Packer, compressed
+from tidemill.client.packing import Body, Ids, RequestPacker, compressed
 from tidemill.client.retrying import Retries, Tries
 from tidemill.model.errors import InputError
 
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class TenantParameters:
     """Whose events a question is about."""
 
     tenant: str | None = None
@@ -90,8 +90,8 @@ class Rules:
                 "a request holds one event at least", hint="make batch and batch_bytes 1 or more"
             )
 
-    def packer(self) -> Packer:
-        return Packer(self.ids, self.batch, self.batch_bytes)
+    def packer(self) -> RequestPacker:
+        return RequestPacker(self.ids, self.batch, self.batch_bytes)
 
     def tries(self) -> Tries:
         return Tries(self.retries, self.clock(), self.random)
@@ -120,7 +120,7 @@ def ingestion(id_: str) -> Request:
     return Request("GET", f"/v1/ingestions/{quote(id_, safe='')}")
 
 
-def query(text: str | Mapping[str, object], whose: Whose, *, strict: bool) -> Request:
+def query(text: str | Mapping[str, object], whose: TenantParameters, *, strict: bool) -> Request:
     content = _json(query=text, **whose.said(), strict=strict or None)
     return Request("POST", "/v1/query", headers=_JSON, content=content)
 
@@ -128,7 +128,7 @@ def query(text: str | Mapping[str, object], whose: Whose, *, strict: bool) -> Re
 def search(
     stream: str,
     asked: str | Mapping[str, object],
-    whose: Whose,
+    whose: TenantParameters,
     limit: int | None,
     cursor: str | None,
     *,

@@ -79,7 +79,7 @@ def with_last(bodies: Iterable[Body]) -> Iterator[Body]:
         yield replace(held, last=True)
 
 
-class Packer:
+class RequestPacker:
     """Gathers encoded events; hands out a body whenever the next event would not fit."""
 
     def __init__(self, ids: Ids, most_events: int, most_bytes: int) -> None:
@@ -123,7 +123,7 @@ class Packer:
             line = orjson.dumps(dict(self._ids.given(event)), default=_plain, option=_OPTIONS)
         except TypeError as error:
             raise InputError(
-                f"it can not be written as JSON: {error}",
+                f"it cannot be written as JSON: {error}",
                 where=where,
                 hint="use text, 64-bit integers, numbers, booleans, None, times with a zone, lists, dicts",
             ) from error

@@ -3,8 +3,18 @@
 from tidemill.config.events import Events, FileSink, RedisSink, Sink, WebhookSink
 from tidemill.config.late import LateRows, LateSlices
 from tidemill.config.loading import Plugins, load_project, parse_project
-from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Metric, Ratio, State, Term, Transition
-from tidemill.config.project import FILE_NAME, Builder, Engine, Limits, Project, StateStore
+from tidemill.config.metrics import (
+    Counter,
+    Gauge,
+    Histogram,
+    Kept,
+    Metric,
+    Ratio,
+    StateMetric,
+    Term,
+    Transition,
+)
+from tidemill.config.project import FILE_NAME, BuilderSettings, EngineSettings, Limits, Project, StateStore
 from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
 from tidemill.config.stream import EventTime, EventType, Retention, Skew, Stream, Tenant
@@ -14,9 +24,9 @@ from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 __all__ = [
     "FIELD_TYPES",
     "FILE_NAME",
-    "Builder",
+    "BuilderSettings",
     "Counter",
-    "Engine",
+    "EngineSettings",
     "EventTime",
     "EventType",
     "Events",
@@ -37,7 +47,7 @@ __all__ = [
     "Retention",
     "Sink",
     "Skew",
-    "State",
+    "StateMetric",
     "StateStore",
     "Stream",
     "Tenant",

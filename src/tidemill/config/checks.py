@@ -12,12 +12,12 @@ from tidemill.config.checks_metrics import check_metrics
 from tidemill.config.checks_retention import check_indexed, check_retention, unused_retention
 from tidemill.config.checks_vectors import check_vectors, unused_vectors
 from tidemill.config.checks_windowing import check_windows
-from tidemill.config.columns import Columns, listed, one_of, repeats
+from tidemill.config.columns import DeclaredColumns, listed, one_of, repeats
 from tidemill.config.problems import Path
-from tidemill.config.project import Engine, Limits
+from tidemill.config.project import EngineSettings, Limits
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding
+from tidemill.config.validation import ConfigFinding
 from tidemill.model.choices import choices
 from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import SECOND, format_duration
@@ -37,9 +37,9 @@ _OF_WINDOWS = (
 
 def check_stream(
     stream: Stream, time_types: Collection[str], broken: Collection[Path] = ()
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     """Everything wrong between the sections of `stream`; paths are relative to it."""
-    columns = Columns(stream, broken)
+    columns = DeclaredColumns(stream, broken)
     yield from _schema(stream, broken)
     yield from _csv(stream)
     yield from _json(stream)
@@ -69,7 +69,7 @@ def check_stream(
     yield from check_vectors(stream, columns, broken)
 
 
-def unused(stream: Stream) -> Iterator[Finding]:
+def unused(stream: Stream) -> Iterator[ConfigFinding]:
     """What is declared and has no effect: no error, but worth a word. Paths are relative to the stream."""
     declared = stream.event_time
     why, instead = (
@@ -79,68 +79,72 @@ def unused(stream: Stream) -> Iterator[Finding]:
     if given and not declared.in_use:
         verb, names = "is" if len(given) == 1 else "are", " and ".join(given)
         message = f"{names} {verb} declared and not used, since {why}"
-        yield Finding(("event_time",), message, f"set {instead} to use the event time, or leave {names} out")
+        yield ConfigFinding(
+            ("event_time",), message, f"set {instead} to use the event time, or leave {names} out"
+        )
     if stream.messages is not None and not declared.enabled:
         message = f"the times of messages are not used, since {why} for event_time"
-        yield Finding(("messages",), message, f"set {instead} there to use them, or leave messages out")
+        yield ConfigFinding(("messages",), message, f"set {instead} there to use them, or leave messages out")
     yield from unused_retention(stream)
     yield from unused_vectors(stream)
 
 
-def check_sizes(engine: Engine, limits: Limits) -> Iterator[Finding]:
+def check_sizes(engine: EngineSettings, limits: Limits) -> Iterator[ConfigFinding]:
     """Sizes that must fit into each other; paths are from the top of the file."""
     if engine.chunk_bytes < limits.record_bytes:
-        yield Finding(
+        yield ConfigFinding(
             ("limits", "record_bytes"),
             f"a record of {limits.record_bytes} bytes does not fit a chunk of {engine.chunk_bytes}",
             "make engine.chunk_bytes at least as large",
         )
     if engine.batch_bytes < engine.chunk_bytes:
-        yield Finding(
+        yield ConfigFinding(
             ("engine", "batch_bytes"),
             f"a batch of {engine.batch_bytes} bytes is smaller than a chunk of {engine.chunk_bytes}",
             "make engine.batch_bytes at least as large as engine.chunk_bytes",
         )
 
 
-def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+def _schema(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     if not stream.fields and not any(path[0] == "schema" for path in broken):
-        yield Finding(("schema",), "the schema has no columns", "declare at least one, such as ts: integer")
+        yield ConfigFinding(
+            ("schema",), "the schema has no columns", "declare at least one, such as ts: integer"
+        )
     for column in stream.fields:
         parts = column.split(".")
         for length in range(1, len(parts)):
             parent = ".".join(parts[:length])
             outer: Field | None = stream.fields.get(parent)
             if outer is not None and outer.type not in ("object", "any"):
-                yield Finding(
+                yield ConfigFinding(
                     ("schema", column),
                     f"{parent!r} is of type {outer.type} and has nothing inside",
                     f"declare {parent} as object, or rename {column}",
                 )
 
 
-def _windows(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+def _windows(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     span = stream.aggregation_span
     if span is None:
         if ("aggregation_span",) not in broken:
             for key in _OF_WINDOWS:
                 if key in stream.model_fields_set:
                     message = "there are no windows that it could hold for"
-                    yield Finding((key,), message, "add aggregation_span, such as 1h, or leave it out")
+                    yield ConfigFinding((key,), message, "add aggregation_span, such as 1h, or leave it out")
         return
     if span < LEAST_SPAN:
         message = f"a window of {format_duration(span)} is too short"
-        yield Finding(("aggregation_span",), message, f"use {format_duration(LEAST_SPAN)} or longer")
+        yield ConfigFinding(("aggregation_span",), message, f"use {format_duration(LEAST_SPAN)} or longer")
     elif stream.hole >= span:
         message = (
             f"a gap of {format_duration(stream.gap_tolerance)} would be all of a window of "
             f"{format_duration(span)}"
         )
         path = ("gap_tolerance",) if "gap_tolerance" in stream.model_fields_set else ("aggregation_span",)
-        yield Finding(path, message, "make gap_tolerance shorter than aggregation_span, such as 0s")
+        yield ConfigFinding(path, message, "make gap_tolerance shorter than aggregation_span, such as 0s")
 
 
-def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     """Fields become columns of a dataset beside its own; readers do not tell upper from lower case."""
     if stream.aggregation_span is None:
         return
@@ -160,15 +164,15 @@ def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Findi
         other = taken.setdefault(column.lower(), column)
         if other != column:
             message = f"{column!r} and {other!r} would be one column of a dataset: readers ignore case"
-            yield Finding(path, message, "rename one of the two fields in the feed")
+            yield ConfigFinding(path, message, "rename one of the two fields in the feed")
         elif column.lower() in sources and column not in sources:
             message = f"a dataset has a column {column.lower()} of its own, and readers ignore case"
-            yield Finding(path, message, "rename the field in the feed")
+            yield ConfigFinding(path, message, "rename the field in the feed")
         elif column in sources:
             section, source, otherwise = sources[column]
             if column != source and not any(at[0] == section for at in broken):
                 message = f"a dataset has a column {column} of its own, and this is not what it is made of"
-                yield Finding(path, message, f"rename the field in the feed, or {otherwise}")
+                yield ConfigFinding(path, message, f"rename the field in the feed, or {otherwise}")
 
 
 def _only_identity(stream: Stream) -> str | None:
@@ -176,31 +180,31 @@ def _only_identity(stream: Stream) -> str | None:
     return stream.identity[0] if stream.gate == "event_id" and len(stream.identity) == 1 else None
 
 
-def _csv(stream: Stream) -> Iterator[Finding]:
+def _csv(stream: Stream) -> Iterator[ConfigFinding]:
     if "csv" not in stream.model_fields_set:
         return
     if stream.format not in ("auto", "csv"):
         message = f"slices of format {stream.format} are not CSV"
-        yield Finding(("csv",), message, "remove csv, or set format: csv")
+        yield ConfigFinding(("csv",), message, "remove csv, or set format: csv")
     yield from repeats(("csv", "columns"), stream.csv.columns)
     if stream.csv.columns:
         yield from _all_required(stream, ("csv", "columns"), stream.csv.columns, stream.fields)
 
 
-def _json(stream: Stream) -> Iterator[Finding]:
+def _json(stream: Stream) -> Iterator[ConfigFinding]:
     if "json_rows" not in stream.model_fields_set:
         return
     said = stream.json_rows
     if stream.format not in ("auto", "json"):
         message = f"slices of format {stream.format} are not JSON"
-        yield Finding(("json",), message, "remove json, or set format: json")
+        yield ConfigFinding(("json",), message, "remove json, or set format: json")
     elif said.path is not None and stream.format != "json":
         message = "by its looks alone, an object on one line is a record of NDJSON"
-        yield Finding(("json", "path"), message, "set format: json")
+        yield ConfigFinding(("json", "path"), message, "set format: json")
     for path, column in listed(("json", "columns"), said.columns):
         if "." in column:
             message = f"{column!r} is a path, and a value of an array has a plain name"
-            yield Finding(path, message, "name it without dots; what is inside it has its own names")
+            yield ConfigFinding(path, message, "name it without dots; what is inside it has its own names")
     yield from repeats(("json", "columns"), said.columns)
     if said.columns:
         outer = [column for column in stream.fields if column.partition(".")[0] == column]
@@ -209,63 +213,65 @@ def _json(stream: Stream) -> Iterator[Finding]:
 
 def _all_required(
     stream: Stream, path: Path, columns: Collection[str], wanted: Collection[str]
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     for column in wanted:
         if stream.fields[column].required and column not in columns:
             message = f"the required column {column!r} is not among them"
-            yield Finding(path, message, "add it, or make it optional in the schema")
+            yield ConfigFinding(path, message, "add it, or make it optional in the schema")
 
 
 def _event_time(
-    stream: Stream, columns: Columns, time_types: Collection[str], broken: Collection[Path]
-) -> Iterator[Finding]:
+    stream: Stream, columns: DeclaredColumns, time_types: Collection[str], broken: Collection[Path]
+) -> Iterator[ConfigFinding]:
     declared, path = stream.event_time, ("event_time",)
     of_messages = stream.messages is not None and declared.column is None and declared.type is None
     if declared.in_use and not of_messages:
         otherwise = "or set mode: processing to use the arrival"
         if declared.column is None and (*path, "column") not in broken:
-            yield Finding(path, "column is missing", f"name a column of the schema, {otherwise}")
+            yield ConfigFinding(path, "column is missing", f"name a column of the schema, {otherwise}")
         if declared.type is None and (*path, "type") not in broken:
-            yield Finding(path, "type is missing", f"types: {', '.join(sorted(time_types))}; {otherwise}")
+            yield ConfigFinding(
+                path, "type is missing", f"types: {', '.join(sorted(time_types))}; {otherwise}"
+            )
     if declared.column is not None:
         hint = f"an event time is {one_of(TIME_TYPES)}"
         yield from columns.check((*path, "column"), declared.column, TIME_TYPES, hint)
     if declared.type is not None and declared.type not in time_types:
         hint = choices(declared.type, sorted(time_types), "types")
-        yield Finding((*path, "type"), f"there is no event-time type {declared.type!r}", hint)
+        yield ConfigFinding((*path, "type"), f"there is no event-time type {declared.type!r}", hint)
     field = stream.fields.get(declared.column or "")
     if declared.type == "iso8601" and field is not None and field.type in ("integer", "decimal"):
-        yield Finding(
+        yield ConfigFinding(
             (*path, "type"),
             f"iso8601 reads text, and column {declared.column!r} is of type {field.type}",
             "declare the column as string, or use one of the unixtimestamp types",
         )
     if declared.timezone is not None and declared.type not in (None, "iso8601"):
-        yield Finding(
+        yield ConfigFinding(
             (*path, "timezone"),
             f"{declared.type} has no use for a time zone",
             "timezone is for iso8601 times that do not say their offset from UTC: leave it out",
         )
 
 
-def _messages(stream: Stream, columns: Columns) -> Iterator[Finding]:
+def _messages(stream: Stream, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     if stream.messages is None:
         return
     yield from columns.check(
         ("messages", "column"), stream.messages.column, ("array",), "messages stand in an array"
     )
     if stream.format == "csv":
-        yield Finding(
+        yield ConfigFinding(
             ("messages",), "a cell of a CSV file is never an array", "use another format: ndjson, …"
         )
 
 
-def _gate(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+def _gate(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     if ("gate",) in broken or ("identity",) in broken:
         return
     if stream.gate == "event_id" and not stream.identity:
         path: Path = ("gate",) if "gate" in stream.model_fields_set else ()
-        yield Finding(
+        yield ConfigFinding(
             path,
             "the gate needs to know what makes an event one event",
             "add identity: COLUMN or a list of columns, or gate: none to accept every record",

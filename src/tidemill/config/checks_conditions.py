@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
-from tidemill.config.columns import Columns
+from tidemill.config.columns import DeclaredColumns
 from tidemill.config.problems import Path
 from tidemill.config.schema import FIELD_TYPES, FieldType
-from tidemill.config.validation import Finding
-from tidemill.model.predicates import Compare, IsNull, Literal, Mention, OneOf, mentions
+from tidemill.config.validation import ConfigFinding
+from tidemill.model.predicates import FieldCompare, FieldIsNull, Literal, Mention, OneOf, mentions
 
 NUMBERS: Final[tuple[FieldType, ...]] = ("integer", "decimal", "float")
 
@@ -28,14 +28,14 @@ _EXAMPLES: Final[Mapping[str, str]] = {
 def check_condition(
     path: Path,
     text: str,
-    columns: Columns,
+    columns: DeclaredColumns,
     types: Sequence[FieldType],
     hint: str,
     tested: Sequence[FieldType] = FIELD_TYPES,
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     """Everything wrong with the columns it names: `types` can be compared, `tested` be IS NULL."""
     for mention in mentions(text):
-        if isinstance(mention.test, IsNull):
+        if isinstance(mention.test, FieldIsNull):
             at = f" at character {mention.position}"
             yield from columns.check(path, mention.test.column, tested, hint, at)
         else:
@@ -45,11 +45,11 @@ def check_condition(
 def _compared(
     path: Path,
     mention: Mention,
-    test: Compare | OneOf,
-    columns: Columns,
+    test: FieldCompare | OneOf,
+    columns: DeclaredColumns,
     types: Sequence[FieldType],
     hint: str,
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     wrong = tuple(columns.check(path, test.column, types, hint, f" at character {mention.position}"))
     field = columns.field(test.column)
     if wrong or field is None:
@@ -58,15 +58,15 @@ def _compared(
     operator, values = _parts(test)
     if field.type == "boolean" and operator not in _OF_BOOLEANS:
         message = f"{operator} at character {mention.operator} does not go with {test.column!r}, a boolean"
-        yield Finding(path, message, "use = or !=, with true or false")
+        yield ConfigFinding(path, message, "use = or !=, with true or false")
         return
     for value, position in zip(values, mention.values, strict=True):
         if not _suits(value, field.type):
             message = f"{_said(value)} at character {position} does not go with {test.column!r}, of type "
-            yield Finding(path, message + field.type, f"compare it with {_EXAMPLES[field.type]}")
+            yield ConfigFinding(path, message + field.type, f"compare it with {_EXAMPLES[field.type]}")
 
 
-def _parts(test: Compare | OneOf) -> tuple[str, tuple[Literal, ...]]:
+def _parts(test: FieldCompare | OneOf) -> tuple[str, tuple[Literal, ...]]:
     return ("IN", test.values) if isinstance(test, OneOf) else (test.operator, (test.value,))
 
 

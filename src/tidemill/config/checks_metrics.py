@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from tidemill.config.checks_conditions import check_condition
-from tidemill.config.columns import Columns, listed, one_of, repeats
-from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Ratio, State, Term
+from tidemill.config.columns import DeclaredColumns, listed, one_of, repeats
+from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Ratio, StateMetric, Term
 from tidemill.config.problems import Path
 from tidemill.config.schema import KEY_TYPES, FieldType
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding
+from tidemill.config.validation import ConfigFinding
 from tidemill.model.choices import choices
 from tidemill.model.metrics import CHANGE, MOST, NONE_STATE
 from tidemill.model.names import (
@@ -38,7 +38,9 @@ _MEASURE_HINT = f"a float has no exact sum: {_DECIMAL}"
 _FILTER_HINT = f"a filter is about {one_of(FILTER_TYPES)}; for a float, {_DECIMAL}"
 
 
-def check_metrics(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
+def check_metrics(
+    stream: Stream, columns: DeclaredColumns, broken: Collection[Path]
+) -> Iterator[ConfigFinding]:
     """Everything wrong between its metrics and the stream; paths are relative to the stream."""
     for name, metric in stream.metrics.items():
         at: Path = ("metrics", name)
@@ -55,7 +57,7 @@ def check_metrics(stream: Stream, columns: Columns, broken: Collection[Path]) ->
             case Histogram():
                 yield from _number((*at, "value"), metric.value, "the value of a histogram", columns)
                 yield from _bounds((*at, "bounds"), metric, columns)
-            case State():
+            case StateMetric():
                 yield from _state(at, metric, columns)
         yield from _dimensions(at, metric, columns)
         if metric.filter is not None:
@@ -64,12 +66,12 @@ def check_metrics(stream: Stream, columns: Columns, broken: Collection[Path]) ->
     yield from _rollup_columns(stream)
 
 
-def _number(path: Path, column: str, what: str, columns: Columns) -> Iterator[Finding]:
+def _number(path: Path, column: str, what: str, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     hint = f"{what} is {one_of(MEASURE_TYPES)}; {_MEASURE_HINT}"
     yield from columns.check(path, column, MEASURE_TYPES, hint)
 
 
-def _dimensions(at: Path, metric: Kept, columns: Columns) -> Iterator[Finding]:
+def _dimensions(at: Path, metric: Kept, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     path = (*at, "dimensions")
     for place, column in listed(path, metric.dimensions):
         yield from columns.check(place, column, KEY_TYPES, f"a dimension is {one_of(KEY_TYPES)}")
@@ -77,35 +79,37 @@ def _dimensions(at: Path, metric: Kept, columns: Columns) -> Iterator[Finding]:
     if metric.max_cardinality is not None:
         fields = [columns.field(column) for column in metric.dimensions]
         if all(field is not None and field.type != "string" for field in fields):
-            yield Finding(
+            yield ConfigFinding(
                 (*at, "max_cardinality"),
                 "there is no dimension that could say __other__ for what comes beyond it",
                 "add a dimension of type string, or leave max_cardinality out",
             )
 
 
-def _bounds(path: Path, metric: Histogram, columns: Columns) -> Iterator[Finding]:
+def _bounds(path: Path, metric: Histogram, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     field = columns.field(metric.value)
     if field is None or field.type not in MEASURE_TYPES:
         return
     for place, bound in enumerate(metric.bounds or ()):
         if abs(bound) * 10 ** (field.scale or 0) >= MOST:
             message = f"no value of {metric.value!r} is as far from 0 as {bound}"
-            yield Finding((*path, place), message, "leave it out: what is above the last bound has a bin")
+            yield ConfigFinding(
+                (*path, place), message, "leave it out: what is above the last bound has a bin"
+            )
 
 
-def _state(at: Path, metric: State, columns: Columns) -> Iterator[Finding]:
+def _state(at: Path, metric: StateMetric, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     hint = f"an object is told by {one_of(OBJECT_TYPES)}"
     yield from columns.check((*at, "object"), metric.object, OBJECT_TYPES, hint)
     yield from columns.check((*at, "state"), metric.state, KEY_TYPES, f"a state is {one_of(KEY_TYPES)}")
     if metric.object == metric.state:
-        message = f"column {metric.state!r} can not be both the object and its state"
-        yield Finding((*at, "state"), message, "name the column that says what state the object is in")
+        message = f"column {metric.state!r} cannot be both the object and its state"
+        yield ConfigFinding((*at, "state"), message, "name the column that says what state the object is in")
     for place, column in listed((*at, "dimensions"), metric.dimensions):
         if column.lower() in PSEUDO_DIMENSIONS:
             message = f"{column!r} is what queries of a state metric call something else"
             hint = f"rename the field in the feed, or leave it out; queries know {one_of(PSEUDO_DIMENSIONS)}"
-            yield Finding(place, message, hint)
+            yield ConfigFinding(place, message, hint)
     for name, declared in metric.transitions.items():
         path = (*at, "transitions", name)
         seen = declared.from_ if isinstance(declared.from_, tuple) else ()
@@ -114,51 +118,57 @@ def _state(at: Path, metric: State, columns: Columns) -> Iterator[Finding]:
             yield from _never_seen((*path, key), states)
 
 
-def _never_seen(path: Path, states: Collection[str]) -> Iterator[Finding]:
+def _never_seen(path: Path, states: Collection[str]) -> Iterator[ConfigFinding]:
     if NONE_STATE in states:
         message = f"no object is ever seen in {NONE_STATE}: it stands for what was before the first sight"
-        yield Finding(path, message, "leave it out; with from: last, the first sight is a transition from it")
+        yield ConfigFinding(
+            path, message, "leave it out; with from: last, the first sight is a transition from it"
+        )
 
 
-def _ratio(at: Path, stream: Stream, metric: Ratio, broken: Collection[Path]) -> Iterator[Finding]:
+def _ratio(at: Path, stream: Stream, metric: Ratio, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     for key, terms in (("numerator", metric.numerator), ("denominator", metric.denominator)):
         for place, term in enumerate(terms):
             yield from _term((*at, key, place), stream, term, broken)
 
 
-def _term(at: Path, stream: Stream, term: Term, broken: Collection[Path]) -> Iterator[Finding]:
+def _term(at: Path, stream: Stream, term: Term, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     metric = stream.metrics.get(term.metric)
     if metric is None:
         if ("metrics", term.metric) not in broken and ("metrics",) not in broken:
-            valid = [name for name, other in stream.metrics.items() if isinstance(other, Counter | State)]
+            valid = [
+                name for name, other in stream.metrics.items() if isinstance(other, Counter | StateMetric)
+            ]
             hint = choices(term.metric, valid, "counters and state metrics")
-            yield Finding(at, f"there is no metric {term.metric!r}", hint)
-    elif isinstance(metric, State):
+            yield ConfigFinding(at, f"there is no metric {term.metric!r}", hint)
+    elif isinstance(metric, StateMetric):
         yield from _transition(at, metric, term, broken)
     elif not isinstance(metric, Counter):
         message = f"{term.metric!r} is a {metric.kind}"
-        yield Finding(at, message, "a ratio is made of counters and of transitions of state metrics")
+        yield ConfigFinding(at, message, "a ratio is made of counters and of transitions of state metrics")
     else:
         given = {"transition": term.transition, "from": term.from_, "to": term.to}
         for key in (key for key, value in given.items() if value is not None):
             message = f"{term.metric!r} is a counter and has no transitions"
-            yield Finding((*at, key), message, f"leave {key} out, or name a state metric")
+            yield ConfigFinding((*at, key), message, f"leave {key} out, or name a state metric")
 
 
-def _transition(at: Path, metric: State, term: Term, broken: Collection[Path]) -> Iterator[Finding]:
+def _transition(
+    at: Path, metric: StateMetric, term: Term, broken: Collection[Path]
+) -> Iterator[ConfigFinding]:
     declared = ("metrics", term.metric, "transitions")
     unknown = term.transition is not None and term.transition not in (CHANGE, *metric.transitions)
     if unknown and declared not in broken and (*declared, term.transition) not in broken:
         assert term.transition is not None
         hint = choices(term.transition, (CHANGE, *metric.transitions), "transitions")
         message = f"{term.metric!r} has no transition {term.transition!r}"
-        yield Finding((*at, "transition"), message, hint)
+        yield ConfigFinding((*at, "transition"), message, hint)
     yield from repeats((*at, "from"), term.from_ or ())
     yield from repeats((*at, "to"), term.to or ())
     yield from _never_seen((*at, "to"), term.to or ())
 
 
-def _rollup_columns(stream: Stream) -> Iterator[Finding]:
+def _rollup_columns(stream: Stream) -> Iterator[ConfigFinding]:
     """Dimensions and numbers become columns of one table; readers do not tell upper from lower case."""
     kinds = {metric.kind for metric in stream.kept_metrics.values()}
     own = [*ROLLUP_COLUMNS]
@@ -170,7 +180,7 @@ def _rollup_columns(stream: Stream) -> Iterator[Finding]:
             other = taken.setdefault(column.lower(), what)
             if other != what:
                 message = f"{what} would be kept in column {column}, which is taken by {other}"
-                yield Finding(path, message, "rename one of the two fields in the feed")
+                yield ConfigFinding(path, message, "rename one of the two fields in the feed")
 
 
 def _used_columns(stream: Stream) -> Iterator[tuple[Path, str, tuple[str, ...]]]:

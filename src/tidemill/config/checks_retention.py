@@ -11,14 +11,14 @@ from itertools import pairwise
 from tidemill.config.columns import listed, repeats
 from tidemill.config.problems import Path
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding
+from tidemill.config.validation import ConfigFinding
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import format_duration
 
 _BROKEN = {("aggregation_span",), ("subject_to_change_window",), ("late_slices",)}
 
 
-def check_indexed(stream: Stream) -> Iterator[Finding]:
+def check_indexed(stream: Stream) -> Iterator[ConfigFinding]:
     """A path need not be in the schema, but must not contradict it."""
     for path, column in listed(("indexed",), stream.indexed):
         parts = column.split(".")
@@ -27,11 +27,11 @@ def check_indexed(stream: Stream) -> Iterator[Finding]:
             if outer is not None and outer.type not in ("object", "array", "any"):
                 parent = ".".join(parts[:length])
                 message = f"{parent!r} is of type {outer.type} and has nothing inside"
-                yield Finding(path, message, f"index {parent}, or declare it as object, array or any")
+                yield ConfigFinding(path, message, f"index {parent}, or declare it as object, array or any")
     yield from repeats(("indexed",), stream.indexed)
 
 
-def check_retention(stream: Stream, broken: Collection[Path]) -> Iterator[Finding]:
+def check_retention(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     """What would be gone before it is needed; paths are relative to the stream."""
     declared, at = stream.retention, ("retention",)
     span, late = stream.aggregation_span, stream.late_slices
@@ -45,46 +45,50 @@ def check_retention(stream: Stream, broken: Collection[Path]) -> Iterator[Findin
                 f"rows would be gone after {format_duration(declared.raw)}, before their dataset is made"
             )
             hint = f"use {format_duration(needed)} or longer: {why} together"
-            yield Finding((*at, "raw"), message, hint)
+            yield ConfigFinding((*at, "raw"), message, hint)
     for level, coarser in pairwise(LEVELS):
         kept = declared.rollups.get(level.name)
         if kept is not None and kept < coarser.width:
             message = (
                 f"buckets of {coarser.name} are made of those of {level.name}, which would be gone by then"
             )
-            yield Finding((*at, "rollups", level.name), message, f"use {coarser.name} or longer")
+            yield ConfigFinding((*at, "rollups", level.name), message, f"use {coarser.name} or longer")
 
 
-def unused_retention(stream: Stream) -> Iterator[Finding]:
+def unused_retention(stream: Stream) -> Iterator[ConfigFinding]:
     """What is declared and has no effect, or one that may come as a surprise."""
     declared, at = stream.retention, ("retention",)
     raw, index = declared.raw, declared.index
     if raw is not None and index is not None and index > raw:
         message = f"the index of what raw no longer has goes with it, after {format_duration(raw)}"
-        yield Finding((*at, "index"), message, "make it as long as raw, or shorter")
+        yield ConfigFinding((*at, "index"), message, "make it as long as raw, or shorter")
     if declared.index is not None and not stream.indexed:
-        yield Finding(
+        yield ConfigFinding(
             (*at, "index"), "there is no index that it could hold for", "add indexed: [PATH], or leave it out"
         )
     if declared.datasets is not None and stream.aggregation_span is None:
         message = "there are no windows that become datasets"
-        yield Finding((*at, "datasets"), message, "add aggregation_span, such as 1h, or leave it out")
+        yield ConfigFinding((*at, "datasets"), message, "add aggregation_span, such as 1h, or leave it out")
     if declared.rollups and not stream.kept_metrics:
         message = "there are no metrics that it could hold for"
-        yield Finding((*at, "rollups"), message, "add metrics, or leave it out")
+        yield ConfigFinding((*at, "rollups"), message, "add metrics, or leave it out")
     if raw is None:
         if "sealed" in declared.model_fields_set:
             message = "nothing is sealed, since raw is kept for ever"
-            yield Finding((*at, "sealed"), message, "add raw, such as raw: 400d, or leave it out")
+            yield ConfigFinding((*at, "sealed"), message, "add raw, such as raw: 400d, or leave it out")
         return
     if raw < stream.event_time.late_tolerance:
         message = (
             f"events that are not late may be of a time that raw is gone for after {format_duration(raw)}"
         )
-        yield Finding((*at, "raw"), message, "make it as long as late_tolerance of event_time, or longer")
+        yield ConfigFinding(
+            (*at, "raw"), message, "make it as long as late_tolerance of event_time, or longer"
+        )
     past = stream.skew.past if "past" in stream.skew.model_fields_set else None
     if past is not None and raw < past and "sealed" not in declared.model_fields_set:
         message = (
             f"events may be as old as {format_duration(past)} (skew), and of a time that raw is gone for"
         )
-        yield Finding((*at, "raw"), message, "say what becomes of them: sealed: merge, or sealed: refuse")
+        yield ConfigFinding(
+            (*at, "raw"), message, "say what becomes of them: sealed: merge, or sealed: refuse"
+        )

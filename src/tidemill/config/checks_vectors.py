@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from tidemill.config.columns import Columns, one_of
+from tidemill.config.columns import DeclaredColumns, one_of
 from tidemill.config.problems import Path
 from tidemill.config.schema import FieldType
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding
+from tidemill.config.validation import ConfigFinding
 
 _TYPES: Final[Mapping[str, tuple[FieldType, ...]]] = {
     "id": ("string", "integer", "any"),
@@ -25,32 +25,36 @@ LEAST_BYTES: Final = 2  # of a component in JSON: a digit and a comma
 MOST_BYTES: Final = 25  # with all the digits that a double may have
 
 
-def check_vectors(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
+def check_vectors(
+    stream: Stream, columns: DeclaredColumns, broken: Collection[Path]
+) -> Iterator[ConfigFinding]:
     """Everything wrong between its vectors and the stream; paths are relative to the stream."""
     if stream.kind != "delta":
         for key in ("vector", "compaction"):
             if key in stream.model_fields_set and ("kind",) not in broken:
                 message = "only a stream of deltas has vectors"
-                yield Finding((key,), message, "add kind: delta to the stream, or leave it out")
+                yield ConfigFinding((key,), message, "add kind: delta to the stream, or leave it out")
         return
     if stream.gate != "event_id":
         message = "deltas are told apart, and ordered, by their identity, so that all of them pass the gate"
-        yield Finding(("gate",), message, "leave gate out, or use gate: event_id")
+        yield ConfigFinding(("gate",), message, "leave gate out, or use gate: event_id")
     if stream.format == "csv":
         message = "a cell of a CSV file is never an array"
-        yield Finding(("format",), message, "use another format: ndjson, …")
+        yield ConfigFinding(("format",), message, "use another format: ndjson, …")
     if stream.messages is not None:
         message = "a record of a stream of deltas is one delta, and holds no messages"
-        yield Finding(("messages",), message, "leave it out, or land the deltas as records of their own")
+        yield ConfigFinding(
+            ("messages",), message, "leave it out, or land the deltas as records of their own"
+        )
     if stream.vector is None:
         if not any(path[0] == "vector" for path in broken):
             hint = "add vector: {dimension: 384}, with as many components as each of its vectors has"
-            yield Finding(("kind",), "a stream of deltas needs to know its vectors", hint)
+            yield ConfigFinding(("kind",), "a stream of deltas needs to know its vectors", hint)
         return
     yield from _columns(stream, columns)
 
 
-def _columns(stream: Stream, columns: Columns) -> Iterator[Finding]:
+def _columns(stream: Stream, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     assert stream.vector is not None
     taken: dict[str, str] = {}
     for key, types in _TYPES.items():
@@ -59,20 +63,20 @@ def _columns(stream: Stream, columns: Columns) -> Iterator[Finding]:
         yield from columns.check(path, column, types, f"{key} of a delta is {one_of(types)}")
         other = taken.setdefault(column, key)
         if other != key:
-            message = f"column {column!r} can not be both {other} and {key}"
-            yield Finding(path, message, "name a column for each of them")
+            message = f"column {column!r} cannot be both {other} and {key}"
+            yield ConfigFinding(path, message, "name a column for each of them")
 
 
-def check_dimension(stream: Stream, record_bytes: int) -> Iterator[Finding]:
+def check_dimension(stream: Stream, record_bytes: int) -> Iterator[ConfigFinding]:
     """That a delta of a whole vector can be a record."""
     if stream.vector is not None and stream.vector.dimension * LEAST_BYTES > record_bytes:
         size = f"{stream.vector.dimension * LEAST_BYTES} bytes at least"
         message = f"a delta of all {stream.vector.dimension} components has {size}: it is too large"
         hint = f"make limits.record_bytes larger than its {record_bytes}, or the dimension smaller"
-        yield Finding(("vector", "dimension"), message, hint)
+        yield ConfigFinding(("vector", "dimension"), message, hint)
 
 
-def large_dimension(stream: Stream, record_bytes: int) -> Iterator[Finding]:
+def large_dimension(stream: Stream, record_bytes: int) -> Iterator[ConfigFinding]:
     """That it still is one when its components are spelled with all their digits."""
     if stream.vector is None or stream.vector.dimension * LEAST_BYTES > record_bytes:
         return
@@ -80,21 +84,23 @@ def large_dimension(stream: Stream, record_bytes: int) -> Iterator[Finding]:
     if size > record_bytes:
         message = f"a delta of all {stream.vector.dimension} components can have {size} bytes"
         hint = f"above limits.record_bytes, {record_bytes}, it is refused as too large: make that larger"
-        yield Finding(("vector", "dimension"), message, hint)
+        yield ConfigFinding(("vector", "dimension"), message, hint)
 
 
-def unused_vectors(stream: Stream) -> Iterator[Finding]:
+def unused_vectors(stream: Stream) -> Iterator[ConfigFinding]:
     """What is declared and has no effect."""
     if stream.kind == "delta" and stream.retention.raw is not None:
         message = "raw of deltas does not expire: a chain that is made again needs all of it"
-        yield Finding(("retention", "raw"), message, "leave it out")
+        yield ConfigFinding(("retention", "raw"), message, "leave it out")
     given, strategy = stream.compaction.model_fields_set, stream.compaction.strategy
     if "keep_recent" in given and strategy not in _KEEPS_RECENT:
         message = f"{strategy} keeps no deltas by their number"
-        yield Finding(("compaction", "keep_recent"), message, f"use strategy: {one_of(_KEEPS_RECENT)}")
+        yield ConfigFinding(("compaction", "keep_recent"), message, f"use strategy: {one_of(_KEEPS_RECENT)}")
     if "interval" in given and strategy != "time_boundary":
         message = f"{strategy} knows no boundaries of time"
-        yield Finding(("compaction", "interval"), message, "use strategy: time_boundary, or leave it out")
+        yield ConfigFinding(
+            ("compaction", "interval"), message, "use strategy: time_boundary, or leave it out"
+        )
 
 
 __all__ = ["check_dimension", "check_vectors", "large_dimension", "unused_vectors"]

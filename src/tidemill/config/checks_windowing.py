@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from tidemill.config.checks_conditions import NUMBERS, check_condition
-from tidemill.config.columns import Columns, listed, one_of, repeats
+from tidemill.config.columns import DeclaredColumns, listed, one_of, repeats
 from tidemill.config.problems import Path
 from tidemill.config.schema import FIELD_TYPES, KEY_TYPES, Field, FieldType
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding
+from tidemill.config.validation import ConfigFinding
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 from tidemill.model.names import RESULT_COLUMNS, column_name
 from tidemill.model.streaming import Function
@@ -35,7 +35,9 @@ _COMPARED_HINT: Final = (
 )
 
 
-def check_windows(stream: Stream, columns: Columns, broken: Collection[Path]) -> Iterator[Finding]:
+def check_windows(
+    stream: Stream, columns: DeclaredColumns, broken: Collection[Path]
+) -> Iterator[ConfigFinding]:
     """Everything wrong between its streaming windows and the stream; paths are relative to the stream."""
     for name, declared in stream.windows.items():
         at: Path = ("windows", name)
@@ -52,26 +54,28 @@ def check_windows(stream: Stream, columns: Columns, broken: Collection[Path]) ->
         yield from _result_columns(at, stream, declared)
         needs_span = declared.close == "complete" and ("aggregation_span",) not in broken
         if needs_span and stream.aggregation_span is None:
-            yield Finding(
+            yield ConfigFinding(
                 (*at, "close"),
                 "what is complete is told by the windows that become datasets, and there are none",
                 "add aggregation_span to the stream, such as 1h, or use close: watermark",
             )
 
 
-def _groups(at: Path, stream: Stream, declared: WindowDeclaration, columns: Columns) -> Iterator[Finding]:
+def _groups(
+    at: Path, stream: Stream, declared: WindowDeclaration, columns: DeclaredColumns
+) -> Iterator[ConfigFinding]:
     for key, names in (("key", declared.key), ("group_by", declared.group_by)):
         yield from repeats((*at, key), names)
         for path, column in listed((*at, key), names):
             if column == stream.tenant.column:
                 message = f"column {column!r} is the tenant, and results are by tenant anyway"
-                yield Finding(path, message, "leave it out")
+                yield ConfigFinding(path, message, "leave it out")
             else:
                 hint = f"{'a key' if key == 'key' else 'a group'} is {one_of(KEY_TYPES)}"
                 yield from columns.check(path, column, KEY_TYPES, hint)
 
 
-def _aggregate(path: Path, text: str, columns: Columns) -> Iterator[Finding]:
+def _aggregate(path: Path, text: str, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     formula = parse_aggregate(text)
     if formula.column is not None:
         types = AGGREGATE_TYPES[formula.function]
@@ -80,7 +84,7 @@ def _aggregate(path: Path, text: str, columns: Columns) -> Iterator[Finding]:
         yield from columns.check(path, formula.column, types, f"{what} is of {one_of(types)}")
 
 
-def _results(declared: WindowDeclaration, columns: Columns) -> dict[str, Field]:
+def _results(declared: WindowDeclaration, columns: DeclaredColumns) -> dict[str, Field]:
     """What a condition on results may name: aggregates, and what results are grouped by."""
     groups = {name: columns.field(name) for name in (*declared.key, *declared.group_by)}
     found = {name: field for name, field in groups.items() if field is not None}
@@ -96,7 +100,7 @@ def _results(declared: WindowDeclaration, columns: Columns) -> dict[str, Field]:
     return found
 
 
-def _result_columns(at: Path, stream: Stream, declared: WindowDeclaration) -> Iterator[Finding]:
+def _result_columns(at: Path, stream: Stream, declared: WindowDeclaration) -> Iterator[ConfigFinding]:
     """Groups and aggregates are columns of the results beside their own; readers ignore case."""
     taken = {name: f"the results' own column {name}" for name in RESULT_COLUMNS}
     groups = [*listed((*at, "key"), declared.key), *listed((*at, "group_by"), declared.group_by)]
@@ -106,10 +110,10 @@ def _result_columns(at: Path, stream: Stream, declared: WindowDeclaration) -> It
         other = taken.setdefault(column.lower(), what)
         if other != what:
             message = f"{what} would be kept in column {column}, which is taken by {other}"
-            yield Finding(path, message, "rename the field in the feed, or leave it out")
+            yield ConfigFinding(path, message, "rename the field in the feed, or leave it out")
     for column in declared.aggregates:
         what = f"aggregate {column!r}"
         other = taken.setdefault(column.lower(), what)
         if other != what:
             message = f"{what} has the name of {other}; readers ignore case"
-            yield Finding((*at, "aggregates", column), message, "give the aggregate another name")
+            yield ConfigFinding((*at, "aggregates", column), message, "give the aggregate another name")

@@ -12,11 +12,11 @@ from copy import copy
 from tidemill.config.problems import Path
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding
+from tidemill.config.validation import ConfigFinding
 from tidemill.model.choices import choices
 
 
-class Columns:
+class DeclaredColumns:
     """The columns of a stream. Of those whose declaration is broken nothing is known, and nothing said."""
 
     def __init__(self, stream: Stream, broken: Collection[Path]) -> None:
@@ -25,7 +25,7 @@ class Columns:
         self._broken = {path[1] for path in broken if len(path) == 2 and path[0] == "schema"}
         self._unknown = ("schema",) in broken
 
-    def with_fields(self, fields: Mapping[str, Field], of: str) -> Columns:
+    def with_fields(self, fields: Mapping[str, Field], of: str) -> DeclaredColumns:
         """Columns of something that is made of them."""
         made = copy(self)
         made._fields, made._of = fields, of
@@ -36,26 +36,26 @@ class Columns:
 
     def check(
         self, path: Path, column: str, types: Sequence[FieldType], hint: str, at: str = ""
-    ) -> Iterator[Finding]:
+    ) -> Iterator[ConfigFinding]:
         """That it is declared, and of one of these types. `at` says where in a text it is named."""
         field = self._fields.get(column)
         if field is not None:
             if field.type not in types:
-                yield Finding(path, f"column {column!r}{at} is of type {field.type}", hint)
+                yield ConfigFinding(path, f"column {column!r}{at} is of type {field.type}", hint)
         elif not self._unknown and column not in self._broken:
             valid = tuple(name for name, known in self._fields.items() if known.type in types)
             hint = choices(column, valid, "columns that can be used here")
-            yield Finding(path, f"column {column!r}{at} is not in {self._of}", hint)
+            yield ConfigFinding(path, f"column {column!r}{at} is not in {self._of}", hint)
 
 
 def listed(path: Path, columns: Sequence[str]) -> Iterator[tuple[Path, str]]:
     return (((*path, index), column) for index, column in enumerate(columns))
 
 
-def repeats(path: Path, names: Iterable[str]) -> Iterator[Finding]:
+def repeats(path: Path, names: Iterable[str]) -> Iterator[ConfigFinding]:
     for name, count in Tally(names).items():
         if count > 1:
-            yield Finding(path, f"{name!r} is listed {count} times", "list it once")
+            yield ConfigFinding(path, f"{name!r} is listed {count} times", "list it once")
 
 
 def one_of(types: Sequence[str]) -> str:

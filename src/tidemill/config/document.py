@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import yaml
 
-from tidemill.config.problems import Document, Path, Place, Problem, dotted, line_place
+from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, line_place
 from tidemill.model.errors import ConfigError
 
 MAX_NODES: Final = 500_000  # aliases of aliases would otherwise unfold without end
@@ -69,7 +69,7 @@ def parse_document(text: str, file: str) -> Document:
     return document
 
 
-def parse_value(text: str, place: Place, path: Path, document: Document) -> object:
+def parse_value(text: str, place: SourcePosition, path: Path, document: Document) -> object:
     """The value of an override, as if it stood in the file at `path`."""
     try:
         root = _compose(text, place.text)
@@ -99,7 +99,7 @@ def _compose(text: str, file: str) -> yaml.Node | None:
 class _Reader:
     """Walks the nodes once, filling a document; `place` overrides the lines of the file."""
 
-    def __init__(self, document: Document, place: Place | None = None) -> None:
+    def __init__(self, document: Document, place: SourcePosition | None = None) -> None:
         self._document = document
         self._place = place
         self._nodes = 0
@@ -152,7 +152,7 @@ class _Reader:
         self._report(node, path, f"the tag {node.tag} does not fit here", "leave the tag out")
         return text
 
-    def _at(self, node: yaml.Node) -> Place:
+    def _at(self, node: yaml.Node) -> SourcePosition:
         return self._place or line_place(self._document.file, node.start_mark.line + 1)
 
     def _report(self, node: yaml.Node, path: Path, message: str, hint: str) -> None:

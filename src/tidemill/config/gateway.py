@@ -188,7 +188,7 @@ class StreamGateway(pydantic.BaseModel):
         return data
 
 
-class Wal(pydantic.BaseModel):
+class WalSettings(pydantic.BaseModel):
     """The log that makes events durable before they are in a slice."""
 
     model_config = SECTION
@@ -219,7 +219,7 @@ class Otlp(pydantic.BaseModel):
     traces: SafeName = "traces"
 
 
-class Gateway(pydantic.BaseModel):
+class GatewaySettings(pydantic.BaseModel):
     """How events come in over HTTP."""
 
     model_config = SECTION
@@ -230,7 +230,7 @@ class Gateway(pydantic.BaseModel):
     triggers: Triggers = ABSENT
     background: PositiveDuration = 100 * MILLISECOND  # how often open windows are looked at
     memory: Memory = ABSENT
-    wal: Wal = ABSENT
+    wal: WalSettings = ABSENT
     requests: Requests = ABSENT
     receipts: PositiveDuration = DAY  # how long outcomes can be asked for
     otlp: Otlp = ABSENT
@@ -247,7 +247,7 @@ class Gateway(pydantic.BaseModel):
         return data
 
     @model_validator(mode="after")
-    def _requests_fit(self) -> Gateway:
+    def _requests_fit(self) -> GatewaySettings:
         """A body that memory never has room for would be sent again and again."""
         memory = self.memory
         least = min(memory.requests, memory.buffer, memory.max / 2)  # it is read while it is buffered
@@ -260,7 +260,7 @@ class Gateway(pydantic.BaseModel):
         return self
 
 
-def settings_of(gateway: Gateway, own: StreamGateway) -> Gateway:
+def settings_of(gateway: GatewaySettings, own: StreamGateway) -> GatewaySettings:
     """How the events of a stream are gathered. Where no trigger by memory is wanted, windows are still closed
     before senders would have to be told to wait."""
     said = {key: getattr(own.triggers, key) for key in own.triggers.model_fields_set}

@@ -17,13 +17,13 @@ from typing import Final
 from tidemill.config.checks import check_sizes, check_stream, unused
 from tidemill.config.checks_vectors import check_dimension, large_dimension
 from tidemill.config.document import parse_document
-from tidemill.config.gateway import Gateway
+from tidemill.config.gateway import GatewaySettings
 from tidemill.config.messages import MessageTime
 from tidemill.config.overrides import apply_overrides
 from tidemill.config.problems import Document, Path, config_error
 from tidemill.config.project import FILE_NAME, Project, Settings
 from tidemill.config.stream import Stream
-from tidemill.config.validation import Finding, validate
+from tidemill.config.validation import ConfigFinding, validate
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import NAME_HINT, is_safe_name
 
@@ -95,16 +95,18 @@ def parse_project(
     )
 
 
-def unusable_plugins(gateway: Gateway, streams: Mapping[str, Stream], plugins: Plugins) -> Iterator[Finding]:
+def unusable_plugins(
+    gateway: GatewaySettings, streams: Mapping[str, Stream], plugins: Plugins
+) -> Iterator[ConfigFinding]:
     """Event-time types and triggers that somebody provides and that cannot be used."""
     hint = "repair or reinstall the package that provides it, or declare another"
     for name, stream in streams.items():
         type_ = stream.event_time.type
         if type_ is not None and (fault := plugins.time_type(type_)) is not None:
-            yield Finding(("streams", name, "event_time", "type"), fault, hint)
+            yield ConfigFinding(("streams", name, "event_time", "type"), fault, hint)
     for place, trigger in enumerate(gateway.triggers.custom):
         if (fault := plugins.trigger(trigger)) is not None:
-            yield Finding(("gateway", "triggers", "custom", place), fault, hint)
+            yield ConfigFinding(("gateway", "triggers", "custom", place), fault, hint)
 
 
 def _read(file: FilePath) -> str:
@@ -120,7 +122,7 @@ def _read(file: FilePath) -> str:
         content = file.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"the file can not be read: {error.strerror}", hint="check who may read it", where=str(file)
+            f"the file cannot be read: {error.strerror}", hint="check who may read it", where=str(file)
         ) from None
     try:
         return content.decode("utf-8-sig")
@@ -204,7 +206,7 @@ def _stream(
     return found
 
 
-def _remove(data: dict[str, object], finding: Finding) -> Path | None:
+def _remove(data: dict[str, object], finding: ConfigFinding) -> Path | None:
     """Take what a finding is about out of a stream's data; the path that went, None if it was gone."""
     path: Path = finding.path
     if not path:  # only the schema is required

@@ -158,7 +158,7 @@ class Transition(pydantic.BaseModel):
         return TransitionRule(name, self.from_ == "last", states, self.to, self.until or ())
 
 
-class State(pydantic.BaseModel):
+class StateMetric(pydantic.BaseModel):
     """Follows the state of each object by event time: how many objects are in which, and what changes."""
 
     model_config = SECTION
@@ -216,10 +216,10 @@ class Ratio(pydantic.BaseModel):
         return (*self.numerator, *self.denominator)
 
 
-Kept = Counter | Gauge | Histogram | State
+Kept = Counter | Gauge | Histogram | StateMetric
 """The kinds that have rows in the rollups."""
 
-Metric = Annotated[Counter | Gauge | Histogram | State | Ratio, pydantic.Field(discriminator="kind")]
+Metric = Annotated[Counter | Gauge | Histogram | StateMetric | Ratio, pydantic.Field(discriminator="kind")]
 
 
 def filter_of(metric: Kept) -> Predicate | None:

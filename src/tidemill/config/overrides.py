@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidemill.config.document import parse_value
-from tidemill.config.problems import Document, Path, Place, Problem, dotted, variable_place
+from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, variable_place
 from tidemill.model.choices import choices
 
 WAREHOUSE: Final = "TIDEMILL_WAREHOUSE"
@@ -71,7 +71,9 @@ def _key(section: Mapping[str, object], word: str) -> str:
     return alike[0] if len(alike) == 1 else word.lower()
 
 
-def _put(document: Document, section: dict[str, object], path: Path, value: object, place: Place) -> None:
+def _put(
+    document: Document, section: dict[str, object], path: Path, value: object, place: SourcePosition
+) -> None:
     section[str(path[-1])] = value
     document.places[path] = place
 

@@ -15,24 +15,24 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SourcePosition:
     """A line of the file, or a variable of the environment (after all lines)."""
 
     order: int
     text: str
 
 
-def line_place(file: str, line: int) -> Place:
-    return Place(line, f"{file}:{line}")
+def line_place(file: str, line: int) -> SourcePosition:
+    return SourcePosition(line, f"{file}:{line}")
 
 
-def variable_place(name: str) -> Place:
-    return Place(1 << 62, f"environment variable {name}")
+def variable_place(name: str) -> SourcePosition:
+    return SourcePosition(1 << 62, f"environment variable {name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    place: Place
+    place: SourcePosition
     message: str
     hint: str
 
@@ -47,11 +47,11 @@ class Document:
 
     file: str
     data: dict[str, object] = field(default_factory=dict)
-    places: dict[Path, Place] = field(default_factory=dict)
+    places: dict[Path, SourcePosition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)  # the file is valid, and says something in vain
 
-    def place(self, path: Path) -> Place:
+    def place(self, path: Path) -> SourcePosition:
         """Where `path` was written, or else the nearest section around it."""
         for length in range(len(path), 0, -1):
             if found := self.places.get(path[:length]):

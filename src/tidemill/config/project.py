@@ -14,7 +14,7 @@ import pydantic
 from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.events import Events
-from tidemill.config.gateway import Gateway
+from tidemill.config.gateway import GatewaySettings
 from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.config.schema import ABSENT, SECTION
 from tidemill.config.stream import Stream
@@ -47,7 +47,7 @@ def _warehouse(value: object) -> object:
     return value
 
 
-class Engine(pydantic.BaseModel):
+class EngineSettings(pydantic.BaseModel):
     """What Spark may use, and how much it takes at once."""
 
     model_config = SECTION
@@ -71,7 +71,7 @@ class Limits(pydantic.BaseModel):
     depth: Annotated[StrictInt, pydantic.Field(ge=1, le=512)] = 64
 
 
-class Builder(pydantic.BaseModel):
+class BuilderSettings(pydantic.BaseModel):
     """How windows become datasets."""
 
     model_config = SECTION
@@ -83,7 +83,7 @@ class Builder(pydantic.BaseModel):
     lease: PositiveDuration = MINUTE  # how long a builder that went silent keeps a window
 
     @model_validator(mode="after")
-    def _delays_grow(self) -> Builder:
+    def _delays_grow(self) -> BuilderSettings:
         if self.max_retry_delay < self.retry_delay:
             raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
         return self
@@ -114,12 +114,12 @@ class Settings(pydantic.BaseModel):
 
     version: Annotated[Literal[1], BeforeValidator(_version)]
     warehouse: Annotated[str, BeforeValidator(_warehouse)] = "warehouse"
-    engine: Engine = ABSENT
+    engine: EngineSettings = ABSENT
     limits: Limits = ABSENT
     state: StateStore = ABSENT
-    builder: Builder = ABSENT
+    builder: BuilderSettings = ABSENT
     events: Events = ABSENT
-    gateway: Gateway = ABSENT
+    gateway: GatewaySettings = ABSENT
     streams: Mapping[str, object] = {}
 
     @model_validator(mode="before")
@@ -137,12 +137,12 @@ class Project:
     path: Path  # the file
     root: Path  # its folder
     warehouse: Path
-    engine: Engine
+    engine: EngineSettings
     limits: Limits
     streams: Mapping[str, Stream]
-    builder: Builder
+    builder: BuilderSettings
     events: Events
-    gateway: Gateway
+    gateway: GatewaySettings
     warnings: tuple[str, ...] = ()  # what the file says in vain, each with its line and what to do
 
     def stream(self, name: str) -> Stream:

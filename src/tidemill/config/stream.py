@@ -15,13 +15,13 @@ from tidemill.config.gateway import StreamGateway
 from tidemill.config.late import LateSlices
 from tidemill.config.manifests import Manifests
 from tidemill.config.messages import Messages
-from tidemill.config.metrics import Kept, Metric, Ratio, State, filter_of
+from tidemill.config.metrics import Kept, Metric, Ratio, StateMetric, filter_of
 from tidemill.config.names import SafeName
 from tidemill.config.packing import Pack
 from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, TimeZone, wrong
 from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import ABSENT, KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
-from tidemill.config.vectors import Compaction, Vector, with_implied
+from tidemill.config.vectors import CompactionSettings, Vector, with_implied
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES
 from tidemill.model.streaming import WindowSpec
@@ -55,7 +55,7 @@ def _text(value: str) -> str:
 
 def _delimiter(value: str) -> str:
     if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
-        raise wrong(f"{value!r} can not separate columns", 'use one character such as ",", ";" or "\\t"')
+        raise wrong(f"{value!r} cannot separate columns", 'use one character such as ",", ";" or "\\t"')
     return value
 
 
@@ -201,7 +201,7 @@ class Stream(pydantic.BaseModel):
     source_links: tuple[Link, ...] = ()
     kind: Literal["events", "delta"] = "events"  # delta: records change vectors
     vector: Vector | None = None  # of a delta stream
-    compaction: Compaction = ABSENT  # of its chains
+    compaction: CompactionSettings = ABSENT  # of its chains
     format: FormatName = "auto"
     csv: Csv = ABSENT
     json_rows: Annotated[Json, pydantic.Field(alias="json")] = ABSENT
@@ -269,7 +269,7 @@ class Stream(pydantic.BaseModel):
     def in_order(self) -> bool:
         """Whether what came before decides what an event adds: states are followed, or keys are limited."""
         kept = self.kept_metrics.values()
-        return any(isinstance(m, State) or m.max_cardinality is not None for m in kept)
+        return any(isinstance(m, StateMetric) or m.max_cardinality is not None for m in kept)
 
     @property
     def dimension_columns(self) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ class Stream(pydantic.BaseModel):
     @property
     def key_columns(self) -> tuple[str, ...]:
         """What metrics read as it is: dimensions, objects and states, and what filters compare."""
-        states = [m for m in self.kept_metrics.values() if isinstance(m, State)]
+        states = [m for m in self.kept_metrics.values() if isinstance(m, StateMetric)]
         followed = (column for metric in states for column in (metric.object, metric.state))
         return _once((*self.dimension_columns, *followed, *self._filtered(KEY_TYPES)))
 

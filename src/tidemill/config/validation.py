@@ -41,7 +41,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConfigFinding:
     """Something that does not fit a model, at a path relative to it."""
 
     path: Path
@@ -52,7 +52,7 @@ class Finding:
 
 def validate(
     model: type[_M], data: Mapping[str, object], reserved: frozenset[str] = frozenset()
-) -> _M | list[Finding]:
+) -> _M | list[ConfigFinding]:
     """The model of `data`, or everything that is wrong with it.
 
     `reserved` are keys of the model that the file does not have."""
@@ -82,7 +82,7 @@ def _worth_saying(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
 
 def _finding(
     model: type[BaseModel], data: Mapping[str, object], detail: ErrorDetails, reserved: frozenset[str]
-) -> Finding:
+) -> ConfigFinding:
     kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     if kind in ("extra_forbidden", "missing"):
@@ -90,27 +90,29 @@ def _finding(
         path = _path(data, location)
         section = _annotation_at(model, data, path)
         if kind == "missing":
-            return Finding(path, f"{last} is missing", _missing_hint(section, str(last)))
+            return ConfigFinding(path, f"{last} is missing", _missing_hint(section, str(last)))
         valid = keys_of(section, reserved if section is model else frozenset()) if section else ()
-        return Finding((*path, last), "unknown key", choices(str(last), valid, "keys"), is_extra=True)
+        return ConfigFinding((*path, last), "unknown key", choices(str(last), valid, "keys"), is_extra=True)
     path = _path(data, detail["loc"])
     if kind == "tidemill":
-        return Finding(path, str(context["message"]), str(context["hint"]))
+        return ConfigFinding(path, str(context["message"]), str(context["hint"]))
     if kind == "literal_error":
         valid = tuple(re.findall(r"'([^']*)'", str(context["expected"])))
         message = f"{_shown(value)} is not a valid {detail['loc'][-1]}"
-        return Finding(path, message, choices(str(value), valid, "choices"))
+        return ConfigFinding(path, message, choices(str(value), valid, "choices"))
     if kind == "union_tag_not_found" and isinstance(value, dict):
-        return Finding(path, "kind is missing", f"add kind: {' | '.join(_kinds(model, data, path))}")
+        return ConfigFinding(path, "kind is missing", f"add kind: {' | '.join(_kinds(model, data, path))}")
     if kind == "union_tag_invalid":
         valid = _kinds(model, data, path)
         tag = str(context["tag"])
-        return Finding((*path, "kind"), f"{_shown(tag)} is not a valid kind", choices(tag, valid, "choices"))
+        return ConfigFinding(
+            (*path, "kind"), f"{_shown(tag)} is not a valid kind", choices(tag, valid, "choices")
+        )
     if kind in _WORDS:
         words, hint = _WORDS[kind]
-        return Finding(path, f"{_shown(value)} {words.format(**context)}", hint)
+        return ConfigFinding(path, f"{_shown(value)} {words.format(**context)}", hint)
     said = detail["msg"].removeprefix("Input ")
-    return Finding(path, f"{_shown(value)} {said}", "`tidemill init DIR` writes an example")
+    return ConfigFinding(path, f"{_shown(value)} {said}", "`tidemill init DIR` writes an example")
 
 
 def _path(data: object, location: Sequence[str | int]) -> Path:

@@ -38,7 +38,7 @@ class Vector(pydantic.BaseModel):
         return self.overflow == "quarantine"
 
 
-class Compaction(pydantic.BaseModel):
+class CompactionSettings(pydantic.BaseModel):
     """When the chain of a vector is compacted, and what stays of it."""
 
     model_config = SECTION
@@ -53,7 +53,7 @@ class Compaction(pydantic.BaseModel):
     memory: Annotated[ByteSize, pydantic.Field(ge=MIB)] | None = None  # null: engine.compaction_memory
 
     @model_validator(mode="after")
-    def _limits_fit(self) -> Compaction:
+    def _limits_fit(self) -> CompactionSettings:
         if self.max_chain_length < self.delta_threshold:
             raise wrong("max_chain_length is less than delta_threshold", "make it as large, or larger")
         if self.strategy == "tiered_merge" and self.keep_recent >= self.max_chain_length:
@@ -65,7 +65,7 @@ def with_implied(data: Mapping[str, object]) -> dict[str, object]:
     """What is declared of a stream of deltas, with the columns that follow from its being one.
 
     Those of `vector`, and `delta_id` when it is the identity; where there is no schema at all, also those
-    that other sections name. What can not be a column is left for its own section to complain about.
+    that other sections name. What cannot be a column is left for its own section to complain about.
     """
     out = dict(data)
     out.setdefault("identity", DELTA_ID)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidemill.config.stream import Stream
 
 KindName = Literal["tumbling", "fixed", "sliding", "session", "count", "state"]
-MAX_OVERLAP: Final = 20_000  # windows that one row is in, so that rows can not multiply without bound
+MAX_OVERLAP: Final = 20_000  # windows that one row is in, so that rows cannot multiply without bound
 
 _NEEDED: Final[Mapping[WindowKind, tuple[str, ...]]] = {
     WindowKind.TUMBLING: ("size",),
@@ -102,7 +102,7 @@ def _aggregate(text: str) -> str:
 def _aggregate_name(name: str) -> str:
     if not _AGGREGATE_NAME.fullmatch(name):
         hint = "use a letter, then letters, digits or _ (63 characters at most)"
-        raise wrong(f"{name!r} can not be the name of a column", hint)
+        raise wrong(f"{name!r} cannot be the name of a column", hint)
     return name
 
 
@@ -192,7 +192,7 @@ class WindowDeclaration(pydantic.BaseModel):
         if self.close == "complete":
             if not self.window_kind.by_time:
                 raise wrong(
-                    f"a {self.kind} window can not close when it is complete: its rows tell where it ends",
+                    f"a {self.kind} window cannot close when it is complete: its rows tell where it ends",
                     "use close: watermark; close: complete is for tumbling and sliding windows",
                 )
             if "late" in self.model_fields_set:

@@ -128,7 +128,7 @@ def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:
         return list(kernel(unit))
     except OSError as error:  # a full disk, a file that is gone: to be mended, and no bug
         raise StorageError(
-            f"can not go on: {error.strerror or str(error).splitlines()[0]}",
+            f"cannot go on: {error.strerror or str(error).splitlines()[0]}",
             where=str(error.filename or ""),
             hint="look at the disk and its free space, then run the same again; "
             "`tidemill verify` says which files of the warehouse are damaged or gone",

@@ -1,6 +1,6 @@
 """Event-time types by name: each turns the value of a column into UTC microseconds.
 
-A parser never guesses a unit and never uses a float; what it can not read is a ValueError for that
+A parser never guesses a unit and never uses a float; what it cannot read is a ValueError for that
 record, with a reason, and must not be an error for the pipeline.
 """
 

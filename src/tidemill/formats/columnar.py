@@ -76,7 +76,7 @@ def _named(path: Path, row: Callable[[], int]) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"can not be read at row {row() + 1}: {str(error).splitlines()[0]}",
+            f"cannot be read at row {row() + 1}: {str(error).splitlines()[0]}",
             where=str(path),
             hint="the file is damaged, or uses what this reader does not know: write it again",
         ) from error

@@ -1,6 +1,6 @@
 """From spans of bytes to Arrow columns, one pass per column and no Python object per value.
 
-A value that a pass can not read exactly is marked, never guessed; `stage` sends its record to `judge`.
+A value that a pass cannot read exactly is marked, never guessed; `stage` sends its record to `judge`.
 """
 
 from __future__ import annotations

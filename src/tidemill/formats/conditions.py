@@ -16,7 +16,17 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import unscaled
-from tidemill.model.predicates import And, Compare, IsNull, Literal, Node, Not, OneOf, Or, Predicate
+from tidemill.model.predicates import (
+    And,
+    FieldCompare,
+    FieldIsNull,
+    Literal,
+    Negation,
+    Node,
+    OneOf,
+    Or,
+    Predicate,
+)
 
 ColumnOf = Callable[[str], tuple[pa.Array, int]]
 """The values of a field, and the scale of integers that stand for decimals (else 0)."""
@@ -38,14 +48,14 @@ def holds(predicate: Predicate, column_of: ColumnOf) -> Mask:
 
 def _truth(node: Node, column_of: ColumnOf) -> pa.BooleanArray:
     match node:
-        case Compare(column, operator, literal):
+        case FieldCompare(column, operator, literal):
             return _compared(*column_of(column), operator, literal)
         case OneOf(column, literals):
             values, scale = column_of(column)
             return reduce(pc.or_kleene, [_compared(values, scale, "=", literal) for literal in literals])
-        case IsNull(column):
+        case FieldIsNull(column):
             return pc.is_null(column_of(column)[0])
-        case Not(inner):
+        case Negation(inner):
             return pc.invert(_truth(inner, column_of))
         case And(parts):
             return reduce(pc.and_kleene, [_truth(part, column_of) for part in parts])

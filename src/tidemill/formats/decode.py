@@ -48,7 +48,7 @@ def decode(
     `byte_range` (of uncompressed NDJSON only) owns every record that starts in it. `types` maps the
     declared columns to their types: a CSV cell is a number or a boolean only where one is declared.
     """
-    assert byte_range is None or (format is Format.NDJSON and codec is Codec.NONE), "can not be split"
+    assert byte_range is None or (format is Format.NDJSON and codec is Codec.NONE), "cannot be split"
     assert chunk_bytes > 0
     try:
         if format is Format.NDJSON and codec is Codec.NONE:
@@ -66,7 +66,7 @@ def decode(
             yield from _gathered(columnar_records(path, format), chunk_bytes)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"can not be read: {reason}", where=str(path), hint=_DAMAGED) from error
+        raise InputError(f"cannot be read: {reason}", where=str(path), hint=_DAMAGED) from error
 
 
 def line_blocks(pieces: Iterable[bytes]) -> Iterator[bytearray]:
@@ -181,7 +181,7 @@ def _pieces(path: Path, codec: Codec, size: int) -> Iterator[bytes]:
                     yield piece
     except OSError as error:
         raise InputError(
-            f"can not be unpacked after byte {done} of its content: {error}", where=str(path), hint=_DAMAGED
+            f"cannot be unpacked after byte {done} of its content: {error}", where=str(path), hint=_DAMAGED
         ) from error
 
 

@@ -95,7 +95,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class DecidedRecord:
     """A record that passed, as the columns that the engine keeps of it."""
 
     tenant: str
@@ -108,7 +108,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRecord:
     """A record that did not, with the first rule that it broke."""
 
     reason: Reject
@@ -120,7 +120,7 @@ class RuleError(Exception):
     """A rule does not hold; the first one decides."""
 
     def __init__(self, reason: Reject, detail: str) -> None:
-        self.refused = Refused(reason, detail)
+        self.refused = RefusedRecord(reason, detail)
 
 
 def _constant(text: str) -> object:
@@ -375,7 +375,7 @@ def _op(value: object, rule: DeltaRule) -> Op:
         raise RuleError(Reject.MISSING_FIELD, f"{rule.op} is required: {known}")
     if not isinstance(found, str) or found not in OPS:
         said = repr(found[:80]) if isinstance(found, str) else "what it is"
-        raise RuleError(Reject.WRONG_TYPE, f"{rule.op} can not be {said}; it is one of {known}")
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.op} cannot be {said}; it is one of {known}")
     return Op(found)
 
 
@@ -464,7 +464,7 @@ def _measure(found: object, rule: ColumnRule) -> int | None:
     return found.integer() if rule.type == "integer" else found.scaled(rule.scale)
 
 
-def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
+def judge(record: bytes, plan: ReadPlan, arrival: int) -> DecidedRecord | RefusedRecord:
     """One record against the rules, in their order."""
     value: object = None
     try:
@@ -482,7 +482,7 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
         _sealed(instant, plan)
     except RuleError as broken:
         return replace(broken.refused, tenant=_claimed(value, plan))
-    return Judged(
+    return DecidedRecord(
         tenant=tenant,
         event_id=event_id,
         time=instant,
@@ -494,9 +494,9 @@ def judge(record: bytes, plan: ReadPlan, arrival: int) -> Judged | Refused:
 
 
 __all__ = [
-    "Judged",
+    "DecidedRecord",
     "Number",
-    "Refused",
+    "RefusedRecord",
     "RuleError",
     "at",
     "content_hash",

@@ -1,6 +1,6 @@
 """Payloads as typed columns, by the declared schema: `records.judge` says what a value of a type is.
 
-Integers and decimals are read from their text, never through a float. What a type can not hold (the schema
+Integers and decimals are read from their text, never through a float. What a type cannot hold (the schema
 changed since it was accepted) is null and marked, never guessed.
 """
 

@@ -23,7 +23,7 @@ from tidemill.formats.columns import (
     whole_numbers,
 )
 from tidemill.formats.deltas import surely_deltas
-from tidemill.formats.judge import Judged, Refused, judge
+from tidemill.formats.judge import DecidedRecord, RefusedRecord, judge
 from tidemill.formats.messages import message_times
 from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
 from tidemill.formats.scan import (
@@ -59,7 +59,7 @@ REJECTS = pa.schema(
         ("row", pa.int32()),
         ("reason", pa.string()),
         ("detail", pa.string()),
-        ("tenant", pa.string()),  # null where it can not be told
+        ("tenant", pa.string()),  # null where it cannot be told
         ("start", pa.int64()),
         ("end", pa.int64()),
     ]
@@ -80,7 +80,7 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
     rows = np.flatnonzero(~bulk.good)
     if not rows.size:
         return ReadChunk(fast, REJECTS.empty_table())
-    judged: list[Judged] = []
+    judged: list[DecidedRecord] = []
     judged_rows: list[int] = []
     refused: list[tuple[int, str, str, str | None, int, int]] = []
     for row in rows.tolist():
@@ -89,7 +89,7 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         fits = end - start <= plan.record_bytes
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
         verdict = judge(record, plan, arrival)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, RefusedRecord):
             place = start + chunk.base, end + chunk.base
             refused.append((row, verdict.reason.value, verdict.detail, verdict.tenant, *place))
         else:
@@ -356,7 +356,7 @@ class _Bulk:
 
 
 def _judged_columns(
-    plan: ReadPlan, judged: list[Judged], rows: list[int], chunk: RecordChunk, schema: pa.Schema
+    plan: ReadPlan, judged: list[DecidedRecord], rows: list[int], chunk: RecordChunk, schema: pa.Schema
 ) -> pa.Table:
     at = np.array(rows, np.int64)
     columns: dict[str, object] = {

@@ -1,7 +1,7 @@
 """One pass over the bytes of a chunk: finds records, proves them to be plain JSON objects, notes where
 the declared columns stand, and hashes the content.
 
-It never rejects anything: a record it can not prove is left to `judge`, which knows rules and reasons.
+It never rejects anything: a record it cannot prove is left to `judge`, which knows rules and reasons.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidemill.ingest.flight import Note, notes_of
+from tidemill.ingest.flight import LandingNote, notes_of
 from tidemill.ingest.log import LandingLog
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
@@ -79,7 +79,7 @@ def adopt(
 
 
 def adopt_for(warehouse: Path, state: Ledger, streams: Collection[str]) -> Adopted:
-    """`adopt` for who works on these streams: trouble in the folder of another is logged, and left to the
+    """`adopt` for whoever works on these streams: trouble in the folder of another is logged, and left to the
     rounds of that one."""
 
     def fault(stream: str, error: StorageError) -> None:
@@ -90,21 +90,23 @@ def adopt_for(warehouse: Path, state: Ledger, streams: Collection[str]) -> Adopt
     return adopt(warehouse, state, fault=fault)
 
 
-def _enter(landings: LandingLog, state: Ledger, orphans: list[NewSlice], note: Note) -> list[SliceEntry]:
+def _enter(
+    landings: LandingLog, state: Ledger, orphans: list[NewSlice], note: LandingNote
+) -> list[SliceEntry]:
     if not orphans or note.folder is None:
         return []
     sync_folder(note.folder)  # their process may have died before it did
     return landings.commit(state, orphans)
 
 
-def _orphans(warehouse: Path, state: Ledger, note: Note) -> list[NewSlice]:
+def _orphans(warehouse: Path, state: Ledger, note: LandingNote) -> list[NewSlice]:
     """Slices that got their final name, and with it all their bytes, but no place in the ledger."""
     return [
         new for new in note.slices if state.slice(new.id) is None and _size(warehouse / new.path) == new.size
     ]
 
 
-def _clear(warehouse: Path, state: Ledger, note: Note) -> list[str]:
+def _clear(warehouse: Path, state: Ledger, note: LandingNote) -> list[str]:
     removed: list[str] = []
     for path in sorted(note.folder.glob(f".{note.token}-*.tmp")) if note.folder else ():
         removed.append(_remove(warehouse, path))
@@ -116,7 +118,7 @@ def _clear(warehouse: Path, state: Ledger, note: Note) -> list[str]:
 
 
 def _sweep(
-    warehouse: Path, state: Ledger, files: Iterable[Path], alive: Iterable[Note]
+    warehouse: Path, state: Ledger, files: Iterable[Path], alive: Iterable[LandingNote]
 ) -> tuple[list[str], list[str]]:
     """Look at files that were listed before the notes were read: a live landing notes a slice before it
     names it, so a listed file without a note is either in the ledger by now or nobody's."""

@@ -1,4 +1,4 @@
-"""Declared bounds that can not be meant: found when a slice lands, not when its windows are laid out."""
+"""Declared bounds that cannot be meant: found when a slice lands, not when its windows are laid out."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def _located(fields: _Fields, location: str, folder: Path) -> Path:
             raise fields.wrong("payload_location", f"is on another machine: {parts.netloc}", hint)
         path = Path(unquote(parts.path))
     elif "://" in location:
-        raise fields.wrong("payload_location", f"has a scheme that can not be read: {parts.scheme}://", hint)
+        raise fields.wrong("payload_location", f"has a scheme that cannot be read: {parts.scheme}://", hint)
     else:
         path = folder / location
     if not path.is_file():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
-from tidemill.ingest import arguments as given
+from tidemill.ingest import arguments
 from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.landing import Landed, LandedMany, Offered, Refused, content_digest
 from tidemill.ingest.manifests import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNREADABLE: Final = "unreadable"  # how manifests are counted that can not be read
+UNREADABLE: Final = "unreadable"  # how manifests are counted that cannot be read
 AT_ONCE: Final = 4096  # slices that a round lands of one manifest; then what has landed is accepted
 _PAGE: Final = 1000  # entries of the ledger that are read at once
 _TOLD: Final = 20  # mistakes of one manifest that are logged, each once
@@ -234,7 +234,7 @@ class Sources:
             stream.name,
             oldest_first[:most],
             arrival=now,
-            format=given.format_of(stream, None),
+            format=arguments.format_of(stream, None),
             source=manifest.dataset.name,
             progress=(lambda _result: progress()) if progress else None,
         )
@@ -382,7 +382,7 @@ def _read(path: Path) -> tuple[RawManifest, Mark]:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
-            f"can not be read: {error.strerror or error}", where=str(path), hint="name a manifest.json"
+            f"cannot be read: {error.strerror or error}", where=str(path), hint="name a manifest.json"
         ) from error
     return read_manifest(text, str(path), path.absolute().parent), mark
 

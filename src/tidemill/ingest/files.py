@@ -1,6 +1,6 @@
 """Files that are named, and IngestDataCommands that name them: each is landed with its bounds and metadata.
 
-What can not be landed is refused and does not keep the others out.
+What cannot be landed is refused and does not keep the others out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.config import Project
-from tidemill.ingest import arguments as given
+from tidemill.ingest import arguments
 from tidemill.ingest.bounds import check_bounds
 from tidemill.ingest.command import MAX_BYTES, IngestCommand, read_command
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
@@ -37,14 +37,17 @@ def land_files(
     """Land files (paths, globs, folders, `-` for standard input); with `empty` that there are none."""
     if empty:
         if files or bounds is None:
-            raise InputError("nothing happened in no files", hint="give --start and --end, and no files")
+            raise InputError(
+                "--empty takes no files, and needs --start and --end",
+                hint="leave the files out, or drop --empty",
+            )
         nothing = land_bytes(warehouse, stream, b"", bounds, "nothing", source, format)
         return LandedMany((nothing,), ())
     return warehouse.landing.land_named(
         stream,
         files,
         arrival=warehouse.clock(),
-        format=given.format_of(warehouse.project.stream(stream), format),
+        format=arguments.format_of(warehouse.project.stream(stream), format),
         declared=bounds,
         source=source,
         progress=(lambda _result: progress()) if progress else None,
@@ -61,7 +64,7 @@ def land_bytes(
     format: str | Format | None,
 ) -> Landed:
     """Land one slice given as bytes."""
-    kind = given.format_of(warehouse.project.stream(stream), format)
+    kind = arguments.format_of(warehouse.project.stream(stream), format)
     return warehouse.landing.land_bytes(
         stream,
         content,
@@ -94,7 +97,7 @@ def _read(file: str) -> IngestCommand:
             text = content.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
-            f"can not be read: {error.strerror or error}",
+            f"cannot be read: {error.strerror or error}",
             where=file,
             hint="name a JSON file, or - for standard input",
         ) from error

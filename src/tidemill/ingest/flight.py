@@ -39,7 +39,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class LandingNote:
     """What is left of a flight."""
 
     path: Path
@@ -83,10 +83,10 @@ def is_landing(warehouse: Path) -> bool:
 
 
 @contextmanager
-def notes_of(warehouse: Path) -> Iterator[list[Note]]:
+def notes_of(warehouse: Path) -> Iterator[list[LandingNote]]:
     """All notes there are. Dead ones stay locked inside, so that two sweeps do not do the same."""
     descriptors: list[int] = []
-    found: list[Note] = []
+    found: list[LandingNote] = []
     try:
         for path in sorted(layout.landing_notes(warehouse).glob(f"*{layout.NOTE_SUFFIX}")):
             try:
@@ -106,7 +106,7 @@ def notes_of(warehouse: Path) -> Iterator[list[Note]]:
             os.close(descriptor)
 
 
-def _read(warehouse: Path, path: Path, alive: bool) -> Note:
+def _read(warehouse: Path, path: Path, alive: bool) -> LandingNote:
     folder: Path | None = None
     slices: list[NewSlice] = []
     try:
@@ -122,4 +122,4 @@ def _read(warehouse: Path, path: Path, alive: bool) -> Note:
                 slices.append(from_fields(fields))
         except (ValueError, KeyError, TypeError, IndexError):
             continue  # half a line: its slice has no final name yet
-    return Note(path, path.stem, folder, tuple(slices), alive)
+    return LandingNote(path, path.stem, folder, tuple(slices), alive)

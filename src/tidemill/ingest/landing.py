@@ -143,7 +143,7 @@ class Landing:
         name: str | None = None,
         metadata: str | None = None,
     ) -> Landed:
-        """Land one file. InputError when it can not be used: then nothing of it is left behind."""
+        """Land one file. InputError when it cannot be used: then nothing of it is left behind."""
         origin = _Origin(stream, source, arrival, format, declared, metadata)
         item = _item(source_path)
         return self._only(origin, replace(item, name=name) if name else item)
@@ -209,7 +209,7 @@ class Landing:
         progress: Callable[[Landed | Refused], None] | None = None,
     ) -> LandedMany:
         """Land many files in the order given. They are acknowledged in groups that share the syncs of
-        folder, log and ledger; a file that can not be used does not keep the others out."""
+        folder, log and ledger; a file that cannot be used does not keep the others out."""
         origin = _Origin(stream, source, arrival, format, declared)
         return self._land_all(((path, origin, _item(path)) for path in paths), progress)
 
@@ -418,7 +418,7 @@ def _read(content: BinaryIO, name: str) -> bytes:
         return content.read(_COPY)
     except OSError as error:
         raise InputError(
-            f"can not be read: {error.strerror or error}", where=name, hint="check the disk it is on"
+            f"cannot be read: {error.strerror or error}", where=name, hint="check the disk it is on"
         ) from error
 
 
@@ -437,7 +437,7 @@ def _open(path: Path) -> BinaryIO:
         raise InputError("is a folder", where=str(path), hint="name the files in it") from None
     except OSError as error:
         raise InputError(
-            f"can not be opened: {error.strerror or error}", where=str(path), hint="check its permissions"
+            f"cannot be opened: {error.strerror or error}", where=str(path), hint="check its permissions"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """A file of durable lines that is only ever appended to, by any number of processes, one at a time.
 
-It never loses a line whose append returned: only a tail that can not be read, which is what a crash leaves
+It never loses a line whose append returned: only a tail that cannot be read, which is what a crash leaves
 of an append, is cut off. What a line means is for its owner to say.
 """
 
@@ -40,7 +40,7 @@ class LineFile(Generic[Line]):
             yield
 
     def all(self) -> Iterator[Line]:
-        """From the first; a tail that can not be read is left out."""
+        """From the first; a tail that cannot be read is left out."""
         if not self.path.exists():
             return
         with storage_errors("read", self.path), self.path.open("rb") as file:
@@ -49,7 +49,7 @@ class LineFile(Generic[Line]):
                 if line is None:
                     if any(self._parse(rest) for rest in file):
                         raise StorageError(
-                            f"line {number} can not be read",
+                            f"line {number} cannot be read",
                             where=str(self.path),
                             hint="restore the file from a copy; what was recorded after that line follows it",
                         )

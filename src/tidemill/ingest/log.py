@@ -8,7 +8,7 @@ reading the log again from its start gives the same sequence numbers and the sam
 A slice's line is written after its file has its final name, so a line always has its bytes.
 
 It costs one sync per landing (or per group of them). It never loses a line that was acknowledged: only
-a tail that can not be read, which is what a crash leaves of an append, is cut off.
+a tail that cannot be read, which is what a crash leaves of an append, is cut off.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LandingLog:
             self._settle(state)
 
     def lines(self) -> Iterator[Line]:
-        """All lines from the first; a tail that can not be read is left out."""
+        """All lines from the first; a tail that cannot be read is left out."""
         yield from self._file.all()
 
     def _settle(self, state: Ledger) -> int:

@@ -70,7 +70,7 @@ def sniff(head: bytes, name: str, format: Format | None = None) -> tuple[Format,
         return wanted or Format.NDJSON, codec
     if found in _COLUMNAR and codec is not Codec.NONE:
         raise InputError(
-            f"{found} inside {_CODEC_WORDS[codec]} can not be read in steps",
+            f"{found} inside {_CODEC_WORDS[codec]} cannot be read in steps",
             where=name,
             hint=f"unpack it first; {found} is compressed inside",
         )
@@ -185,7 +185,7 @@ def _unpacked_head(head: bytes, codec: Codec, name: str) -> bytes:
         except OSError:
             ask //= 4
     raise InputError(
-        f"can not be unpacked: {_CODEC_WORDS[codec]} is damaged or cut off",
+        f"cannot be unpacked: {_CODEC_WORDS[codec]} is damaged or cut off",
         where=name,
         hint="fetch or write it again",
     )
@@ -207,7 +207,7 @@ def _unpacked_size(path: Path, format: Format, codec: Codec, name: str) -> int:
                     )
     except OSError as error:
         raise InputError(
-            f"can not be unpacked after {total} bytes of content: {error}",
+            f"cannot be unpacked after {total} bytes of content: {error}",
             where=name,
             hint="it is damaged or cut off: fetch or write it again",
         ) from error

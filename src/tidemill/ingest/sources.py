@@ -44,14 +44,14 @@ def _expand_one(pattern: str) -> list[Path]:
             return files
     except OSError as error:
         raise InputError(
-            f"can not be looked at: {error.strerror or error}", where=pattern, hint="check its permissions"
+            f"cannot be looked at: {error.strerror or error}", where=pattern, hint="check its permissions"
         ) from error
     raise InputError("there is no such file", where=pattern, hint=KINDS_HINT)
 
 
 def _files_of(folder: Path) -> list[Path]:
     if not os.access(folder, os.R_OK | os.X_OK):
-        raise InputError("folder can not be read", where=str(folder), hint="check its permissions")
+        raise InputError("folder cannot be read", where=str(folder), hint="check its permissions")
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if not files:
         raise InputError("folder has no files in it", where=str(folder), hint="name its folders, or use **")
@@ -60,5 +60,5 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _readable(path: Path) -> Path:
     if not os.access(path, os.R_OK):
-        raise InputError("file can not be read", where=str(path), hint="check its permissions")
+        raise InputError("file cannot be read", where=str(path), hint="check its permissions")
     return path

@@ -18,7 +18,7 @@ from tidemill.model.errors import NotFoundError
 from tidemill.model.slices import SliceEntry
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
-from tidemill.storage.tables.readers import Looks
+from tidemill.storage.tables.readers import TableReaders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ Progress = Callable[[str, str, float], None]  # stream, step, share done
 
 
 def no_progress(_stream: str, _step: str, _done: float) -> None:
-    """For who does not look."""
+    """For those who do not look."""
 
 
 class Warehouse:
@@ -56,7 +56,7 @@ class Warehouse:
         self.landing = Landing(self.root, state)
         self.expiries = ExpiryLog(self.root)
         self.declarations = DeclarationLog(self.root)
-        self.readers = Looks(self.root)
+        self.readers = TableReaders(self.root)
         self._tables: dict[tuple[str, str], Table] = {}
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class Available:
         return self.levels.get(level)
 
     def not_built(self, uses: Mapping[str, frozenset[str]]) -> Outdated | None:
-        """The last rows that can not answer a query that uses these columns of these metrics, if any."""
+        """The last rows that cannot answer a query that uses these columns of these metrics, if any."""
         found = [
             one
             for metric, columns in uses.items()

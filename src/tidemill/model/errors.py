@@ -66,7 +66,7 @@ class NotFoundError(TidemillError):
 
 
 class QueryError(TidemillError):
-    """A query text that can not be parsed or planned; `position` is a character offset."""
+    """A query text that cannot be parsed or planned; `position` is a character offset."""
 
     code = "query"
     exit_code = 2
@@ -104,7 +104,7 @@ class BusyError(TidemillError):
 
 
 class StorageError(TidemillError):
-    """The warehouse can not be read or written (disk full, no permission, damage)."""
+    """The warehouse cannot be read or written (disk full, no permission, damage)."""
 
     code = "storage"
     retry = Retry.LATER

@@ -16,7 +16,7 @@ from tidemill.model.time import Interval
 CUSTOM: Final = "custom:"  # in front of the name of a trigger that came by entry point
 
 
-class Trigger(StrEnum):
+class CloseTrigger(StrEnum):
     """Why a window was closed."""
 
     TIME = "time"  # it lasted as long as its kind lets it
@@ -60,11 +60,11 @@ class Submission:
     declared: Interval | None = None  # the time that it covers, as its sender says
 
     @property
-    def alone(self) -> Trigger | None:
+    def alone(self) -> CloseTrigger | None:
         """Why it is a slice of its own; None: it is not."""
         if self.declared is not None:
-            return Trigger.BOUNDS
-        return None if self.format is Format.NDJSON else Trigger.FILE
+            return CloseTrigger.BOUNDS
+        return None if self.format is Format.NDJSON else CloseTrigger.FILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Final
 
 from tidemill.model.errors import InputError
-from tidemill.model.tokens import EXAMPLE, Token, tokens_of
+from tidemill.model.tokens import EXAMPLE, ConditionToken, tokens_of
 
 Literal = str | bool | Decimal
 Given = Literal | int | float | None
@@ -25,7 +25,7 @@ MAX_DEPTH: Final = 50  # of parentheses and NOTs inside each other: what recurse
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class FieldCompare:
     column: str
     operator: str  # one of OPERATORS
     value: Literal
@@ -38,12 +38,12 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull:
+class FieldIsNull:
     column: str
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Negation:
     inner: Node
 
 
@@ -57,7 +57,7 @@ class Or:
     parts: tuple[Node, ...]
 
 
-Node = Compare | OneOf | IsNull | Not | And | Or
+Node = FieldCompare | OneOf | FieldIsNull | Negation | And | Or
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Predicate:
 class Mention:
     """A test of one column, and where it is written; characters are counted from 1."""
 
-    test: Compare | OneOf | IsNull
+    test: FieldCompare | OneOf | FieldIsNull
     position: int  # of the column
     operator: int = 0  # positions of what follows it
     values: tuple[int, ...] = ()
@@ -97,11 +97,11 @@ def mentions(text: str) -> tuple[Mention, ...]:
 
 def _columns(node: Node) -> list[str]:
     match node:
-        case Not(inner):
+        case Negation(inner):
             return _columns(inner)
         case And(parts) | Or(parts):
             return [column for part in parts for column in _columns(part)]
-        case Compare() | OneOf() | IsNull():
+        case FieldCompare() | OneOf() | FieldIsNull():
             return [node.column]
 
 
@@ -113,14 +113,14 @@ _ORDERS: Final = {"=": (0,), "!=": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,)
 def _truth(node: Node, value_of: Callable[[str], Given]) -> bool | None:
     """True, false, or None: unknown."""
     match node:
-        case Compare(column, operator, literal):
+        case FieldCompare(column, operator, literal):
             return _compared(value_of(column), operator, literal)
         case OneOf(column, literals):
             value = value_of(column)
             return _any(_compared(value, "=", literal) for literal in literals)
-        case IsNull(column):
+        case FieldIsNull(column):
             return value_of(column) is None
-        case Not(inner):
+        case Negation(inner):
             return _negated(_truth(inner, value_of))
         case Or(parts):
             return _any(_truth(part, value_of) for part in parts)
@@ -185,10 +185,10 @@ class _Parser:
         return node
 
     @property
-    def _next(self) -> Token:
+    def _next(self) -> ConditionToken:
         return self._tokens[self._at]
 
-    def _take(self, kind: str, *texts: str) -> Token | None:
+    def _take(self, kind: str, *texts: str) -> ConditionToken | None:
         token = self._next
         if token.kind != kind or (texts and token.text not in texts):
             return None
@@ -217,7 +217,7 @@ class _Parser:
             message = f"the condition is nested too deeply at character {self._next.position}"
             raise InputError(message, hint=f"at most {MAX_DEPTH} parentheses and NOTs inside each other")
         if self._take("keyword", "not"):
-            return Not(self._one(depth + 1))
+            return Negation(self._one(depth + 1))
         if self._take("sign", "("):
             node = self._or(depth + 1)
             if not self._take("sign", ")"):
@@ -233,23 +233,25 @@ class _Parser:
         if sign := self._take("sign", *OPERATORS, *_SAME):
             at, value = self._literal()
             return self._said(
-                Compare(name, _SAME.get(sign.text, sign.text), value), column.position, operator, at
+                FieldCompare(name, _SAME.get(sign.text, sign.text), value), column.position, operator, at
             )
         if self._take("keyword", "is"):
             negative = self._take("keyword", "not")
             if not self._take("keyword", "null"):
                 raise self._unexpected("NULL" if negative else "NULL or NOT NULL")
-            node = self._said(IsNull(name), column.position, operator)
-            return Not(node) if negative else node
+            node = self._said(FieldIsNull(name), column.position, operator)
+            return Negation(node) if negative else node
         negative = self._take("keyword", "not")
         if not self._take("keyword", "in"):
             raise self._unexpected("IN" if negative else _TESTS)
         found = self._list()
         values = tuple(value for _, value in found)
         node = self._said(OneOf(name, values), column.position, operator, *(at for at, _ in found))
-        return Not(node) if negative else node
+        return Negation(node) if negative else node
 
-    def _said(self, test: Compare | OneOf | IsNull, position: int, operator: int, *values: int) -> Node:
+    def _said(
+        self, test: FieldCompare | OneOf | FieldIsNull, position: int, operator: int, *values: int
+    ) -> Node:
         self.mentions.append(Mention(test, position, operator, values))
         return test
 
@@ -276,7 +278,7 @@ class _Parser:
         raise self._unexpected("a value", hint)
 
 
-def _number(token: Token) -> Decimal:
+def _number(token: ConditionToken) -> Decimal:
     digits, _, exponent = token.text.lower().partition("e")
     if len(digits) > _MAX_DIGITS or len(exponent) > 6 or abs(int(exponent or 0)) > _MAX_EXPONENT:
         message = f"the number at character {token.position} is too long"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from tidemill.model.time import Interval
 
 
-class Outcome(StrEnum):
+class RecordOutcome(StrEnum):
     """What the gate decided, once, for a record."""
 
     ACCEPTED = "accepted"
@@ -39,7 +39,7 @@ class Reject(StrEnum):
 class SliceStatus(StrEnum):
     PENDING = "pending"  # in the ledger, not yet through the gate
     ACCEPTED = "accepted"  # every record has its outcome
-    FAILED = "failed"  # can not be read as a whole; kept, with its error, and tried again when that may help
+    FAILED = "failed"  # cannot be read as a whole; kept, with its error, and tried again when that may help
     RETRACTED = "retracted"  # by an explicit act: everything is as if it had never arrived
 
 

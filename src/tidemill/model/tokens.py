@@ -26,14 +26,14 @@ _TOKEN: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ConditionToken:
     kind: str  # number, word, keyword, name, text, sign, end
     text: str  # keywords in lower case
     position: int  # from 1
 
 
-def tokens_of(text: str) -> list[Token]:
-    found: list[Token] = []
+def tokens_of(text: str) -> list[ConditionToken]:
+    found: list[ConditionToken] = []
     at, end = 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
@@ -43,8 +43,8 @@ def tokens_of(text: str) -> list[Token]:
         said, at = match.group(kind), match.end()
         if kind == "word" and said.lower() in _KEYWORDS:
             kind, said = "keyword", said.lower()
-        found.append(Token(kind, said, at - len(said) + 1))
-    return [*found, Token("end", "", end + 1)]
+        found.append(ConditionToken(kind, said, at - len(said) + 1))
+    return [*found, ConditionToken("end", "", end + 1)]
 
 
 def _unreadable(text: str, at: int) -> InputError:

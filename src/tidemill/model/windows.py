@@ -32,7 +32,7 @@ class Phase(StrEnum):
     FAILED = "failed"  # set aside after too many tries
 
 
-class Standing(StrEnum):
+class WindowStatus(StrEnum):
     """Where a window stands, as people ask for it."""
 
     WAITING = "waiting"  # not ready; the reason says why
@@ -156,7 +156,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluation:
     """What the coordinator decided about a window, on the version of it that it read."""
 
     key: WindowKey

@@ -27,7 +27,7 @@ from tidemill.storage.state.faults import fault_of
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.pipeline.reports import TickReport
 
 LateOf = Callable[[str, int], LateTotals]  # of a stream with so many late rows
@@ -151,7 +151,7 @@ class Meter:
                 self.window_results(stream, one.window, one.results, one.withdrawn)
         self.builds(report.builds)
 
-    def builds(self, outcomes: Sequence[Outcome]) -> None:
+    def builds(self, outcomes: Sequence[BuildOutcome]) -> None:
         """Count what builders did."""
         for outcome in outcomes:
             stream = outcome.key.stream
@@ -185,7 +185,7 @@ class Meter:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
             raise MachineError(
-                f"can not serve metrics on {host}:{port}: {error.strerror or error}",
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
                 hint="choose another port, or 0 for any that is free",
             ) from error
         try:
@@ -218,7 +218,7 @@ class _Standing(Collector):
             labels=["stream"],
         )
         pending = GaugeMetricFamily("tidemill_pending_slices", "Slices not yet accepted", labels=["stream"])
-        failed = GaugeMetricFamily("tidemill_failed_slices", "Slices that can not be read", labels=["stream"])
+        failed = GaugeMetricFamily("tidemill_failed_slices", "Slices that cannot be read", labels=["stream"])
         faults = GaugeMetricFamily(
             "tidemill_stream_fault",
             "1 while a stream cannot be worked on",

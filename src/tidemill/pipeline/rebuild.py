@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.ingest import arguments as given
+from tidemill.ingest import arguments
 from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align
@@ -22,7 +22,7 @@ from tidemill.storage.locks import exclusive
 if TYPE_CHECKING:
     from tidemill.model.tiles import TileState
     from tidemill.outputs.rollups.roller import Rebuilt
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.workers import Workers
 
 
@@ -44,7 +44,7 @@ class RemakePlan:
     pending: int  # slices, accepted before anything is made again
 
 
-class Remaker:
+class Rebuilder:
     """Of one warehouse."""
 
     def __init__(self, workers: Workers) -> None:
@@ -52,7 +52,7 @@ class Remaker:
 
     def rollups(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Remade:
         """Rebuild the rollups of a span, or all, from raw. Returns what was rebuilt."""
-        workers, span = self._workers, given.span(start, end)
+        workers, span = self._workers, arguments.span(start, end)
         self._check_metrics(stream)
         with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(stream)
@@ -62,7 +62,7 @@ class Remaker:
 
     def index(self, stream: str, start: str | int | None = None, end: str | int | None = None) -> Indexed:
         """Rebuild the index of a span, or all of it, from raw. Returns what was rebuilt."""
-        workers, span = self._workers, given.span(start, end)
+        workers, span = self._workers, arguments.span(start, end)
         self._check_indexed(stream)
         with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(stream)
@@ -70,13 +70,13 @@ class Remaker:
             assert isinstance(done, Indexed)
             return done
 
-    def results(self, stream: str, window: str) -> Refreshed:
+    def results(self, stream: str, window: str) -> WindowRefresh:
         """Rebuild the damaged results of a streaming window from raw. Returns what was rebuilt."""
         workers = self._workers
         declared = workers.project.stream(stream)
         with exclusive(layout.tick_lock(workers.root), "rebuild"):
             self._settle(declared.name)
-            return workers.flow.repair(declared.name, window, workers.warehouse.clock())
+            return workers.streaming_windows.repair(declared.name, window, workers.warehouse.clock())
 
     def plan(
         self,
@@ -88,7 +88,7 @@ class Remaker:
         index: bool = True,
     ) -> RemakePlan:
         """What `rollups` and `index` would rebuild. Changes nothing."""
-        workers, span = self._workers, given.span(start, end)
+        workers, span = self._workers, arguments.span(start, end)
         tiles, sealed = self._tiles(stream, span) if rollups else ({}, 0)
         parts = self._parts(stream, span) if index else 0
         return RemakePlan(tiles, sealed, parts, workers.state.totals(stream)["pending_slices"])
@@ -139,4 +139,4 @@ def _there(tiles: list[TileState]) -> int:
 
 
 def _all(span: Interval) -> Interval | None:
-    return None if span == given.span(None, None) else span
+    return None if span == arguments.span(None, None) else span

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tidemill.model.completeness import Pending
     from tidemill.model.errors import TidemillError
     from tidemill.outputs.contract import Refreshed
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.coordinator import Coordinated
     from tidemill.outputs.index.indexer import Indexed
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.vectors.chainer import ChainRound, ChainStanding
-    from tidemill.outputs.windows.refresh import Refreshed as WindowRefreshed
+    from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.pipeline.retention import ExpiryStep
     from tidemill.raw.accept.batch import Batch
@@ -56,7 +56,7 @@ class TickReport:
     now: int
     streams: Sequence[StreamTick]
     seconds: float
-    builds: Sequence[Outcome] = ()
+    builds: Sequence[BuildOutcome] = ()
     delivered: Sequence[Delivered] = ()
     results: Mapping[str, Sequence[WindowRefreshed]] = field(
         default_factory=dict

@@ -1,7 +1,7 @@
 """`expire`: lets go of what is older than the retention of its stream, and says what holds the rest back.
 
 The plan is a list of steps, and the run does exactly those. Nothing goes that something still has to be made
-of; what was made of it and can not be made again is sealed, which the log of expiries says.
+of; what was made of it and cannot be made again is sealed, which the log of expiries says.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ExpiryPlan:
         return [step for step in self.steps if step.due]
 
 
-class Keeper:
+class Retention:
     """What a workers keeps and lets go."""
 
     def __init__(self, workers: Workers) -> None:
@@ -167,8 +167,8 @@ def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator
 
 
 def expire(workers: Workers, plan: ExpiryPlan) -> list[ExpiryStep]:
-    """Do what the plan says, made anew on what there is now; the steps that were done. Who calls holds the
-    lock of a tick. What a crash left is finished by doing it again."""
+    """Do what the plan says, made anew on what there is now; the steps that were done. The caller must
+    hold the tick lock. What a crash left is finished by doing it again."""
     done: list[ExpiryStep] = []
     for name in dict.fromkeys(step.stream for step in plan.steps):
         done += _expire_stream(workers, name, plan.now)

@@ -26,10 +26,10 @@ from tidemill.outputs.index.indexer import Indexed
 from tidemill.outputs.rollups.output import RolledUp
 from tidemill.outputs.vectors.chainer import ChainRound
 from tidemill.outputs.windows.output import Results
-from tidemill.outputs.windows.refresh import Refreshed as WindowRefreshed
+from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
 from tidemill.pipeline.reports import StreamTick, TickReport
 from tidemill.storage import layout
-from tidemill.storage.state.faults import Round, one_by_one
+from tidemill.storage.state.faults import RoundFaults, one_by_one
 from tidemill.storage.tables.tidy import tidy
 
 if TYPE_CHECKING:
@@ -116,12 +116,12 @@ def _fewer_collections() -> Iterator[None]:
 def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickReport:
     """One round. The caller must hold the tick lock."""
     now, began = clock(), time.perf_counter()
-    faults = Round(workers.state, now, workers.unrecorded_faults)
+    faults = RoundFaults(workers.state, now, workers.unrecorded_faults)
     adopt(workers.root, workers.state, fault=faults.record)
     take_up_logs(workers, now)
     names = [name for name in workers.project.streams if not (patient and faults.is_waiting(name))]
     done = tick_streams(workers, names, now, faults)
-    builds = workers.yard.build(clock, BUILDS_PER_ROUND)
+    builds = workers.dataset_builders.build(clock, BUILDS_PER_ROUND)
     results = refresh_after_builds(workers, names, now, faults)
     delivered = workers.delivery.deliver(clock()) if workers.project.events.sinks else []
     expired = workers.retention.expire_due(now, [name for name in names if name not in faults.found])
@@ -139,7 +139,7 @@ def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickRe
     )
 
 
-def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: Round) -> list[StreamTick]:
+def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: RoundFaults) -> list[StreamTick]:
     """One stream after the other; what is wrong with one does not keep the others waiting."""
     done: list[StreamTick] = []
     for name in names:
@@ -149,7 +149,7 @@ def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: Round
 
 
 def refresh_after_builds(
-    workers: Workers, names: Iterable[str], now: int, faults: Round
+    workers: Workers, names: Iterable[str], now: int, faults: RoundFaults
 ) -> dict[str, Sequence[WindowRefreshed]]:
     """Refresh what is made of datasets, too; the results of streaming windows, by stream."""
     results: dict[str, Sequence[WindowRefreshed]] = {}

@@ -183,7 +183,7 @@ def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
         except FileNotFoundError:
             yield "slice", new.id, f"its file is gone: {new.path}"
         except OSError as error:
-            yield "slice", new.id, f"its file can not be read: {new.path}: {error.strerror or error}"
+            yield "slice", new.id, f"its file cannot be read: {new.path}: {error.strerror or error}"
         else:
             if slice_id(new.stream, new.declared, digest) != new.id:
                 yield "slice", new.id, f"its bytes are not those that landed: {new.path}"

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from tidemill.ingest.feeds import Sources
     from tidemill.model.time import Interval
     from tidemill.outputs.contract import Output
-    from tidemill.outputs.datasets.maintenance import WindowYard
-    from tidemill.outputs.datasets.reader import Desk
+    from tidemill.outputs.datasets.maintenance import DatasetBuilders
+    from tidemill.outputs.datasets.reader import WindowReader
     from tidemill.outputs.index.indexer import Indexer
     from tidemill.outputs.rollups.roller import Roller
     from tidemill.outputs.vectors.chainer import Batches, Chainer
-    from tidemill.outputs.vectors.reading import VectorDesk
-    from tidemill.outputs.windows.maintenance import Flow
+    from tidemill.outputs.vectors.reading import VectorReader
+    from tidemill.outputs.windows.maintenance import StreamingWindows
     from tidemill.pipeline.events.delivery import Delivery
-    from tidemill.pipeline.retention import Keeper
+    from tidemill.pipeline.retention import Retention
     from tidemill.raw.accept.batch import Acceptor
     from tidemill.raw.compaction.packer import Packer
     from tidemill.raw.tail import Feed
@@ -130,30 +130,30 @@ class Workers:
         return self._indexers[stream]
 
     @cached_property
-    def windows(self) -> Desk:
+    def windows(self) -> WindowReader:
         """Answers about windows: what there is, why one waits, what a rebuild would do."""
-        from tidemill.outputs.datasets.reader import Desk
+        from tidemill.outputs.datasets.reader import WindowReader
 
         warehouse = self.warehouse
         horizons, watermark = warehouse.expiries.horizons, self.watermark
-        return Desk(self.root, self.project.streams, self.state, warehouse.clock, horizons, watermark)
+        return WindowReader(self.root, self.project.streams, self.state, warehouse.clock, horizons, watermark)
 
     @cached_property
-    def yard(self) -> WindowYard:
+    def dataset_builders(self) -> DatasetBuilders:
         """Where windows are evaluated and their datasets built."""
-        from tidemill.outputs.datasets.maintenance import WindowYard
+        from tidemill.outputs.datasets.maintenance import DatasetBuilders
 
         warehouse = self.warehouse
-        return WindowYard(self.project, self.state, lambda: warehouse.engine, warehouse.progress)
+        return DatasetBuilders(self.project, self.state, lambda: warehouse.engine, warehouse.progress)
 
     @cached_property
-    def flow(self) -> Flow:
+    def streaming_windows(self) -> StreamingWindows:
         """Streaming windows and the watermarks that move them."""
-        from tidemill.outputs.windows.maintenance import Flow
+        from tidemill.outputs.windows.maintenance import StreamingWindows
 
         warehouse = self.warehouse
         engine, progress, expiries = (lambda: warehouse.engine), warehouse.progress, warehouse.expiries
-        return Flow(self.project, self.state, engine, progress, expiries)
+        return StreamingWindows(self.project, self.state, engine, progress, expiries)
 
     @cached_property
     def chains(self) -> Chainer:
@@ -163,7 +163,9 @@ class Workers:
         return Chainer(
             self.warehouse,
             raw=lambda stream: self.acceptor(stream).raw,
-            deltas=lambda stream, since, until, tenant: self.vector_desk.deltas(stream, since, until, tenant),
+            deltas=lambda stream, since, until, tenant: self.vector_reader.deltas(
+                stream, since, until, tenant
+            ),
             published=self._published_batches,
         )
 
@@ -175,12 +177,12 @@ class Workers:
         return published_batches(self.root, self.windows, self.state, stream, span, folder, limit)
 
     @cached_property
-    def vector_desk(self) -> VectorDesk:
+    def vector_reader(self) -> VectorReader:
         """Answers about vectors: what they are, and the chains they are made of."""
         from tidemill.ingest.retractions import is_judging_again
-        from tidemill.outputs.vectors.reading import VectorDesk
+        from tidemill.outputs.vectors.reading import VectorReader
 
-        return VectorDesk(
+        return VectorReader(
             self.project.streams,
             self.state,
             self.warehouse.readers,
@@ -219,11 +221,11 @@ class Workers:
         return Delivery(self.state, self.project.events, self.project.root, warehouse=self.root)
 
     @cached_property
-    def retention(self) -> Keeper:
+    def retention(self) -> Retention:
         """Plans what goes by the retention of its stream, and lets it go."""
-        from tidemill.pipeline.retention import Keeper
+        from tidemill.pipeline.retention import Retention
 
-        return Keeper(self)
+        return Retention(self)
 
 
 def _rollups(workers: Workers, stream: Stream) -> Output:
@@ -251,7 +253,7 @@ def _datasets(workers: Workers, stream: Stream) -> Output | None:
         return None
     from tidemill.outputs.datasets.output import Datasets
 
-    return Datasets(workers.warehouse, stream, workers.yard, workers.windows)
+    return Datasets(workers.warehouse, stream, workers.dataset_builders, workers.windows)
 
 
 def _windows(workers: Workers, stream: Stream) -> Output | None:
@@ -259,7 +261,7 @@ def _windows(workers: Workers, stream: Stream) -> Output | None:
         return None
     from tidemill.outputs.windows.output import Windows
 
-    return Windows(workers.warehouse, stream, workers.flow)
+    return Windows(workers.warehouse, stream, workers.streaming_windows)
 
 
 Kind = Callable[[Workers, "Stream"], "Output | None"]  # None: the stream has none of it

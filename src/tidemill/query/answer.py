@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tidemill.model.completeness import Completeness
 from tidemill.model.time import MIN_INSTANT, Interval, format_duration, format_instant
-from tidemill.query.cover import ALL_TIME, Piece
+from tidemill.query.cover import ALL_TIME, CoverPiece
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class Answer:
     version: int  # of the rollups table
     engine: Engine = "duckdb"
     step: str | None = None  # INTERVAL as it was asked, with its time zone
-    pieces: tuple[Piece, ...] = ()  # what it is made of, by time
+    pieces: tuple[CoverPiece, ...] = ()  # what it is made of, by time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Explanation:
     level: str
     interval: int | None
     span: Interval | None
-    pieces: tuple[Piece, ...]  # that make up the span, by time
+    pieces: tuple[CoverPiece, ...]  # that make up the span, by time
     cells: int | None  # rows for each group when every gap is filled; None: only the data can tell
     edges: str
     fill: str
@@ -57,7 +57,7 @@ class Explanation:
     sql: str  # the aggregation that runs over the files; of Spark: what its plan is equal to
     parameters: Mapping[str, object]
     completeness: Completeness
-    opening: tuple[Piece, ...] = ()  # that tell the states at the start
+    opening: tuple[CoverPiece, ...] = ()  # that tell the states at the start
     engine: Engine = "duckdb"
     step: str | None = None
 
@@ -85,7 +85,7 @@ class Explanation:
         return f"{facts}\n\n{self.sql}"
 
 
-def shown(pieces: Sequence[Piece]) -> str:
+def shown(pieces: Sequence[CoverPiece]) -> str:
     """Pieces in short: each source from where it is read up to where the next one goes on."""
     if not pieces:
         return "nothing"

@@ -12,7 +12,7 @@ from tidemill.model.windows import Window
 from tidemill.outputs.datasets.catalog import dataset_of, open_dataset
 from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.pieces import pieces
-from tidemill.outputs.datasets.reader import Desk
+from tidemill.outputs.datasets.reader import WindowReader
 from tidemill.outputs.vectors.batches import BatchStats
 from tidemill.outputs.vectors.chainer import Batched, Batches, Published, file_name
 from tidemill.storage.state.protocol import Windows
@@ -21,7 +21,7 @@ from tidemill.storage.writers import whole_file
 
 def published_batches(
     root: Path,
-    desk: Desk,
+    desk: WindowReader,
     state: Windows,
     stream: str,
     span: Interval,

@@ -24,7 +24,7 @@ Group = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class LastValues:
     """What a plan read: `hits` as `sql.aggregate` says, its values by the names of their columns, and what
     nothing has any more."""
 
@@ -42,7 +42,7 @@ class Before:
     missing: tuple[Missing, ...] = ()
 
 
-def values_before(plan: Plan, hits: pa.Table, fold: Callable[[Plan], Folded]) -> Before:
+def values_before(plan: Plan, hits: pa.Table, fold: Callable[[Plan], LastValues]) -> Before:
     """What each group had last before the span; `hits` are the groups that have something in it."""
     carrying = _carrying(plan)
     if carrying is None or plan.read is None:
@@ -115,7 +115,7 @@ class _Known:
         found = [end for end, group in zip(ends, groups, strict=True) if self._is_open(group)]
         return max((end for end in found if end is not None), default=None)
 
-    def take(self, folded: Folded, barrier: int) -> None:
+    def take(self, folded: LastValues, barrier: int) -> None:
         """What cells that start at the barrier or later have."""
         import pyarrow as pa
         import pyarrow.compute as pc

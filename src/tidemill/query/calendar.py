@@ -30,7 +30,7 @@ _SHORT: Final = {"week": "w", "month": "mo", "quarter": "q", "year": "y"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CalendarStep:
     """How long the cells of an answer are, and where they start.
 
     `count` is in microseconds, or in calendar units. Without a zone, or in UTC, microseconds are counted from
@@ -65,7 +65,7 @@ class Step:
         return length if self.zone is None else f"{length} {self.zone}"
 
 
-def edges(step: Step, span: Interval) -> Sequence[int]:
+def edges(step: CalendarStep, span: Interval) -> Sequence[int]:
     """The sorted starts of all cells that `span` overlaps, then the end of the last one. The first is at or
     before the start of the span, the last at or after its end; empty for an empty span. What would lie
     outside the years 1 to 9999 is cut off there."""
@@ -77,7 +77,7 @@ def edges(step: Step, span: Interval) -> Sequence[int]:
     return _covering(starts, span)
 
 
-def cell_starts(step: Step, instants: Sequence[int]) -> list[int]:
+def cell_starts(step: CalendarStep, instants: Sequence[int]) -> list[int]:
     """For each instant the start of the cell that holds it."""
     if not instants:
         return []
@@ -98,11 +98,11 @@ def _even(width: int, phase: int, span: Interval) -> range | list[int]:
     return [max(first, MIN_INSTANT), *inner, min(last, MAX_INSTANT)]
 
 
-def _follows_clock(step: Step) -> bool:
+def _follows_clock(step: CalendarStep) -> bool:
     return step.unit == "us" and step.count % DAY != 0
 
 
-def _clock_starts(step: Step, span: Interval) -> Iterator[int]:
+def _clock_starts(step: CalendarStep, span: Interval) -> Iterator[int]:
     """Instants at which the local clock shows a multiple of the step, or jumps over one."""
     assert step.zone is not None
     _check_count((span.end - span.start) // step.count)
@@ -121,7 +121,7 @@ def _clock_starts(step: Step, span: Interval) -> Iterator[int]:
 # -- calendar units
 
 
-def _calendar_starts(step: Step, span: Interval) -> Iterator[int]:
+def _calendar_starts(step: CalendarStep, span: Interval) -> Iterator[int]:
     """Starts of cells from one before the span to one after it, each once."""
     zone = None if step.is_utc else zone_named(step.zone or "")
     local = span.start + (offset_at(zone, span.start) if zone else 0)
@@ -149,7 +149,7 @@ def _walls_of_days(local: int, width: int, phase: int) -> Iterator[int]:
         wall += width
 
 
-def _walls_of_months(local: int, step: Step) -> Iterator[int]:
+def _walls_of_months(local: int, step: CalendarStep) -> Iterator[int]:
     """Months count from the year 0, so that quarters, years and decades start where people expect.
     With an origin they count from it, on its day (or the last one of a shorter month) and at its hour."""
     months = _MONTHS[step.unit] * step.count
@@ -166,7 +166,7 @@ def _walls_of_months(local: int, step: Step) -> Iterator[int]:
         index += 1
 
 
-def _local_phase(step: Step, width: int) -> int:
+def _local_phase(step: CalendarStep, width: int) -> int:
     """What the local starts of cells of a fixed number of days, hours … leave when divided by their width."""
     if step.origin is not None:
         offset = 0 if step.is_utc else offset_at(zone_named(step.zone or ""), step.origin)

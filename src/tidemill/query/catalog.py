@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidemill.config import Gauge, Histogram, Kept, Ratio, State, Stream
+from tidemill.config import Gauge, Histogram, Kept, Ratio, StateMetric, Stream
 from tidemill.config.metrics import DEFAULT_ACCURACY, Term
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _metric(name: str, metric: Kept) -> MetricFacts:
         kind=metric.kind,
         dimensions=metric.dimensions,
         values=_values(metric),
-        of=(metric.object, metric.state) if isinstance(metric, State) else metric.numbers,
+        of=(metric.object, metric.state) if isinstance(metric, StateMetric) else metric.numbers,
         filter=metric.filter,
         max_cardinality=metric.max_cardinality,
         detail=_detail(metric),
@@ -111,7 +111,7 @@ def _values(metric: Kept) -> tuple[str, ...]:
             return ("value", "avg", "min", "max", "first", "last", "sum", "count", "rate")
         case Histogram():
             return ("count", "rate", "sum", "avg", "min", "max", "p50", "p99.9")
-        case State():
+        case StateMetric():
             return ("states", "transitions", *(f"transitions({rule})" for rule in sorted(metric.transitions)))
         case _:
             of = (f"{each}({m})" for m in metric.measures for each in ("sum", "avg", "min", "max"))

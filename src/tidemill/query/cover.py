@@ -20,7 +20,7 @@ ALL_TIME: Final = Interval(BEGINNING, align(MAX_INSTANT - 1, WEEK) + WEEK)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CoverPiece:
     """A part of a span, and where it is read from: whole buckets of a level, or raw."""
 
     level: Level | None  # None: raw
@@ -39,7 +39,7 @@ class Cover:
     """Pieces that make up a span, and the parts of it that nothing has any more; both by time, and together
     they are the span, each instant once."""
 
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[CoverPiece, ...] = ()
     missing: tuple[Interval, ...] = ()
 
     @property
@@ -74,7 +74,7 @@ def cover(span: Interval, available: Available, coarsest: Level = LEVELS[-1]) ->
     levels = LEVELS[: LEVELS.index(coarsest) + 1]
     found = list(_covered(span, available, levels))
     return Cover(
-        tuple(piece for piece in found if isinstance(piece, Piece)),
+        tuple(piece for piece in found if isinstance(piece, CoverPiece)),
         tuple(joined(piece for piece in found if isinstance(piece, Interval))),
     )
 
@@ -88,7 +88,9 @@ def cover_cells(edges: Sequence[int], available: Available) -> Cover:
     )
 
 
-def _covered(span: Interval, available: Available, levels: Sequence[Level]) -> Iterator[Piece | Interval]:
+def _covered(
+    span: Interval, available: Available, levels: Sequence[Level]
+) -> Iterator[CoverPiece | Interval]:
     """By time; an interval without a level is missing."""
     if span.start == span.end:
         return
@@ -97,7 +99,7 @@ def _covered(span: Interval, available: Available, levels: Sequence[Level]) -> I
         if span.start < since:
             yield Interval(span.start, since)
         if since < span.end:
-            yield Piece(None, Interval(since, span.end))
+            yield CoverPiece(None, Interval(since, span.end))
         return
     *finer, level = levels
     kept_from = available.level_from(level.name)
@@ -107,7 +109,7 @@ def _covered(span: Interval, available: Available, levels: Sequence[Level]) -> I
         yield from _covered(span, available, finer)
         return
     yield from _covered(Interval(span.start, inside.start), available, finer)
-    yield Piece(level, inside)
+    yield CoverPiece(level, inside)
     yield from _covered(Interval(inside.end, span.end), available, finer)
 
 

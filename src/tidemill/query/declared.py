@@ -26,7 +26,7 @@ BINS, BIN_COUNTS = HISTOGRAM_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
+class DeclaredDimension:
     """A dimension by the name people use and the column that holds it."""
 
     name: str
@@ -39,7 +39,7 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class DeclaredMeasure:
     """A measure, the stem of its columns and its digits after the point; integers have none."""
 
     name: str
@@ -64,35 +64,35 @@ class Rows:
     to_states: tuple[str, ...] | None = None
 
 
-TENANT: Final = Dimension("tenant", "tenant", "string")
+TENANT: Final = DeclaredDimension("tenant", "tenant", "string")
 
 
-def state_dimensions(names: Iterable[str]) -> dict[str, Dimension]:
+def state_dimensions(names: Iterable[str]) -> dict[str, DeclaredDimension]:
     """The states of objects, as dimensions of the rows of state metrics."""
     columns = {IN_STATE: STATE, FROM_STATE: FROM, TO_STATE: TO}
-    return {name: Dimension(name, columns[name], "string") for name in names}
+    return {name: DeclaredDimension(name, columns[name], "string") for name in names}
 
 
-def dimensions_of(stream: Stream, metrics: Iterable[str]) -> dict[str, Dimension]:
+def dimensions_of(stream: Stream, metrics: Iterable[str]) -> dict[str, DeclaredDimension]:
     """Those that all of these metrics have."""
     shared: dict[str, None] | None = None
     for name in metrics:
         own = stream.kept_metrics[name].dimensions
         shared = dict.fromkeys(own if shared is None else (path for path in shared if path in own))
     return {
-        path: Dimension(path, column_name(path), _COLUMN_TYPES[stream.fields[path].type])
+        path: DeclaredDimension(path, column_name(path), _COLUMN_TYPES[stream.fields[path].type])
         for path in shared or ()
     }
 
 
-def measures_of(stream: Stream, metric: Metric) -> dict[str, Measure]:
+def measures_of(stream: Stream, metric: Metric) -> dict[str, DeclaredMeasure]:
     """The columns whose values the metric keeps."""
-    found: dict[str, Measure] = {}
+    found: dict[str, DeclaredMeasure] = {}
     if metric.kind == "ratio":
         return found
     for path in metric.numbers:
         field = stream.fields[path]
         kind = _COLUMN_TYPES[field.type]
         scale = (field.scale or 0) if kind == "decimal" else 0
-        found[path] = Measure(path, column_name(path), kind, scale)
+        found[path] = DeclaredMeasure(path, column_name(path), kind, scale)
     return found

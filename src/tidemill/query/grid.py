@@ -13,7 +13,7 @@ from tidemill.query.language.ast import Edges
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class CellGrid:
     """The cells of an answer, by their starts; each ends where the next one starts."""
 
     cells: Sequence[int]  # a range where all are of one width
@@ -29,7 +29,7 @@ class Grid:
         return [self.read.start, *(c for c in self.cells if c > self.read.start), self.read.end]
 
 
-def lay(span: Interval, interval: int, edges: Edges) -> Grid:
+def lay(span: Interval, interval: int, edges: Edges) -> CellGrid:
     """The grid of `span` with cells of one width, aligned to the epoch."""
     cells = span.windows(interval)
     return lay_cells(span, cells, cells[-1] + interval if cells else span.end, edges)
@@ -40,20 +40,20 @@ def overlapped(cells: Sequence[int], data: Interval) -> Sequence[int]:
     return cells[max(0, bisect_right(cells, data.start) - 1) : bisect_left(cells, data.end)]
 
 
-def lay_cells(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> Grid:
+def lay_cells(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> CellGrid:
     """The grid of `span` with the cells that it touches. Those at its ends may reach beyond it: `include`
     counts what of them lies in the span, `exclude` leaves them out, `null` shows them without a number."""
     if not cells:
-        return Grid(cells, end, Interval(span.start, span.start))
+        return CellGrid(cells, end, Interval(span.start, span.start))
     first = cells[0] < span.start
     last = end > span.end
     if edges == "null":
         partial = ([cells[0]] if first else []) + ([cells[-1]] if last else [])
-        return Grid(cells, end, span, tuple(dict.fromkeys(partial)))
+        return CellGrid(cells, end, span, tuple(dict.fromkeys(partial)))
     if edges == "include":
-        return Grid(cells, end, span)
+        return CellGrid(cells, end, span)
     whole = cells[first : len(cells) - last]
     if not whole:
-        return Grid(whole, span.start, Interval(span.start, span.start))
+        return CellGrid(whole, span.start, Interval(span.start, span.start))
     end = cells[-1] if last else end
-    return Grid(whole, end, Interval(whole[0], end))
+    return CellGrid(whole, end, Interval(whole[0], end))

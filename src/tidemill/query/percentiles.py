@@ -27,7 +27,7 @@ _AT_ONCE: Final = 4_000_000  # counters that are summed side by side: cells time
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BinPosition:
     """For each cell, where the sample of a rank is: its bin, its rank there, and how many the bin holds."""
 
     bin: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Place:
 
 def places(
     hits: pa.Table, bins: pa.Table, keys: list[str], quantiles: Iterable[Fraction]
-) -> dict[Fraction, Place]:
+) -> dict[Fraction, BinPosition]:
     """Of each of `hits`, for each quantile. `bins` has the same keys; its rows are merged by them."""
     import numpy as np
 
@@ -50,7 +50,7 @@ def places(
     first = int(bin_of.min(initial=0))
     width = int(bin_of.max(initial=0)) - first + 1
     total = int(numbers.max(initial=-1)) + 1
-    made = {q: Place(*(np.zeros(total, np.int64) for _ in range(3))) for q in quantiles}
+    made = {q: BinPosition(*(np.zeros(total, np.int64) for _ in range(3))) for q in quantiles}
     step = max(1, _AT_ONCE // width)
     for start in range(0, total, step):
         size = min(step, total - start)
@@ -59,10 +59,10 @@ def places(
         at = (cells[low:high] - start) * width + (bin_of[low:high] - first)
         np.add.at(sums, at, count_of[low:high])
         _locate(sums.reshape(size, width), first, slice(start, start + size), made)
-    return {q: Place(p.bin[of_hits], p.rank[of_hits], p.held[of_hits]) for q, p in made.items()}
+    return {q: BinPosition(p.bin[of_hits], p.rank[of_hits], p.held[of_hits]) for q, p in made.items()}
 
 
-def _locate(sums: NDArray[np.int64], first: int, cells: slice, made: dict[Fraction, Place]) -> None:
+def _locate(sums: NDArray[np.int64], first: int, cells: slice, made: dict[Fraction, BinPosition]) -> None:
     """Fill in `made` for these cells; `sums` has a row for each and a column for each bin from `first` on."""
     import numpy as np
 
@@ -87,7 +87,7 @@ def _ranks(totals: NDArray[np.int64], share: Fraction) -> NDArray[np.int64]:
 
 
 def estimates(
-    bins: Bins, place: Place, least: pa.ChunkedArray, most: pa.ChunkedArray, scale: int
+    bins: Bins, place: BinPosition, least: pa.ChunkedArray, most: pa.ChunkedArray, scale: int
 ) -> pa.Array:
     """In millionths of what the samples are counted in, as decimal128(38, 0); null where there is none."""
     import numpy as np

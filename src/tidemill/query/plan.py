@@ -14,19 +14,19 @@ from tidemill.model.metrics import dimension_id, measure_id
 from tidemill.model.names import PSEUDO_DIMENSIONS
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
 from tidemill.model.zones import zone_named
-from tidemill.query.calendar import Step
+from tidemill.query.calendar import CalendarStep
 from tidemill.query.calendar import edges as edges_of
 from tidemill.query.declared import (
     FROM_STATE,
     IN_STATE,
     TENANT,
     TO_STATE,
-    Dimension,
+    DeclaredDimension,
     Rows,
     dimensions_of,
     state_dimensions,
 )
-from tidemill.query.grid import Grid, lay, lay_cells
+from tidemill.query.grid import CellGrid, lay, lay_cells
 from tidemill.query.language.ast import (
     WEEKDAYS,
     All,
@@ -56,7 +56,7 @@ from tidemill.query.language.ast import (
 )
 from tidemill.query.language.moments import instant_of, span_of
 from tidemill.query.language.types import check_types
-from tidemill.query.values import Column, Part, column_of, label, needs_metric, unknown
+from tidemill.query.values import ValueColumn, ValuePart, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -76,7 +76,7 @@ class Sort:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class PlannedValue:
     """A column of the answer after bucket and groups; an expression is over values that have their own."""
 
     name: str
@@ -90,16 +90,16 @@ class Plan:
     level: Level | None  # the largest that divides the interval; None: no interval of one width
     interval: int | None  # None: one total for each group, no buckets
     span: Interval | None  # as asked; None: all data
-    step: Step | None  # of INTERVAL
-    grid: Grid | None  # None: no buckets, or cells that only the data can tell
-    columns: tuple[Column, ...]  # one for each value that is named anywhere
+    step: CalendarStep | None  # of INTERVAL
+    grid: CellGrid | None  # None: no buckets, or cells that only the data can tell
+    columns: tuple[ValueColumn, ...]  # one for each value that is named anywhere
     leaves: Mapping[Value, str]  # the column of each of these values
-    outputs: tuple[Output, ...]  # what the answer shows of them
+    outputs: tuple[PlannedValue, ...]  # what the answer shows of them
     having: Expression | None
-    groups: tuple[Dimension, ...]
+    groups: tuple[DeclaredDimension, ...]
     where: Condition | None
     filter: Condition | None  # on the payload: answered from raw
-    dimensions: Mapping[str, Dimension]  # those the condition may name
+    dimensions: Mapping[str, DeclaredDimension]  # those the condition may name
     edges: Edges
     fill: Fill
     order: tuple[Sort, ...]
@@ -107,7 +107,7 @@ class Plan:
     offset: int
     format: Format
     tenant: str | None
-    parts: tuple[Part, ...]  # what is folded for the columns, each once
+    parts: tuple[ValuePart, ...]  # what is folded for the columns, each once
     rows: tuple[Rows, ...]  # that they are folded over, each once
 
     @property
@@ -126,12 +126,12 @@ class Plan:
         return next((rows for rows in self.rows if rows.in_state), None)
 
     @property
-    def percentile(self) -> Column | None:
+    def percentile(self) -> ValueColumn | None:
         """One of the values that bins are read for: all are of the same ones."""
         return next((column for column in self.columns if column.bins is not None), None)
 
     @property
-    def heatmap(self) -> Column | None:
+    def heatmap(self) -> ValueColumn | None:
         """Set when the answer has a row for each bin."""
         return next((column for column in self.columns if column.function == "bins"), None)
 
@@ -191,7 +191,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     span = _span(query, now, zone)
     level: Level | None = None
     interval: int | None = None
-    step: Step | None = None
+    step: CalendarStep | None = None
     if query.bucket is None:
         _refuse_bucket_words(query)
         _check_rate(query, span)
@@ -262,7 +262,7 @@ def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | 
     )
 
 
-def _state_words(columns: tuple[Column, ...]) -> tuple[str, ...]:
+def _state_words(columns: tuple[ValueColumn, ...]) -> tuple[str, ...]:
     """The states that the condition and the groups may name: those that all values have."""
     functions = {column.function for column in columns}
     if functions == {"states"}:
@@ -270,12 +270,12 @@ def _state_words(columns: tuple[Column, ...]) -> tuple[str, ...]:
     return (FROM_STATE, TO_STATE) if functions == {"transitions"} else ()
 
 
-def _dimension(path: Path, dimensions: Mapping[str, Dimension], metric: str) -> Dimension:
+def _dimension(path: Path, dimensions: Mapping[str, DeclaredDimension], metric: str) -> DeclaredDimension:
     if path.text in dimensions:
         return dimensions[path.text]
     if path.text == TENANT.name:
         raise QueryError(
-            "this query runs for one tenant: 'tenant' can not be named in it",
+            "this query runs for one tenant: 'tenant' cannot be named in it",
             hint=f"dimensions: {', '.join(sorted(dimensions))}",
             position=path.position,
         )
@@ -290,16 +290,16 @@ def _dimension(path: Path, dimensions: Mapping[str, Dimension], metric: str) -> 
     raise unknown(f"dimension of metric {metric!r} called", path, dimensions, "dimensions")
 
 
-def _output(item: Item) -> Output:
+def _output(item: Item) -> PlannedValue:
     if not values_in(item.value):
         raise QueryError(
             "a column of the answer must name a value", hint="write count, say", position=item.value.position
         )
-    return Output(item.alias.text if item.alias else label(item.value), item.value)
+    return PlannedValue(item.alias.text if item.alias else label(item.value), item.value)
 
 
 def _with_aliases(
-    expression: Expression, outputs: tuple[Output, ...], groups: tuple[Path, ...]
+    expression: Expression, outputs: tuple[PlannedValue, ...], groups: tuple[Path, ...]
 ) -> Expression:
     """The same, with the names of columns of the answer replaced by what they stand for."""
     match expression:
@@ -321,7 +321,7 @@ def _with_aliases(
             return expression
 
 
-def _leaves(outputs: tuple[Output, ...], having: Expression | None) -> dict[Value, str]:
+def _leaves(outputs: tuple[PlannedValue, ...], having: Expression | None) -> dict[Value, str]:
     """A column for each value: under the name that the answer shows it by, or one that nobody can write."""
     names = {each.expression: each.name for each in outputs if isinstance(each.expression, Value)}
     asked = [*(each.expression for each in outputs), *([having] if having is not None else [])]
@@ -329,7 +329,7 @@ def _leaves(outputs: tuple[Output, ...], having: Expression | None) -> dict[Valu
     return {value: names.get(value, f"\0{index}") for index, value in enumerate(found)}
 
 
-def _check_heatmap(query: Query, columns: tuple[Column, ...]) -> None:
+def _check_heatmap(query: Query, columns: tuple[ValueColumn, ...]) -> None:
     """Bins make rows of their own, so nothing else can stand beside them."""
     if not any(column.function == "bins" for column in columns):
         return
@@ -349,7 +349,9 @@ def _check_heatmap(query: Query, columns: tuple[Column, ...]) -> None:
         )
 
 
-def _check_names(query: Query, outputs: tuple[Output, ...], groups: tuple[Dimension, ...]) -> None:
+def _check_names(
+    query: Query, outputs: tuple[PlannedValue, ...], groups: tuple[DeclaredDimension, ...]
+) -> None:
     """Every column of the answer has its own name."""
     places = [(group.name, path.position) for group, path in zip(groups, query.groups, strict=True)]
     for output, item in zip(outputs, query.items, strict=True):
@@ -388,7 +390,7 @@ def _paths(condition: Condition | None) -> Iterator[Path]:
             yield condition.dimension
 
 
-def _check_condition(condition: Condition, dimensions: Mapping[str, Dimension], metric: str) -> None:
+def _check_condition(condition: Condition, dimensions: Mapping[str, DeclaredDimension], metric: str) -> None:
     match condition:
         case Not(term):
             _check_condition(term, dimensions, metric)
@@ -423,7 +425,7 @@ def _check_condition(condition: Condition, dimensions: Mapping[str, Dimension], 
                 )
 
 
-def _check_ordered(dimension: Dimension, path: Path) -> None:
+def _check_ordered(dimension: DeclaredDimension, path: Path) -> None:
     if dimension.type == "boolean":
         raise QueryError(
             f"{dimension.name!r} is true or false and has no order",
@@ -432,7 +434,7 @@ def _check_ordered(dimension: Dimension, path: Path) -> None:
         )
 
 
-def _check_type(dimension: Dimension, literal: Literally) -> None:
+def _check_type(dimension: DeclaredDimension, literal: Literally) -> None:
     wanted = {"string": str, "integer": int, "boolean": bool}[dimension.type]
     if type(literal.value) is not wanted:
         written = {"string": "a string in quotes", "integer": "a whole number", "boolean": "true or false"}
@@ -463,7 +465,7 @@ def _zone(query: Query, stream: Stream) -> str | None:
     return query.timezone.word
 
 
-def _step(query: Query, stream: Stream, zone: str | None) -> Step | None:
+def _step(query: Query, stream: Stream, zone: str | None) -> CalendarStep | None:
     """How long the cells are and where they start; None: those of a level."""
     clauses = (("TIMEZONE", query.timezone), ("WEEK START", query.week_start), ("ORIGIN", query.origin))
     if not isinstance(query.bucket, Every):
@@ -483,7 +485,7 @@ def _step(query: Query, stream: Stream, zone: str | None) -> Step | None:
         )
     day = query.week_start.word if query.week_start else stream.query.week_start
     origin = query.origin.moment if query.origin else None
-    return Step(
+    return CalendarStep(
         query.bucket.count,
         query.bucket.unit,
         zone,
@@ -501,18 +503,18 @@ def laid_over(plan: Plan, data: Interval | None) -> Plan:
     valid = Interval(max(data.start, MIN_INSTANT), min(data.end, MAX_INSTANT)) if data is not None else None
     found = edges_of(plan.step, valid) if valid is not None else ()
     if not found:
-        return replace(plan, grid=Grid((), MIN_INSTANT, Interval(MIN_INSTANT, MIN_INSTANT)))
+        return replace(plan, grid=CellGrid((), MIN_INSTANT, Interval(MIN_INSTANT, MIN_INSTANT)))
     whole = Interval(found[0], found[-1])
     return replace(plan, grid=lay_cells(whole, found[:-1], found[-1], plan.edges))
 
 
-def _calendar_grid(query: Query, step: Step, span: Interval, edges: Edges) -> Grid:
+def _calendar_grid(query: Query, step: CalendarStep, span: Interval, edges: Edges) -> CellGrid:
     """The cells of a step that has no width, or does not start at the epoch."""
     found = _at(query, lambda: edges_of(step, span))
     return lay_cells(span, found[:-1], found[-1] if found else span.end, edges)
 
 
-def _level(query: Query, step: Step | None) -> tuple[Level | None, int | None]:
+def _level(query: Query, step: CalendarStep | None) -> tuple[Level | None, int | None]:
     bucket = query.bucket
     assert bucket is not None
     if not isinstance(bucket, Every):
@@ -562,7 +564,9 @@ def _span(query: Query, now: int, zone: str | None) -> Interval | None:
             return span_of(time, now, zone)
 
 
-def _sort(key: OrderKey, query: Query, outputs: tuple[Output, ...], groups: tuple[Dimension, ...]) -> Sort:
+def _sort(
+    key: OrderKey, query: Query, outputs: tuple[PlannedValue, ...], groups: tuple[DeclaredDimension, ...]
+) -> Sort:
     names = {group.name: group.name for group in groups}
     if outputs[0].name == "bins":
         names |= dict(zip(HEATMAP, HEATMAP, strict=True))

@@ -16,7 +16,7 @@ from tidemill.query.language.document import Document, query_from
 from tidemill.query.language.parse import parse, pointed
 from tidemill.query.language.written import text_of
 from tidemill.query.plan import Plan, declared_stream, make_plan
-from tidemill.query.run import Reader, Runner
+from tidemill.query.run import PlanReader, Runner
 from tidemill.query.source import Source
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Querier:
     def close(self) -> None:
         self._runner.close()
 
-    def _reader(self) -> Reader:
+    def _reader(self) -> PlanReader:
         from tidemill.query.spark import SparkReader
 
         if self._spark is None:

@@ -15,12 +15,12 @@ from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import Interval
 from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
-from tidemill.query.before import Folded, values_before
+from tidemill.query.before import LastValues, values_before
 from tidemill.query.cover import RAW, outward
 from tidemill.query.grid import overlapped
 from tidemill.query.plan import Plan, laid_over
-from tidemill.query.reading import Reading, reading_of, without_raw
-from tidemill.query.shape import Found, shaped, values_of
+from tidemill.query.reading import ReadPlan, reading_of, without_raw
+from tidemill.query.shape import AggregatedRows, shaped, values_of
 from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _HITS: Final = "hits"
 _STOOD: Final = "stood"
 
 
-class Reader(Protocol):
+class PlanReader(Protocol):
     """An engine that folds rows as `tidemill.query.sql` says."""
 
     @property
@@ -72,7 +72,7 @@ class Runner:
         plan: Plan,
         source: Source,
         arrivals: Arrivals,
-        reader: Reader | None = None,
+        reader: PlanReader | None = None,
     ) -> Answer:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
         with self._cursor() as cursor:
@@ -88,7 +88,7 @@ class Runner:
             before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads, cursor))
             stood = [each for each in (opening, before.values) if each is not None]
             gaps = _gaps(cursor, plan, hits, stood, cells)
-        found = Found(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
+        found = AggregatedRows(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
         return Answer(
             table=shaped(found, plan),
             stream=plan.stream,
@@ -172,7 +172,7 @@ class Runner:
             ) from error
         except duckdb.Error as error:
             raise StorageError(
-                f"the rollups can not be read: {str(error).splitlines()[0]}",
+                f"the rollups cannot be read: {str(error).splitlines()[0]}",
                 hint="try again; if it stays, run `tidemill verify`",
             ) from error
 
@@ -217,7 +217,7 @@ def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Ta
     return cursor.execute(statement.text, statement.parameters).to_arrow_table()
 
 
-def _made_of_raw(plan: Plan, reading: Reading, source: Source, cursor: duckdb.DuckDBPyConnection) -> RawRows:
+def _made_of_raw(plan: Plan, reading: ReadPlan, source: Source, cursor: duckdb.DuckDBPyConnection) -> RawRows:
     """The rows of all pieces that no bucket fits."""
     spans = [*reading.opening.raw, *reading.cover.raw]
     if not spans:
@@ -228,7 +228,7 @@ def _made_of_raw(plan: Plan, reading: Reading, source: Source, cursor: duckdb.Du
     return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter), cursor)
 
 
-def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
+def _scanned(reading: ReadPlan, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
     """What is read for the cells, and what for the states before them."""
     body, earlier = scans_of(reading.cover, source), scans_of(reading.opening, source)
     if raw.rows is None or not reading.opening.raw:
@@ -240,24 +240,24 @@ def _scanned(reading: Reading, source: Source, raw: RawRows) -> tuple[Scans, Sca
     return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
 
 
-def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tuple[Reading, RawRows]:
+def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tuple[ReadPlan, RawRows]:
     """What a plan reads, and the rows of its pieces of raw."""
     reading = reading_of(plan, source.available)
     raw = _made_of_raw(plan, reading, source, cursor)
     return (reading if raw.told else without_raw(reading)), raw
 
 
-def _folded(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConnection) -> Folded:
+def _folded(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> LastValues:
     """What a plan without states reads, before it is shaped."""
     reading, raw = _read(plan, source, cursor)
     scans, _ = _scanned(reading, source, raw)
     hits = reads.hits(plan, scans)
     bins = reads.bins(plan, scans) if plan.percentile else None
-    values = values_of(Found(hits, bins=bins), plan) if plan.is_bucketed else hits
-    return Folded(hits, values, reading.lost, reading.missing)
+    values = values_of(AggregatedRows(hits, bins=bins), plan) if plan.is_bucketed else hits
+    return LastValues(hits, values, reading.lost, reading.missing)
 
 
-def _laid(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConnection) -> Plan:
+def _laid(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> Plan:
     """With the cells of a calendar step that has no span: those that the data lie in, and at the ends perhaps
     a few more, since the buckets that are read here are wide."""
     if plan.step is None or plan.is_bucketed:
@@ -267,13 +267,13 @@ def _laid(plan: Plan, source: Source, reads: Reader, cursor: duckdb.DuckDBPyConn
     return laid_over(plan, Interval(first, last) if first is not None and last is not None else None)
 
 
-def _level(plan: Plan, reading: Reading) -> str:
+def _level(plan: Plan, reading: ReadPlan) -> str:
     if plan.filter is not None:
         return RAW
     return plan.level.name if plan.level is not None else reading.level
 
 
-def _data(reads: Reader, plan: Plan, hits: pa.Table, scans: Scans) -> Interval | None:
+def _data(reads: PlanReader, plan: Plan, hits: pa.Table, scans: Scans) -> Interval | None:
     """From the first to the end of the last bucket there is, read apart only where it must be."""
     if plan.where is None:
         import pyarrow.compute as pc

@@ -52,7 +52,7 @@ def querier_of(warehouse: Warehouse) -> Querier:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class TenantChoice:
     """Whose events a question is about, as its caller said it."""
 
     tenant: str | None = None
@@ -61,7 +61,7 @@ class Whose:
 
 
 def ask(
-    warehouse: Warehouse, querier: Querier, query: Asked, whose: Whose, *, strict: bool, engine: str
+    warehouse: Warehouse, querier: Querier, query: Asked, whose: TenantChoice, *, strict: bool, engine: str
 ) -> Answer | Explanation:
     return querier.ask(
         query,
@@ -127,7 +127,7 @@ def outdated(
     return found
 
 
-def tenant_of(warehouse: Warehouse, stream: str, whose: Whose) -> str | None:
+def tenant_of(warehouse: Warehouse, stream: str, whose: TenantChoice) -> str | None:
     """The tenant that is meant; None: all of them."""
     from tidemill.query.tenants import tenant_for
 

@@ -15,11 +15,11 @@ from tidemill.query.arithmetic import computed, holds, scale_of
 from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
 from tidemill.query.heatmap import BIN, bounds_of, counted
 from tidemill.query.language.ast import Value
-from tidemill.query.percentiles import Place, estimates, places
+from tidemill.query.percentiles import BinPosition, estimates, places
 from tidemill.query.plan import BUCKET, HEATMAP, Plan
 from tidemill.query.ratio import DIGITS, ratios
 from tidemill.query.sql import group_columns, key_columns
-from tidemill.query.values import COUNTED, Column, Part
+from tidemill.query.values import COUNTED, ValueColumn, ValuePart
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AggregatedRows:
     """What an engine read: `hits` as `sql.aggregate` says, and what only some answers need."""
 
     hits: pa.Table
@@ -48,7 +48,7 @@ class Found:
         return np.concatenate([flat(table.column("cell")).to_numpy() for table in tables])
 
 
-def shaped(found: Found, plan: Plan) -> pa.Table:
+def shaped(found: AggregatedRows, plan: Plan) -> pa.Table:
     """The answer: bucket, groups, values under their names, in the order asked for."""
     if plan.heatmap is not None:
         return _heatmap(found, plan, plan.heatmap)
@@ -76,7 +76,7 @@ def _arranged(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
     return table.slice(plan.offset, plan.limit)
 
 
-def _heatmap(found: Found, plan: Plan, column: Column) -> pa.Table:
+def _heatmap(found: AggregatedRows, plan: Plan, column: ValueColumn) -> pa.Table:
     """A row for each cell, group and bin: its bounds, and how many samples it holds. Of series, each bin is
     one. Cells without a number, and cells that are filled, have the bins that their group has elsewhere."""
     import numpy as np
@@ -131,7 +131,7 @@ def _computed(table: pa.Table, plan: Plan) -> pa.Table:
     return made if plan.having is None else made.filter(pa.array(holds(plan.having, values, table.num_rows)))
 
 
-def values_of(found: Found, plan: Plan) -> pa.Table:
+def values_of(found: AggregatedRows, plan: Plan) -> pa.Table:
     """The hits under the names of the answer: bucket, groups, and a column for each value."""
     import pyarrow as pa
 
@@ -162,10 +162,12 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
     return columns, names
 
 
-def _value(hits: pa.Table, column: Column, plan: Plan, at: Mapping[Fraction, Place]) -> pa.ChunkedArray:
+def _value(
+    hits: pa.Table, column: ValueColumn, plan: Plan, at: Mapping[Fraction, BinPosition]
+) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    def folded(part: Part) -> pa.ChunkedArray:
+    def folded(part: ValuePart) -> pa.ChunkedArray:
         return hits.column(f"p{plan.parts.index(part)}")
 
     first, *rest = column.parts
@@ -229,7 +231,7 @@ def _ends(cells: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
     return found
 
 
-def _meeting(found: Found, plan: Plan, spans: Sequence[Interval]) -> NDArray[np.bool_]:
+def _meeting(found: AggregatedRows, plan: Plan, spans: Sequence[Interval]) -> NDArray[np.bool_]:
     """Of each row whether its cell has an instant of the spans, which come by time."""
     import numpy as np
 
@@ -260,7 +262,7 @@ def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
     return pa.concat_tables([table, pa.Table.from_arrays(columns, schema=table.schema)])
 
 
-def _standing(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+def _standing(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     """The objects in a state at the end of each cell: those before the first one, and all changes since.
     Always a number: what stood goes on standing."""
     import numpy as np
@@ -296,7 +298,7 @@ def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
     return pa.array(np.isin(groups, groups[stood != 0]))
 
 
-def _carried(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     """FILL carry: in a gap, the last value that the group had before it, also before the span. A cell that
     the span holds only a part of is no gap and has no value; nothing is carried over a cell that is lost."""
     import numpy as np
@@ -319,7 +321,7 @@ def _carried(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
     return table
 
 
-def _before(found: Found, plan: Plan, table: pa.Table) -> pa.Table:
+def _before(found: AggregatedRows, plan: Plan, table: pa.Table) -> pa.Table:
     """What was before the first cell, with the names and types that the rows of the answer have."""
     groups = [group.name for group in plan.groups]
     columns = [column.name for column in plan.columns if column.function != "states"]
@@ -335,14 +337,14 @@ def _chained(first: pa.ChunkedArray, then: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([*first.chunks, *then.chunks], type=then.type)
 
 
-def _without_lost(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+def _without_lost(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     """No number for a cell, even if only a part of it is lost; nor for the total."""
     names = {column.name: column.function == "states" for column in plan.columns}
     table = _nulled(table, [n for n, state in names.items() if not state], _meeting(found, plan, found.lost))
     return _nulled(table, [n for n, state in names.items() if state], _meeting(found, plan, found.unknown))
 
 
-def _hidden(table: pa.Table, found: Found, plan: Plan) -> pa.Table:
+def _hidden(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     """EDGES null: a cell that the span holds only a part of has a row and no number."""
     import numpy as np
 

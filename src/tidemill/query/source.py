@@ -43,13 +43,13 @@ class RawAsked:
 class RawRows:
     """Rows as rollups have them, made of events of raw; a bucket never starts before the span it is of."""
 
-    rows: pa.Table | None  # None: no event is in the spans, or they can not be told
+    rows: pa.Table | None  # None: no event is in the spans, or they cannot be told
     files: int = 0
     events: int = 0  # in the parts that were read
     told: bool = True  # else what was before decides, and it is not remembered yet
 
 
-class Raw(Protocol):
+class RawSource(Protocol):
     """The accepted events of one stream."""
 
     def rows(self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection) -> RawRows: ...
@@ -67,7 +67,7 @@ class Source(Protocol):
         ...
 
     @property
-    def raw(self) -> Raw | None: ...
+    def raw(self) -> RawSource | None: ...
 
     def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
         """Files that can hold a bucket of `level` that starts inside one of `spans`."""
@@ -79,7 +79,7 @@ class SnapshotSource:
     """A snapshot of the rollups table, partitioned by level, with statistics of `bucket`."""
 
     snapshot: Snapshot
-    raw: Raw | None = None
+    raw: RawSource | None = None
     available: Available = field(default_factory=Available)
 
     @property
@@ -110,7 +110,7 @@ class NoRollups:
     """A stream whose rollups table was never written."""
 
     version: int = -1
-    raw: Raw | None = None
+    raw: RawSource | None = None
     available: Available = field(default_factory=Available)
 
     def files_for(self, level: str, spans: Sequence[Interval]) -> Files:

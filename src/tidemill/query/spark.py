@@ -16,14 +16,24 @@ from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
-from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Dimension, Measure, Rows
+from tidemill.query.declared import (
+    BIN_COUNTS,
+    BINS,
+    FROM,
+    RULE,
+    STATE,
+    TO,
+    DeclaredDimension,
+    DeclaredMeasure,
+    Rows,
+)
 from tidemill.query.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Within
 from tidemill.query.language.like import lowered
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans
 from tidemill.query.sql import FEW, WIDTH, group_columns, key_columns
-from tidemill.query.values import Part
+from tidemill.query.values import ValuePart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,7 +205,7 @@ def _errors() -> Iterator[None]:
                 hint="ask for a shorter span or fewer groups at once",
             ) from error
         raise StorageError(
-            f"the rollups can not be read: {text.splitlines()[0][:300]}",
+            f"the rollups cannot be read: {text.splitlines()[0][:300]}",
             hint="try again; if it stays, run `tidemill verify`",
         ) from error
 
@@ -233,11 +243,11 @@ def _schema(plan: Plan) -> StructType:
     return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
 
 
-def _column(part: Part, measure: Measure) -> str:
+def _column(part: ValuePart, measure: DeclaredMeasure) -> str:
     return f"{measure.column}__{'count' if part.fold == 'num' else part.fold}"
 
 
-def _stored_type(part: Part, measure: Measure) -> DataType:
+def _stored_type(part: ValuePart, measure: DeclaredMeasure) -> DataType:
     from pyspark.sql import types as t
 
     if part.fold == "num":
@@ -247,7 +257,7 @@ def _stored_type(part: Part, measure: Measure) -> DataType:
     return t.LongType() if measure.type == "integer" else t.DecimalType(18, measure.scale)
 
 
-def _folded(part: Part, plan: Plan) -> Column:
+def _folded(part: ValuePart, plan: Plan) -> Column:
     from pyspark.sql import functions as f
 
     several = len(plan.rows) > 1
@@ -311,7 +321,7 @@ def _within(span: Interval) -> Column:
     return (f.col("bucket") >= start) & (f.col("bucket") < end)
 
 
-def _condition(condition: Condition, dimensions: Mapping[str, Dimension]) -> Column:
+def _condition(condition: Condition, dimensions: Mapping[str, DeclaredDimension]) -> Column:
     from pyspark.sql import functions as f
 
     def column(path: Path) -> Column:

@@ -13,7 +13,7 @@ from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
-from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, Measure, Rows
+from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, DeclaredMeasure, Rows
 from tidemill.query.language.ast import (
     All,
     Among,
@@ -31,7 +31,7 @@ from tidemill.query.language.like import lowered
 from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans
-from tidemill.query.values import Part
+from tidemill.query.values import ValuePart
 
 Parameter = str | int | bool | list[str] | list[int]
 RAW_VIEW: Final = "raw_rows"  # the name that rows made of raw are registered by
@@ -171,15 +171,15 @@ def _keys(plan: Plan, made: Statement) -> list[str]:
     return [_cell(plan, made), *groups] if plan.is_bucketed else groups
 
 
-def _column(part: Part, measure: Measure) -> str:
+def _column(part: ValuePart, measure: DeclaredMeasure) -> str:
     return f"{measure.column}__{'count' if part.fold == 'num' else part.fold}"
 
 
-def _stored_type(part: Part, measure: Measure) -> str:
+def _stored_type(part: ValuePart, measure: DeclaredMeasure) -> str:
     return {"sum": f"DECIMAL(38, {measure.scale})", "num": "BIGINT"}.get(part.fold, measure.sql_type)
 
 
-def _folded(part: Part, plan: Plan, made: Statement) -> str:
+def _folded(part: ValuePart, plan: Plan, made: Statement) -> str:
     """Buckets merged into a cell. The sum of no values is 0; their least, greatest, first, last are null.
 
     DuckDB does not notice a decimal sum that leaves 128 bits, but a value has 63 bits and the count is

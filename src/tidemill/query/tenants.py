@@ -1,6 +1,6 @@
 """Whose events a question is about: one tenant's, unless all are asked for. One rule for every door.
 
-It looks at the statistics of tables; a part is opened only when they can not tell whether a tenant is in it.
+It looks at the statistics of tables; a part is opened only when they cannot tell whether a tenant is in it.
 """
 
 from __future__ import annotations

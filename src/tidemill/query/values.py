@@ -15,12 +15,12 @@ from tidemill.model.choices import choices as hint_of
 from tidemill.model.choices import closest
 from tidemill.model.errors import QueryError
 from tidemill.model.metrics import CHANGE, Bins
-from tidemill.query.declared import Measure, Rows, measures_of
+from tidemill.query.declared import DeclaredMeasure, Rows, measures_of
 from tidemill.query.language.ast import Expression, Literally, Path, Value
 from tidemill.query.language.written import expression_text
 
 if TYPE_CHECKING:
-    from tidemill.config import Gauge, Histogram, State, Stream
+    from tidemill.config import Gauge, Histogram, StateMetric, Stream
     from tidemill.config.metrics import Term
 
 Fold = Literal["count", "sum", "num", "min", "max", "first", "last"]
@@ -66,44 +66,44 @@ _MAX_DIGITS: Final = 18  # of a quantile
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ValuePart:
     """A number that is folded over rows; of a measure unless it counts."""
 
     fold: Fold
     rows: tuple[Rows, ...]
-    measure: Measure | None = None
+    measure: DeclaredMeasure | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ValueColumn:
     """One value of the answer: what it is called and how it is made."""
 
     name: str
     function: Function
     rows: tuple[Rows, ...]  # of a ratio: those of the numerator,
     under: tuple[Rows, ...] = ()  # and of the denominator
-    measure: Measure | None = None
+    measure: DeclaredMeasure | None = None
     quantile: Fraction | None = None
     bins: Bins | None = None  # of a percentile, or of all of them
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ValuePart, ...]:
         """What has to be folded to make it."""
         match self.function:
             case "count" | "rate" if self.measure is not None:
-                return (Part("num", self.rows, self.measure),)
+                return (ValuePart("num", self.rows, self.measure),)
             case "count" | "count_all" | "rate" | "states" | "transitions":
-                return (Part("count", self.rows),)
+                return (ValuePart("count", self.rows),)
             case "bins":
-                return (Part("num", self.rows, self.measure),)
+                return (ValuePart("num", self.rows, self.measure),)
             case "ratio":
-                return Part("count", self.rows), Part("count", self.under)
+                return ValuePart("count", self.rows), ValuePart("count", self.under)
             case "avg":
-                return Part("sum", self.rows, self.measure), Part("num", self.rows, self.measure)
+                return ValuePart("sum", self.rows, self.measure), ValuePart("num", self.rows, self.measure)
             case "percentile":
-                return Part("min", self.rows, self.measure), Part("max", self.rows, self.measure)
+                return ValuePart("min", self.rows, self.measure), ValuePart("max", self.rows, self.measure)
             case fold:
-                return (Part(fold, self.rows, self.measure),)
+                return (ValuePart(fold, self.rows, self.measure),)
 
 
 def label(value: Expression) -> str:
@@ -136,7 +136,7 @@ def unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> Query
     )
 
 
-def column_of(value: Value, name: str, stream: Stream, metric: str) -> Column:
+def column_of(value: Value, name: str, stream: Stream, metric: str) -> ValueColumn:
     """A value of the metric (that FROM names), or a ratio of two metrics of the stream."""
     if not needs_metric(value):
         return _ratio_of(value, stream, name)
@@ -150,7 +150,7 @@ def column_of(value: Value, name: str, stream: Stream, metric: str) -> Column:
                 tuple(_rows_of_term(term, stream) for term in side)
                 for side in (declared.numerator, declared.denominator)
             )
-            return Column(name, "ratio", over, under)
+            return ValueColumn(name, "ratio", over, under)
         case "state":
             return _of_state(value, declared, metric, name)
         case "gauge" | "histogram":
@@ -175,11 +175,11 @@ def _no_value(value: Value, metric: str, kind: str) -> QueryError:
     )
 
 
-def _of_counter(value: Value, measures: Mapping[str, Measure], metric: str, name: str) -> Column:
+def _of_counter(value: Value, measures: Mapping[str, DeclaredMeasure], metric: str, name: str) -> ValueColumn:
     function, rows = value.function.text.lower(), (Rows(metric),)
     if function in ("count", "count_all", "rate"):
         _refuse_arguments(value)
-        return Column(name, cast(Function, function), rows)
+        return ValueColumn(name, cast(Function, function), rows)
     if function not in ("sum", "min", "max", "avg"):
         raise _no_value(value, metric, "counter")
     if value.argument is None:
@@ -190,19 +190,21 @@ def _of_counter(value: Value, measures: Mapping[str, Measure], metric: str, name
         )
     if value.argument.text not in measures:
         raise unknown(f"measure of metric {metric!r} called", value.argument, measures, "measures")
-    return Column(name, cast(Function, function), rows, measure=measures[value.argument.text])
+    return ValueColumn(name, cast(Function, function), rows, measure=measures[value.argument.text])
 
 
-def _of_value(value: Value, stream: Stream, declared: Gauge | Histogram, metric: str, name: str) -> Column:
+def _of_value(
+    value: Value, stream: Stream, declared: Gauge | Histogram, metric: str, name: str
+) -> ValueColumn:
     """Of a metric that keeps one value: naming it is optional."""
     function, rows = value.function.text.lower(), (Rows(metric),)
     (measure,) = measures_of(stream, declared).values()
     if function == "count_all" or value.star:
         _refuse_arguments(value)
-        return Column(name, "count_all", rows)
+        return ValueColumn(name, "count_all", rows)
     if function in ("count", "rate"):
         _refuse_arguments(value)
-        return Column(name, cast(Function, function), rows, measure=measure)
+        return ValueColumn(name, cast(Function, function), rows, measure=measure)
     named = [each for each in value.arguments if isinstance(each, Path)]
     others = [each for each in named if each.text != measure.name]
     if others:
@@ -211,10 +213,10 @@ def _of_value(value: Value, stream: Stream, declared: Gauge | Histogram, metric:
         quantile = _quantile(value)
         if quantile is not None:
             bins = declared.bins(measure.scale)
-            return Column(name, "percentile", rows, measure=measure, quantile=quantile, bins=bins)
+            return ValueColumn(name, "percentile", rows, measure=measure, quantile=quantile, bins=bins)
         if function == "bins":
             _refuse_arguments(value)
-            return Column(name, "bins", rows, measure=measure, bins=declared.bins(measure.scale))
+            return ValueColumn(name, "bins", rows, measure=measure, bins=declared.bins(measure.scale))
         known: tuple[str, ...] = ("sum", "avg", "min", "max")
     else:
         known = ("sum", "avg", "min", "max", "first", "last", "value")
@@ -228,14 +230,14 @@ def _of_value(value: Value, stream: Stream, declared: Gauge | Histogram, metric:
         )
     if function == "value" and declared.kind == "gauge":
         function = declared.policy
-    return Column(name, cast(Function, function), rows, measure=measure)
+    return ValueColumn(name, cast(Function, function), rows, measure=measure)
 
 
-def _of_state(value: Value, declared: State, metric: str, name: str) -> Column:
+def _of_state(value: Value, declared: StateMetric, metric: str, name: str) -> ValueColumn:
     function = value.function.text.lower()
     if function == "states":
         _refuse_arguments(value)
-        return Column(name, "states", (Rows(metric, in_state=True),))
+        return ValueColumn(name, "states", (Rows(metric, in_state=True),))
     if function != "transitions":
         raise _no_value(value, metric, "state")
     rules = [rule.name for rule in declared.rules]
@@ -248,10 +250,10 @@ def _of_state(value: Value, declared: State, metric: str, name: str) -> Column:
     if value.argument is not None and value.argument.text not in rules:
         raise unknown(f"transition rule of metric {metric!r} called", value.argument, rules, "rules")
     rule = value.argument.text if value.argument else CHANGE
-    return Column(name, "transitions", (Rows(metric, rule=rule),))
+    return ValueColumn(name, "transitions", (Rows(metric, rule=rule),))
 
 
-def _ratio_of(value: Value, stream: Stream, name: str) -> Column:
+def _ratio_of(value: Value, stream: Stream, name: str) -> ValueColumn:
     countable = sorted(each for each, metric in stream.metrics.items() if metric.kind in ("counter", "state"))
     hint = f"write ratio(a, b) with a and b of: {', '.join(countable) or 'none declared'}"
     if len(value.arguments) != 2 or any(isinstance(each, Literally) for each in value.arguments):
@@ -272,7 +274,7 @@ def _ratio_of(value: Value, stream: Stream, name: str) -> Column:
             )
         rule = CHANGE if stream.metrics[metric].kind == "state" else None
         sides.append((Rows(metric, rule=rule),))
-    return Column(name, "ratio", sides[0], sides[1])
+    return ValueColumn(name, "ratio", sides[0], sides[1])
 
 
 def _rows_of_term(term: Term, stream: Stream) -> Rows:

@@ -31,7 +31,7 @@ def no_rows(_after: int) -> Iterator[Piece]:
     return iter(())
 
 
-class Buffer:
+class StreamBuffer:
     """Rows that wait for the watermark."""
 
     def __init__(self) -> None:
@@ -78,9 +78,9 @@ class Buffer:
         )
 
 
-def buffered(raw: Table, watermark: int | None) -> Buffer:
+def buffered(raw: Table, watermark: int | None) -> StreamBuffer:
     """The buffer as raw holds it; parts that end before the watermark are not opened."""
-    found = Buffer()
+    found = StreamBuffer()
     snapshot = raw.snapshot()
     low = None if watermark is None else watermark + 1
     parts = snapshot.select(ranges={"event_time": (low, None)})

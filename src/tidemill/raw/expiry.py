@@ -118,7 +118,7 @@ def sealed_files(warehouse: Path, raw: Table) -> list[str]:
     for path in found:
         if not is_whole(path):
             raise StorageError(
-                "the ids of expired events are gone, and raw can not tell them any more",
+                "the ids of expired events are gone, and raw cannot tell them any more",
                 where=str(path),
                 hint="restore the file from a copy of the warehouse: without it repeats would count as new",
             )

@@ -1,6 +1,6 @@
 """What became of an ingestion: of each of its events, once its slice went through the gate.
 
-Nothing is decided here. What raw or quarantine can not tell any more is `unknown`, never a duplicate by
+Nothing is decided here. What raw or quarantine cannot tell any more is `unknown`, never a duplicate by
 default; a slice that is being taken back at this moment has `landed`, as one that waits for the gate has.
 """
 
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from tidemill.model.errors import StorageError
 from tidemill.model.gateway import Receipt
-from tidemill.model.slices import Outcome, Reject, SliceEntry, SliceStatus
+from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
 from tidemill.raw.accept.decisions import KINDS, UNKNOWN, Decisions, read_decisions
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ CACHE_BYTES: Final = 32 << 20  # of slices that were asked for last
 _OVERHEAD: Final = 2048  # of a slice in the cache, whatever it holds
 _LOOKS: Final = 3  # at a slice that changes while it is looked at
 _GONE: Final = (
-    "its row has expired, or was taken out of quarantine to be judged again: what it was can not be told"
+    "its row has expired, or was taken out of quarantine to be judged again: what it was cannot be told"
 )
 
 
@@ -35,7 +35,7 @@ class Status(StrEnum):
 
     LANDED = "landed"  # in the ledger, and waits for the gate, or for its storage to be there again
     DECIDED = "decided"  # each event has its outcome
-    FAILED = "failed"  # its slice can not be read as it is, so that none of its events was taken
+    FAILED = "failed"  # its slice cannot be read as it is, so that none of its events was taken
     RETRACTED = "retracted"  # taken back: as if it had never arrived
 
 
@@ -44,8 +44,8 @@ class EventOutcome:
     """What became of one event; `index` is its place in the request, from 0."""
 
     index: int
-    event_id: str | None  # None: it has none, or it can not be told
-    outcome: str  # accepted, duplicate, conflict, rejected; unknown when that can not be told any more
+    event_id: str | None  # None: it has none, or it cannot be told
+    outcome: str  # accepted, duplicate, conflict, rejected; unknown when that cannot be told any more
     code: str | None = None  # conflict, or why it was rejected
     detail: str | None = None
     content_hash: str | None = None  # of a conflict: its own, and that of the event which was accepted
@@ -168,7 +168,7 @@ _OPENING: Final = threading.Lock()
 
 
 def _failed(receipt: Receipt, entry: SliceEntry, *, each: bool) -> Decided:
-    rejected, code = Outcome.REJECTED.value, Reject.MALFORMED.value
+    rejected, code = RecordOutcome.REJECTED.value, Reject.MALFORMED.value
     outcomes = (
         EventOutcome(index, None, rejected, code, entry.error)
         for index in range(receipt.records if each else 0)
@@ -181,7 +181,9 @@ def _told(receipt: Receipt, found: Decisions, *, each: bool) -> Decided:
     kinds = [KINDS[kind] for kind in found.kinds[first:behind].tolist()]
     kinds += [UNKNOWN] * (receipt.records - len(kinds))
     if receipt.repeated:
-        kinds = [Outcome.DUPLICATE.value if kind == Outcome.ACCEPTED.value else kind for kind in kinds]
+        kinds = [
+            RecordOutcome.DUPLICATE.value if kind == RecordOutcome.ACCEPTED.value else kind for kind in kinds
+        ]
     counts = Counter(kinds)
     return Decided(
         Status.DECIDED,
@@ -201,9 +203,9 @@ def _outcomes(kinds: list[str], first: int, found: Decisions) -> list[EventOutco
         if row is not None:
             told = (row["reason"], row["detail"], row["content_hash"], row["accepted_hash"])
             outcomes.append(EventOutcome(index, name, kind, *told))
-        elif kind == Outcome.REJECTED.value:
+        elif kind == RecordOutcome.REJECTED.value:
             outcomes.append(EventOutcome(index, name, kind, found.code))
-        elif kind == Outcome.CONFLICT.value:
+        elif kind == RecordOutcome.CONFLICT.value:
             outcomes.append(EventOutcome(index, name, kind, kind))
         else:
             outcomes.append(EventOutcome(index, name, kind, None, _GONE if kind == UNKNOWN else None))

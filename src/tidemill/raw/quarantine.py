@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.model.errors import InputError
-from tidemill.model.slices import Outcome, Reject, set_hash
+from tidemill.model.slices import RecordOutcome, Reject, set_hash
 from tidemill.raw.quarantine_tenants import Theirs
 from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS
 from tidemill.storage.files import storage_errors
@@ -23,7 +23,7 @@ Place = tuple[int, str, int]  # arrival, slice, line
 
 REPLAY: Final = "replay"  # the source of slices that come out of quarantine
 _REPLAYED = ["slice", "line", "arrival", "reason", "tenant", "payload"]
-REASONS = (Outcome.CONFLICT.value, *(reject.value for reject in Reject))
+REASONS = (RecordOutcome.CONFLICT.value, *(reject.value for reject in Reject))
 
 
 def read_quarantine(
@@ -88,7 +88,7 @@ def _behind(rows: pa.Table, after: Place) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class QuarantineReplay:
     """What leaves quarantine: its bytes as NDJSON, and the parts it was in."""
 
     content: bytes
@@ -99,7 +99,7 @@ class Replay:
     parts: Sequence[Part]
     unnamed: Mapping[int, tuple[str, int]]  # lines of it that name no tenant -> slice and line they came from
 
-    def by_slice(self) -> list[Replay]:
+    def by_slice(self) -> list[QuarantineReplay]:
         """The same, one for each slice that the records were rejected from, the first to arrive first."""
         numbers_of: dict[str, list[int]] = {}
         for number, name in enumerate(self.of):
@@ -118,7 +118,7 @@ class Replay:
         ]
 
 
-def take_out(table: Table, reason: str | None) -> Replay | None:
+def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
     """The records to judge again, in the order in which they first came; nothing is changed yet."""
     _check(reason)
     snapshot = table.snapshot()
@@ -139,7 +139,7 @@ def take_out(table: Table, reason: str | None) -> Replay | None:
     lines = [as_line(payload) + b"\n" for payload in whole.column("payload").to_pylist()]
     of = whole.column("slice").to_pylist()
     places = zip(*(whole.column(name).to_pylist() for name in ("tenant", "slice", "line")), strict=True)
-    return Replay(
+    return QuarantineReplay(
         content=b"".join(lines),
         records=len(lines),
         slices=sorted(set(of)),
@@ -156,7 +156,7 @@ def as_line(payload: bytes) -> bytes:
     return payload.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-def take_away(table: Table, replay: Replay, reason: str | None, now: int) -> None:
+def take_away(table: Table, replay: QuarantineReplay, reason: str | None, now: int) -> None:
     """Once the replayed slice is durable: its records leave quarantine, others of the same parts stay."""
     name = set_hash(part.path for part in replay.parts)[:24]
     staged = []

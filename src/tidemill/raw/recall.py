@@ -49,7 +49,7 @@ class PartFacts:
 
 
 def part_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: what a raw part says, for itself and for others; StorageError when it can not be read."""
+    """A kernel: what a raw part says, for itself and for others; StorageError when it cannot be read."""
     footer = _footer(path)
     if isinstance(footer, BatchFooter):
         yield _read(path, footer)
@@ -88,9 +88,9 @@ def _narrow(path: str) -> pa.Table:
             return file.read(["slice", "event_time", "watermark"], use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
-            f"the part can not be read: {str(error).splitlines()[0]}",
+            f"the part cannot be read: {str(error).splitlines()[0]}",
             where=path,
-            hint="restore it from a copy of the warehouse; what is made of it can not be checked without it",
+            hint="restore it from a copy of the warehouse; what is made of it cannot be checked without it",
         ) from error
 
 

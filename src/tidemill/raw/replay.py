@@ -12,7 +12,7 @@ from pathlib import Path
 from tidemill.config import Stream
 from tidemill.ingest.landing import Landed, Landing, ReplayPiece
 from tidemill.model.slices import SliceStatus, slice_id
-from tidemill.raw.quarantine import REASONS, REPLAY, Replay, take_away, take_out
+from tidemill.raw.quarantine import REASONS, REPLAY, QuarantineReplay, take_away, take_out
 from tidemill.raw.quarantine_tenants import recorded, senders
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import Ledger
@@ -45,18 +45,18 @@ def replay(
     return landed
 
 
-def _pieces(stream: Stream, found: Replay) -> list[Replay]:
+def _pieces(stream: Stream, found: QuarantineReplay) -> list[QuarantineReplay]:
     return [found] if stream.aggregation_span is None else found.by_slice()
 
 
-def _root(state: Ledger, piece: Replay) -> str:
+def _root(state: Ledger, piece: QuarantineReplay) -> str:
     """The slice that the records came in first, however often they were replayed."""
     (name,) = piece.slices
     entry = state.slice(name)
     return name if entry is None or entry.slice.replays is None else entry.slice.replays
 
 
-def _senders(state: Ledger, found: Replay) -> str | None:
+def _senders(state: Ledger, found: QuarantineReplay) -> str | None:
     """A record that names no tenant stays with whose token it came, wherever it goes."""
     entries = {name: state.slice(name) for name in {name for name, _ in found.unnamed.values()}}
     told = {name: senders(entry.slice.metadata) for name, entry in entries.items() if entry is not None}

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MarkRetracted:
     """The slice is marked as retracted; it, its bytes and the reason stay in the ledger."""
 
     slice: str
@@ -74,7 +74,7 @@ class JudgeAgain:
         return f"judge slice {self.slice[:12]} ({self.name}) again, {self.accepted} records accepted before"
 
 
-Step = Mark | Undo | JudgeAgain
+Step = MarkRetracted | Undo | JudgeAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _held(warehouse: Warehouse, stream: str, entries: Sequence[SliceEntry]) -> d
 
 
 def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Sequence[SliceEntry]) -> None:
-    """What was made of raw that has expired can not be made again, with or without the slice."""
+    """What was made of raw that has expired cannot be made again, with or without the slice."""
     stream = plan.entry.slice.stream
     sealed, raw = warehouse.expiries.seal(stream), Table.existing(layout.raw(warehouse.root, stream))
     if sealed is None or raw is None or not plan.undone:
@@ -141,7 +141,7 @@ def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Seque
         if entry.batch in undone and (early or entry.batch in expired):
             whose = "it" if entry.id == plan.slice else f"slice {entry.id[:12]}, to be judged again with it,"
             raise InputError(
-                f"slice {plan.slice[:12]} can not be taken back: raw before {format_instant(sealed)} has "
+                f"slice {plan.slice[:12]} cannot be taken back: raw before {format_instant(sealed)} has "
                 f"expired, and {whose} is of that time, or of a batch that is",
                 hint="what was made of it is sealed; a longer retention.raw keeps slices retractable longer",
             )
@@ -168,7 +168,7 @@ def plan_over(
     for other in entries:  # in ledger order, and so are the batches then
         if other.batch in undone and other.status is not SliceStatus.RETRACTED:
             members.setdefault(str(other.batch), []).append(other)
-    steps: list[Step] = [Mark(entry.id, entry.slice.name, reason, entry.counts.accepted)]
+    steps: list[Step] = [MarkRetracted(entry.id, entry.slice.name, reason, entry.counts.accepted)]
     steps += [
         Undo(batch, [e.id for e in found], sum(e.counts.accepted for e in found))
         for batch, found in members.items()
@@ -199,7 +199,7 @@ def _reach(
 def _why_later(
     entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry], rules: TimeRules
 ) -> str | None:
-    """Why what followed may be due to the slice; None when it can not be."""
+    """Why what followed may be due to the slice; None when it cannot be."""
     if not later:
         return None
     if gone.status is SliceStatus.PENDING:

@@ -1,6 +1,6 @@
 """Slices that failed, tried again.
 
-A slice that still can not be had from storage waits longer, and costs a look at its file. One that can be had
+A slice that still cannot be had from storage waits longer, and costs a look at its file. One that can be had
 goes to the gate again, behind all that has landed: nothing that was judged meanwhile is judged anew by it.
 """
 
@@ -24,8 +24,8 @@ AT_ONCE: Final = 256  # slices that are looked at in one round; then what has la
 
 
 def try_again(warehouse: Warehouse, stream: Stream, now: int) -> int:
-    """Send failed slices whose time has come to the gate again; how many. Who calls holds the lock of a
-    tick."""
+    """Send failed slices whose time has come to the gate again; how many. The caller must hold the tick
+    lock."""
     state, root = warehouse.state, warehouse.root
     if not state.totals(stream.name)["failed_slices"] or is_judging_again(state, stream.name):
         return 0
@@ -41,7 +41,7 @@ def try_again(warehouse: Warehouse, stream: Stream, now: int) -> int:
         else:
             state.postpone(entry.id, trouble, next_try(stream.pack, entry.failures, now))
             log.warning(
-                "slice still can not be read: %s", trouble, extra={"stream": stream.name, "slice": entry.id}
+                "slice still cannot be read: %s", trouble, extra={"stream": stream.name, "slice": entry.id}
             )
     if ready:
         LandingLog(root).commit_again(state, ready)

@@ -48,7 +48,7 @@ QUARANTINE_STATS: Final = ("slice", "arrival")
 
 
 def raw_table(warehouse: Path, stream: str) -> Table:
-    """Its parts span days. A table that has a folder for each day keeps that: Delta can not change it."""
+    """Its parts span days. A table that has a folder for each day keeps that: Delta cannot change it."""
     root = layout.raw(warehouse, stream)
     known = Table.existing(root)
     by_day = known is not None and is_by_day(known)

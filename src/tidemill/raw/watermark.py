@@ -56,7 +56,7 @@ def watermark_at(
 
 
 def watermark_of(stream: Stream, state: State, now: int) -> int | None:
-    """Of a stream as of `now`, or as of the oldest slice that waits: what it meets can not be known later."""
+    """Of a stream as of `now`, or as of the oldest slice that waits: what it meets cannot be known later."""
     pending = state.pending(stream.name, 1)[:1]
     instant = min(now, pending[0].slice.arrival) if pending else now
     return watermark_at(stream, state.clocks(stream.name), state.progress(stream.name), instant)

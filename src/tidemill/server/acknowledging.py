@@ -68,7 +68,7 @@ class Acknowledging:
 
 def _unwritten(error: BaseException) -> StorageError:
     found = StorageError(
-        f"the log can not be written: {error}", hint="look at the disk; the same can be sent again"
+        f"the log cannot be written: {error}", hint="look at the disk; the same can be sent again"
     )
     found.__cause__ = error
     return found

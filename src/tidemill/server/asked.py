@@ -33,7 +33,7 @@ def parameters(request: Request) -> Mapping[str, str]:
     try:
         return dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=100))
     except ValueError:
-        raise InputError("the query of the address can not be read", hint="NAME=VALUE&NAME=VALUE") from None
+        raise InputError("the query of the address cannot be read", hint="NAME=VALUE&NAME=VALUE") from None
 
 
 def check_parameters(request: Request) -> None:
@@ -88,7 +88,7 @@ def source_name(text: str | None, default: str = SOURCE) -> str:
         return default
     if _NAME.fullmatch(text) is None:
         raise InputError(
-            f"{text[:100]!r} can not be the name of a source",
+            f"{text[:100]!r} cannot be the name of a source",
             where="source",
             hint="use 1 to 100 letters, digits, _ . : or -, beginning with a letter or digit",
         )

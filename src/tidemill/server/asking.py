@@ -25,7 +25,7 @@ from tidemill.server import tenancy
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown, taken
-from tidemill.server.receiving import Held, body
+from tidemill.server.receiving import HeldMemory, body
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
@@ -95,7 +95,7 @@ _ASKED: Final = {"type": ["string", "object"], "description": "the text, or a JS
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _Desk(readers)
+    desk = _QueryRoutes(readers)
     answered: dict[int | str, dict[str, Any]] = {
         200: shown(
             "The answer; with EXPLAIN how it would be made",
@@ -163,7 +163,7 @@ def router(readers: Readers) -> APIRouter:
     return routes
 
 
-class _Desk:
+class _QueryRoutes:
     """The routes, and what they share."""
 
     def __init__(self, readers: Readers) -> None:
@@ -190,7 +190,7 @@ class _Desk:
         return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict))
 
     def _answer(
-        self, who: Principal, asked: str | Document, whose: tenancy.Whose, *, strict: bool
+        self, who: Principal, asked: str | Document, whose: tenancy.TenantRule, *, strict: bool
     ) -> Document:
         declared = self._readers.stream(_stream_of(asked), who)
         found = self._mill.ask(asked, **whose)
@@ -243,7 +243,7 @@ class _Desk:
         asked: str | Document,
         cursor: str | None,
         limit: int | None,
-        whose: tenancy.Whose,
+        whose: tenancy.TenantRule,
         *,
         total: bool,
         strict: bool,
@@ -278,7 +278,7 @@ class _Desk:
             )
         gateway = self._readers.service.gateway
         requests = self._readers.service.project.gateway.requests
-        with Held(gateway.memory) as held:
+        with HeldMemory(gateway.memory) as held:
             content = await body(request, held, min(MOST_BYTES, requests.body), requests.timeout)
         said = _loaded(content)
         unknown = sorted(set(said) - set(known))
@@ -295,7 +295,7 @@ def _check_page(asked: str | Document, limit: int | None) -> None:
     said = parse_search(asked) if written and isinstance(asked, str) else search_from(asked)
     size = limit if limit is not None else said.limit
     if size is not None and not 1 <= size <= MOST_FOUND:
-        raise QueryError(f"a page of {size} events can not be had", hint=f"limit is 1 to {MOST_FOUND}")
+        raise QueryError(f"a page of {size} events cannot be had", hint=f"limit is 1 to {MOST_FOUND}")
 
 
 def _stream_of(asked: str | Document) -> str:

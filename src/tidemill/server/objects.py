@@ -28,7 +28,7 @@ from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.asked import source_name
 from tidemill.server.callers import admitted, service_of
 from tidemill.server.problems import responses
-from tidemill.server.receiving import Held, body
+from tidemill.server.receiving import HeldMemory, body
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -74,7 +74,7 @@ async def _post_slice(request: Request) -> Response:
             where="Content-Type",
             hint="set Content-Type to application/json",
         )
-    with Held(service.gateway.memory) as held:
+    with HeldMemory(service.gateway.memory) as held:
         content = await body(request, held, MAX_BYTES, service.project.gateway.requests.timeout)
         fields = _fields(content)
     landed = await run_in_threadpool(_land, service, stream, fields)
@@ -212,7 +212,7 @@ def _located(service: Service, location: str) -> Path:
             raise InputError("location is on another machine", where="location", hint=_HINT)
         named = Path(unquote(parts.path))
     elif "://" in location:
-        raise InputError(f"{parts.scheme}:// can not be read", where="location", hint=_HINT)
+        raise InputError(f"{parts.scheme}:// cannot be read", where="location", hint=_HINT)
     else:
         named = Path(location)
     root = service.project.root
@@ -230,7 +230,7 @@ def _located(service: Service, location: str) -> Path:
 
 
 def _unread(location: str, what: str) -> InputError:
-    return InputError(f"{location[:200]!r} can not be read: {what}", where="location", hint=_HINT)
+    return InputError(f"{location[:200]!r} cannot be read: {what}", where="location", hint=_HINT)
 
 
 def _answer(landed: Landed) -> Response:

@@ -30,7 +30,7 @@ from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.arriving import admit
 from tidemill.server.callers import admitted
 from tidemill.server.problems import refusal
-from tidemill.server.receiving import MADE_ANEW, Held, body, taken_apart
+from tidemill.server.receiving import MADE_ANEW, HeldMemory, body, taken_apart
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -93,7 +93,7 @@ async def _export(
     who = admitted(request, Scope.INGEST)
     stream = _stream(service, signal, who)
     await admit(service)
-    with Held(service.gateway.memory) as held:
+    with HeldMemory(service.gateway.memory) as held:
         read = await _read(service, request, held, stream, signal, media, who)
         if read.submission is not None:
             service.rates.admit_rest(who, read.submission.records - 1, service.clock())
@@ -116,7 +116,7 @@ def _stream(service: Service, signal: Signal, who: Principal) -> Stream:
 async def _read(
     service: Service,
     request: Request,
-    held: Held,
+    held: HeldMemory,
     stream: Stream,
     signal: Signal,
     media: Media,

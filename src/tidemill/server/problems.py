@@ -43,12 +43,12 @@ _STATUS: Final = {
     "storage": 503,
 }
 _TITLES: Final = {
-    "input": "The request can not be used",
-    "query": "The query can not be answered",
+    "input": "The request cannot be used",
+    "query": "The query cannot be answered",
     "too_many_windows": "The bounds span too many windows",
     "unauthorized": "A valid token is needed",
     "forbidden": "This is not allowed",
-    "not_found": "There is no such thing",
+    "not_found": "Not found",
     "method": "The method is not one of this address",
     "timeout": "The body did not come",
     "conflict": "It is in conflict with what is stored",
@@ -59,7 +59,7 @@ _TITLES: Final = {
     "header": "The headers are too large",
     "rate_limited": "The token was used too often",
     "overloaded": "There is no memory for it now",
-    "busy": "Somebody else is at work on it",
+    "busy": "Warehouse is locked by another process",
     "storage": "The warehouse does not answer",
     "unready": "The server is not ready",
     "internal": "Something went wrong in the server",
@@ -214,7 +214,7 @@ _EXAMPLES: Final[Mapping[int, tuple[str, str, str, Retry]]] = {
     429: ("overloaded", "memory pressure is high", "send the same again after Retry-After", Retry.LATER),
     431: ("header", "the headers are larger than 65536 bytes", _HINTS[431], Retry.NEVER),
     500: ("internal", "this is a fault of the server", "the server's log says what it was", Retry.NEVER),
-    503: ("storage", "can not write: No space left on device", "free some space", Retry.LATER),
+    503: ("storage", "cannot write: No space left on device", "free some space", Retry.LATER),
 }
 SCHEMA: Final[dict[str, object]] = {
     "title": "Problem",

@@ -41,7 +41,7 @@ class Readers:
         return self.service.mill
 
     def stream(self, name: str, who: Principal) -> Stream:
-        """A stream that exists for who asks."""
+        """A stream that exists for whoever asks."""
         return self.service.stream(name, who.tenant)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:

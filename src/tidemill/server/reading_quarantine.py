@@ -63,7 +63,7 @@ _LATE_ROW: Final[Mapping[str, object]] = {
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _Desk(readers)
+    desk = _QuarantineRoutes(readers)
     routes.add_api_route(
         "/v1/streams/{stream}/quarantine",
         desk.quarantine,
@@ -104,7 +104,7 @@ def router(readers: Readers) -> APIRouter:
     return routes
 
 
-class _Desk:
+class _QuarantineRoutes:
     """The routes, and what they share."""
 
     def __init__(self, readers: Readers) -> None:

@@ -60,7 +60,7 @@ _MANIFEST: Final = {
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _Desk(readers)
+    desk = _StreamRoutes(readers)
     routes.add_api_route(
         "/v1/streams",
         desk.streams,
@@ -118,7 +118,7 @@ def router(readers: Readers) -> APIRouter:
     return routes
 
 
-class _Desk:
+class _StreamRoutes:
     """The routes, and what they share."""
 
     def __init__(self, readers: Readers) -> None:

@@ -49,7 +49,7 @@ _STANDINGS: Final = {"stream": "requests", "windows": [{"window": "visits", "kin
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _Desk(readers)
+    desk = _VectorRoutes(readers)
     for path, answer, summary, operation, example, maybe in (
         ("/vectors/{vector_id:path}", desk.vector, "A vector, now or at an instant", "get_vector", _VECTOR,
          ("at", "ts", "values")),
@@ -71,7 +71,7 @@ def router(readers: Readers) -> APIRouter:
     return routes
 
 
-class _Desk:
+class _VectorRoutes:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
 

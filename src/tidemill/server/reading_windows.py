@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
-from tidemill.model.windows import Standing
+from tidemill.model.windows import WindowStatus
 from tidemill.outputs.datasets.catalog import open_dataset
 from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.export import export_name
@@ -46,7 +46,7 @@ _OF_VIEW: Final = {"rows": 1200, "bytes": 48_000, "current": True, "built_at": E
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _Desk(readers)
+    desk = _WindowRoutes(readers)
     routes.add_api_route(
         "/v1/streams/{stream}/windows",
         desk.windows,
@@ -97,7 +97,7 @@ def _file() -> dict[str, Any]:
     }
 
 
-class _Desk:
+class _WindowRoutes:
     """The routes, and what they share."""
 
     def __init__(self, readers: Readers) -> None:
@@ -108,7 +108,7 @@ class _Desk:
         self,
         who: Reader,
         stream: str,
-        state: Annotated[Standing | None, Query(description="only those that stand so")] = None,
+        state: Annotated[WindowStatus | None, Query(description="only those that stand so")] = None,
         start: From = None,
         end: To = None,
         limit: Limit = 50,

@@ -30,7 +30,7 @@ UNPACKED: Final = 32  # a compressed body may well be so much larger than it loo
 _Made = TypeVar("_Made")
 
 
-class Held:
+class HeldMemory:
     """Memory that one request holds until it is left."""
 
     __slots__ = ("_memory", "_size")
@@ -55,7 +55,7 @@ class Held:
             self._size = 0
 
 
-async def body(request: Request, held: Held, limit: int, timeout: int) -> bytes:
+async def body(request: Request, held: HeldMemory, limit: int, timeout: int) -> bytes:
     """The body, of at most `limit` bytes, none of whose pieces comes later than `timeout` (microseconds)
     after the one before, nor the last one later than `LONGEST` times that."""
     _check_length(request, limit)
@@ -69,7 +69,7 @@ async def body(request: Request, held: Held, limit: int, timeout: int) -> bytes:
     return await _gathered(request, held, limit, piece, patience) if more else piece
 
 
-async def _gathered(request: Request, held: Held, limit: int, piece: bytes, patience: float) -> bytes:
+async def _gathered(request: Request, held: HeldMemory, limit: int, piece: bytes, patience: float) -> bytes:
     """The whole of a body of several pieces; most come in one."""
     service = service_of(request)
     clock = asyncio.get_running_loop().time
@@ -101,7 +101,7 @@ async def _gathered(request: Request, held: Held, limit: int, piece: bytes, pati
         service.arriving.discard(arriving)
 
 
-def _hold(service: Service, held: Held, size: int) -> None:
+def _hold(service: Service, held: HeldMemory, size: int) -> None:
     try:
         held.add(size)
     except OverloadedError:

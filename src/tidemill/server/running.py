@@ -129,7 +129,7 @@ def _bound(host: str, port: int) -> socket.socket:
         error = failed
     assert error is not None
     raise MachineError(
-        f"can not listen on {host}:{port}: {error.strerror or error}",
+        f"cannot listen on {host}:{port}: {error.strerror or error}",
         where="gateway.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "gateway.host",
         hint=_HINTS.get(error.errno or 0, "choose another gateway.host and gateway.port"),
     ) from error

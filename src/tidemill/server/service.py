@@ -30,7 +30,7 @@ _loopback: Final = lru_cache(maxsize=8)(is_loopback)  # asked with each request
 PARSERS: Final = 2  # large bodies that are taken apart at once: so many may be in memory twice
 
 
-class Bell:
+class Wakeup:
     """Rung by any thread, heard by whoever waits in an event loop."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Service:
     rates: RateLimits
     meter: Meter
     address: str = "127.0.0.1"  # the host it is bound to
-    woken: Bell = field(default_factory=Bell)
+    woken: Wakeup = field(default_factory=Wakeup)
     stopping: threading.Event = field(default_factory=threading.Event)
     landed: Callable[[], None] = field(default=lambda: None)  # told of a slice that a route has landed
     arriving: set[Arriving] = field(default_factory=set)  # bodies that are being read, in the event loop

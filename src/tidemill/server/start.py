@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.ingest.gateway.gateway import Gateway
 from tidemill.ingest.gateway.taking_up import TakenUp, take_up
 from tidemill.model.gateway import WindowOutput
@@ -21,13 +21,13 @@ from tidemill.server import running
 from tidemill.server.access.rates import RateLimits
 from tidemill.server.access.tokens import Tokens
 from tidemill.server.app import create_app
-from tidemill.server.service import Bell, Service
+from tidemill.server.service import Service, Wakeup
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.refresh import WindowRefresh
 
-    Flushed = dict[str, list[Refreshed]]
+    Flushed = dict[str, list[WindowRefresh]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def serve(
     mill: Mill, stop: threading.Event, *, host: str | None = None, port: int | None = None, told: Told
 ) -> None:
     """Take events and answer until `stop` is set; another process runs the pipeline."""
-    _serve(mill, stop, host, port, told, Bell(), threading.Event(), pipeline=False)
+    _serve(mill, stop, host, port, told, Wakeup(), threading.Event(), pipeline=False)
 
 
 def up(
@@ -66,7 +66,7 @@ def up(
     on_flush: Callable[[Flushed], None] = lambda _flushed: None,
 ) -> None:
     """The same with the pipeline beside it, woken by each slice. If that dies, the server ends, too."""
-    bell, wake, landed_all = Bell(), threading.Event(), threading.Event()
+    bell, wake, landed_all = Wakeup(), threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def ticked(report: TickReport) -> None:
@@ -104,7 +104,7 @@ def _serve(
     host: str | None,
     port: int | None,
     told: Told,
-    bell: Bell,
+    bell: Wakeup,
     wake: threading.Event,
     *,
     pipeline: bool,

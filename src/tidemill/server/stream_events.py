@@ -49,7 +49,7 @@ Told = tuple[int, Mapping[str, object]]  # its place, and the event
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _Desk(readers)
+    desk = _EventRoutes(readers)
     routes.add_api_route(
         "/v1/events",
         desk.listen,
@@ -71,7 +71,7 @@ def _described() -> dict[str, Any]:
     return {"description": "Events, until the listener or the server goes", "content": content}
 
 
-class _Desk:
+class _EventRoutes:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
         self._outbox = Outbox(readers)
@@ -112,7 +112,7 @@ class _Desk:
             try:
                 found = await self._outbox.behind(place, spoke + HEARTBEAT)
             except TidemillError as error:  # the listener comes again, behind what it has
-                log.warning("the outbox can not be read: %s", error)
+                log.warning("the outbox cannot be read: %s", error)
                 return
             lines = b"".join(self._lines(who, stream, found))
             now = asyncio.get_running_loop().time()
@@ -218,7 +218,7 @@ class Outbox:
             try:
                 found = await self._page(self._end, KEPT)
             except TidemillError as error:
-                log.warning("the outbox can not be read: %s", error)
+                log.warning("the outbox cannot be read: %s", error)
                 found = []
             if found:
                 self._keep(found)

@@ -13,11 +13,11 @@ from tidemill.config.stream import Stream
 from tidemill.model.completeness import Pending
 from tidemill.model.errors import ForbiddenError
 from tidemill.query import Answer, Explanation
-from tidemill.query.search.searching import Found, SearchPlan
+from tidemill.query.search.searching import SearchPage, SearchPlan
 from tidemill.server.access.grants import Principal
 
 Said = Mapping[str, object]
-Told = TypeVar("Told", Answer, Explanation, Found, SearchPlan)
+Told = TypeVar("Told", Answer, Explanation, SearchPage, SearchPlan)
 
 # What is told of something that several tenants have made together: that it is there, and since when.
 OF_WINDOW: Final = frozenset({"stream", "start", "end", "state", "revision"})
@@ -37,7 +37,7 @@ _PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it s
 }
 
 
-class Whose(TypedDict):
+class TenantRule(TypedDict):
     """How a question to the mill says whose events it is about."""
 
     tenant: str | None
@@ -50,7 +50,7 @@ def shares(stream: Stream, who: Principal) -> bool:
     return who.tenant is not None and stream.tenant.value is None
 
 
-def whose(who: Principal, tenant: str | None, *, all_tenants: bool) -> Whose:
+def whose(who: Principal, tenant: str | None, *, all_tenants: bool) -> TenantRule:
     """As a question says it. That a token is a tenant's is known, be there events or not; nothing is told to
     it of the tenants there are."""
     if all_tenants and who.tenant is not None:

@@ -32,7 +32,7 @@ class _Waiter:
     receipt: Receipt | None = field(default=None)  # once its slice is in the ledger
 
 
-class Waiting:
+class OutcomeWaiters:
     """Those that wait for the gate's word on what they sent: of one event loop, that of the server."""
 
     def __init__(self, service: Service) -> None:
@@ -70,7 +70,7 @@ class Waiting:
             try:
                 done = await run_in_threadpool(self._look, waiting)
             except TidemillError as error:  # what was sent is durable all the same
-                log.warning("outcomes can not be looked at: %s", error)
+                log.warning("outcomes cannot be looked at: %s", error)
                 done = []
             for waiter in done:
                 if not waiter.future.done() and waiter.receipt is not None:

@@ -29,9 +29,9 @@ from tidemill.server.asked import parameters, source_name, switch, waiting_time
 from tidemill.server.callers import admitted, service_of
 from tidemill.server.problems import document, responses, told
 from tidemill.server.reading_shapes import shown as described
-from tidemill.server.receiving import MADE_ANEW, SCANNED, Held, body, taken_apart
+from tidemill.server.receiving import MADE_ANEW, SCANNED, HeldMemory, body, taken_apart
 from tidemill.server.service import may_know
-from tidemill.server.waiting import Waiting
+from tidemill.server.waiting import OutcomeWaiters
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -62,7 +62,7 @@ _REFUSED: Final = {
 
 def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     routes = APIRouter(tags=["events"])
-    desk = _Desk(service, acknowledging)
+    desk = _WritingRoutes(service, acknowledging)
     # The first one answers, the second is the same to be described: what FastAPI does for each request of
     # its own routes takes longer than all that is done here.
     routes.add_route(EVENTS, desk.post_events, methods=["POST"], include_in_schema=False)
@@ -113,13 +113,13 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     return routes
 
 
-class _Desk:
+class _WritingRoutes:
     """The routes, and what they share."""
 
     def __init__(self, service: Service, acknowledging: Acknowledging) -> None:
         self._service = service
         self._acknowledging = acknowledging
-        self._waiting = Waiting(service)
+        self._waiting = OutcomeWaiters(service)
 
     async def post_events(self, request: Request) -> Response:
         service = self._service
@@ -131,7 +131,7 @@ class _Desk:
         declared = declared_bounds(stream, given.get("start"), given.get("end"))
         media = _media(request)
         await admit(service)
-        with Held(service.gateway.memory) as held:
+        with HeldMemory(service.gateway.memory) as held:
             submission = await _read(service, request, held, stream, media, who, source, declared)
             service.rates.admit_rest(who, submission.records - 1, service.clock())
             entry = await self._acknowledging.durable(submission)
@@ -186,7 +186,7 @@ def _media(request: Request) -> str:
 async def _read(
     service: Service,
     request: Request,
-    held: Held,
+    held: HeldMemory,
     stream: Stream,
     media: str,
     who: Principal,

@@ -35,7 +35,7 @@ def disk_error(act: str, where: Path | str, error: Exception) -> StorageError:
     told = re.search(r"os error (\d+)", str(error))
     code = getattr(error, "errno", None) or (int(told.group(1)) if told else 0)
     reason = os.strerror(code) if code else " ".join(str(error).split())
-    return StorageError(f"can not {act}: {reason}", hint=_HINTS.get(code, _HINT), where=str(where))
+    return StorageError(f"cannot {act}: {reason}", hint=_HINTS.get(code, _HINT), where=str(where))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def exclusive(path: Path, act: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BusyError(
-                f"another process is working on this warehouse; can not {act} now",
+                f"another process is working on this warehouse; cannot {act} now",
                 where=str(path.parent),
                 hint="wait for it, or stop `tidemill run`",
             ) from None

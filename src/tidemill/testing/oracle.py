@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS, below, level_named
-from tidemill.model.slices import Counts, Outcome, Reject
+from tidemill.model.slices import Counts, RecordOutcome, Reject
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, has_offset, parse_instant
 from tidemill.testing.clocks import OracleClocks, OracleProgress, SourceClock
@@ -44,7 +44,7 @@ Dimensions = tuple[Value, ...]
 class Verdict(NamedTuple):
     """The outcome of one record; `reason` only when it was rejected."""
 
-    outcome: Outcome
+    outcome: RecordOutcome
     reason: Reject | None = None
 
 
@@ -72,7 +72,7 @@ class RawRow(NamedTuple):
 class Quarantined(NamedTuple):
     slice: str
     line: int
-    outcome: Outcome
+    outcome: RecordOutcome
     reason: Reject | None
     payload: bytes
     hash: str | None = None  # of a conflict: sha256 of its canonical payload …
@@ -232,20 +232,20 @@ class Oracle:
         try:
             event = check(self.stream, payload, arrival)
         except RejectedError as rejected:
-            verdict = Verdict(Outcome.REJECTED, rejected.reason)
+            verdict = Verdict(RecordOutcome.REJECTED, rejected.reason)
             self.quarantine.append(Quarantined(slice_id, line, *verdict, payload))
             return verdict
         first = self._accepted.setdefault((event.tenant, event.event_id), event)
         if first is event:
             late = watermark is not None and event.ts <= watermark
             self.raw.append(RawRow(*event[:3], slice_id, line, payload, watermark, late))
-            return Verdict(Outcome.ACCEPTED)
+            return Verdict(RecordOutcome.ACCEPTED)
         if first.canonical == event.canonical:
             self.duplicates.append((slice_id, line))
-            return Verdict(Outcome.DUPLICATE)
+            return Verdict(RecordOutcome.DUPLICATE)
         hashes = (canonical_hash(event.canonical), canonical_hash(first.canonical))
-        self.quarantine.append(Quarantined(slice_id, line, Outcome.CONFLICT, None, payload, *hashes))
-        return Verdict(Outcome.CONFLICT)
+        self.quarantine.append(Quarantined(slice_id, line, RecordOutcome.CONFLICT, None, payload, *hashes))
+        return Verdict(RecordOutcome.CONFLICT)
 
     def _base_rollup(self) -> dict[CellKey, Cell]:
         cells: dict[CellKey, Cell] = {}
@@ -423,10 +423,10 @@ def _count(verdicts: Sequence[Verdict], late: int) -> Counts:
     outcomes = Counter(verdict.outcome for verdict in verdicts)
     return Counts(
         records=len(verdicts),
-        accepted=outcomes[Outcome.ACCEPTED],
-        duplicate=outcomes[Outcome.DUPLICATE],
-        conflict=outcomes[Outcome.CONFLICT],
-        rejected=outcomes[Outcome.REJECTED],
+        accepted=outcomes[RecordOutcome.ACCEPTED],
+        duplicate=outcomes[RecordOutcome.DUPLICATE],
+        conflict=outcomes[RecordOutcome.CONFLICT],
+        rejected=outcomes[RecordOutcome.REJECTED],
         late=late,
         rejects=dict(sorted(Counter(v.reason.value for v in verdicts if v.reason).items())),
     )

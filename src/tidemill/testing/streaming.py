@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import inf, isclose, isfinite, ldexp, nan, nextafter, sqrt
 from typing import NamedTuple
 
-from tidemill.model.predicates import And, Compare, IsNull, Literal, Node, Not, OneOf, Or
+from tidemill.model.predicates import And, FieldCompare, FieldIsNull, Literal, Negation, Node, OneOf, Or
 from tidemill.model.streaming import Aggregate, Fate, Value, WindowResult, WindowSpec
 from tidemill.model.time import Interval
 
@@ -401,9 +401,9 @@ def _exact(literal: Literal) -> Given:
 
 def truth(node: Node, value_of: Callable[[str], Given]) -> bool | None:
     """True, False or, when a missing value decides, None: as in SQL."""
-    if isinstance(node, IsNull):
+    if isinstance(node, FieldIsNull):
         return value_of(node.column) is None
-    if isinstance(node, Not):
+    if isinstance(node, Negation):
         inner = truth(node.inner, value_of)
         return None if inner is None else not inner
     if isinstance(node, And | Or):
@@ -418,7 +418,7 @@ def truth(node: Node, value_of: Callable[[str], Given]) -> bool | None:
     return _compared(node, value)
 
 
-def _compared(node: Compare, value: Given) -> bool:
+def _compared(node: FieldCompare, value: Given) -> bool:
     other = _exact(node.value)
     less, equal = value < other, value == other  # type: ignore[operator]  # both are of the type of the field
     return {

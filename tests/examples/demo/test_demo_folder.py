@@ -76,9 +76,9 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         start_afresh(tmp_path / "demo")
 
 
-def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="can not write"):
+    with pytest.raises(StorageError, match="cannot write"):
         start_afresh(tmp_path / "file" / "demo")
 
 

@@ -142,7 +142,7 @@ def test_the_page_needs_and_runs_nothing_from_anywhere(facts: Facts) -> None:
     assert "prefers-color-scheme: dark" in html
 
 
-def test_data_can_not_become_markup(facts: Facts) -> None:
+def test_data_cannot_become_markup(facts: Facts) -> None:
     evil_edition = replace(facts.datasets.after.newest[HOUR_3], slices=frozenset({EVIL}))
     evil = replace(
         facts,

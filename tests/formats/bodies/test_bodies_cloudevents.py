@@ -222,7 +222,7 @@ def test_a_stream_by_arrival_without_type_tenant_or_gate_keeps_all_in_the_envelo
         ({"data": None, "data_base64": "?"}, "data_base64 is not base64"),
         ({"data": {"cloudevent": 1}}, "member 'cloudevent'"),
         ({"time": "2024-01-15T14:23:45Z", "data": {"at": 5}}, "at is no object"),
-        ({"data": {"total": "\ud800"}}, "can not be written as JSON"),
+        ({"data": {"total": "\ud800"}}, "cannot be written as JSON"),
     ],
 )
 def test_an_event_that_is_none_is_named_by_its_number(changed: dict[str, object], said: str) -> None:

@@ -289,7 +289,7 @@ def test_a_tenant_that_is_no_text_is_refused(column: pa.Array) -> None:
         read(written(pa.table({"tenant": column}), ARROW_FILE), ARROW_FILE, tenant="acme")
 
 
-def test_where_one_can_not_say_which_tenant_counts_it_is_refused() -> None:
+def test_where_one_cannot_say_which_tenant_counts_it_is_refused() -> None:
     in_map = pa.table({"resource": pa.array([[("tenant", "other")]], pa.map_(pa.string(), pa.string()))})
     with pytest.raises(InputError, match="stands in a map"):
         read(written(in_map, ARROW_STREAM), ARROW_STREAM, NESTED, "acme")

@@ -13,7 +13,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.config import Limits, Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import read_body
-from tidemill.formats.judge import Judged, judge
+from tidemill.formats.judge import DecidedRecord, judge
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.split import split_lines
 from tidemill.model.errors import ForbiddenError, TidemillError
@@ -82,7 +82,9 @@ def records(draw: st.DrawFn) -> bytes:
 def test_no_event_that_the_gate_accepts_is_of_another_tenant(lines: list[bytes], column: str) -> None:
     declared = stream(column)
     judged = [judge(line, plan(declared), 0) for line in lines]
-    others = [verdict for verdict in judged if isinstance(verdict, Judged) and verdict.tenant != "acme"]
+    others = [
+        verdict for verdict in judged if isinstance(verdict, DecidedRecord) and verdict.tenant != "acme"
+    ]
 
     def read() -> Submission:
         return read_body(b"\n".join(lines), "application/x-ndjson", declared, Requests(), "acme", "http")
@@ -95,5 +97,5 @@ def test_no_event_that_the_gate_accepts_is_of_another_tenant(lines: list[bytes],
         taken = read()
     except ForbiddenError:
         return  # of a record that the gate would refuse for another reason
-    accepted = {place for place, verdict in enumerate(judged) if isinstance(verdict, Judged)}
+    accepted = {place for place, verdict in enumerate(judged) if isinstance(verdict, DecidedRecord)}
     assert not accepted & set(taken.unnamed)  # those that it accepts have named their tenant

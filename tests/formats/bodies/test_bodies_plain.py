@@ -144,7 +144,7 @@ def test_json_that_parsers_differ_on_is_taken_as_it_is(text: bytes) -> None:
         (b'["a\nb"]', "control character"),
         (b'["\\q"]', "escape that JSON has not"),
         (b"[NaN]", "a value is expected"),
-        (b"[1.]", "the number is not one of JSON"),
+        (b"[1.]", "not a valid JSON number"),
         (b"{'a':1}", "a key in double quotes"),
         (b'{"a":1]', "a comma or a closing bracket"),
         (b"", "a value is expected"),

@@ -80,7 +80,7 @@ def test_what_is_spelled_is_read_back(instant: int, nanos: int, type: str, field
     assert resolve(type)(value) == instant - instant % unit
 
 
-def test_a_type_of_a_third_party_can_not_be_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_of_a_third_party_cannot_be_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_parsers", dict(registry._parsers))  # others do not see it
     register("bodies_test_days", lambda value: 0)
     declared = stream("bodies_test_days")
@@ -104,12 +104,12 @@ def test_put_makes_the_objects_on_the_way_and_keeps_what_is_there() -> None:
 
 
 def test_put_does_not_write_over_a_value_that_is_no_object() -> None:
-    with pytest.raises(InputError, match=r"'a\.b\.c' can not be filled in: a\.b is no object"):
+    with pytest.raises(InputError, match=r"'a\.b\.c' cannot be filled in: a\.b is no object"):
         put({"a": {"b": 1}}, "a.b.c", 2)
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**70])
-def test_what_json_can_not_hold_is_an_input_error(value: object) -> None:
+def test_what_json_cannot_hold_is_an_input_error(value: object) -> None:
     with pytest.raises(InputError) as caught:
         line({"a": value})
     assert caught.value.hint

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.config import Stream
-from tidemill.config.gateway import Gateway
+from tidemill.config.gateway import GatewaySettings
 from tidemill.ingest.gateway.buffer import Buffer
 from tidemill.ingest.gateway.keys import keys_of
 from tidemill.ingest.gateway.landing import ClosedWindow
@@ -33,7 +33,7 @@ def made(window: dict[str, object] | None = None, **triggers: object) -> Buffer:
     """A buffer whose windows only their own kind closes, unless told otherwise."""
     off: dict[str, object] = {"count": None, "bytes": None, "rate_change": None, "memory": None}
     written = {"window": window or {"kind": "adaptive"}, "triggers": off | triggers}
-    return Buffer(STREAM, "http", Gateway.model_validate(written))
+    return Buffer(STREAM, "http", GatewaySettings.model_validate(written))
 
 
 def entry(lsn: int, arrival: int, content: bytes = b'{"id":"a"}\n', format: Format = Format.NDJSON) -> Entry:
@@ -241,7 +241,7 @@ def test_without_memory_a_window_that_is_large_enough_is_closed() -> None:
 
 
 def test_by_default_windows_go_early_at_high_water() -> None:
-    buffer = Buffer(STREAM, "http", Gateway())
+    buffer = Buffer(STREAM, "http", GatewaySettings())
     buffer.add(entry(1, START))
     assert buffer.due(START, 0.8) == "memory_pressure"
 
@@ -383,7 +383,9 @@ def test_a_buffer_is_idle_once_no_window_reaches_back_to_what_it_knows() -> None
 
 def test_keys_of_sliding_windows_are_forgotten_before_memory_runs_out() -> None:
     least = {"windows": "64KiB"}  # an eighth of it: 1024 keys
-    settings_ = Gateway.model_validate({"window": {"kind": "sliding", "size": "10s"}, "memory": least})
+    settings_ = GatewaySettings.model_validate(
+        {"window": {"kind": "sliding", "size": "10s"}, "memory": least}
+    )
     buffer = Buffer(STREAM, "http", settings_)
     for number in range(10):
         ids = range(number * 300, number * 300 + 300)
@@ -530,7 +532,7 @@ def test_sliding_numbers_are_those_of_a_model_that_keeps_every_event(
 
 def test_a_monitor_of_ones_own_is_used() -> None:
     monitor = RateMonitor(span=10 * SECOND)
-    buffer = Buffer(STREAM, "http", Gateway(), monitor)
+    buffer = Buffer(STREAM, "http", GatewaySettings(), monitor)
     buffer.add(entry(1, START, lines(*range(10))))
     assert buffer.monitor is monitor
     assert monitor.rate(START) == 1.0

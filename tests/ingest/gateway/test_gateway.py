@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.config import load_project
-from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.eventtime import registered
 from tidemill.ingest.gateway.gateway import Gateway
 from tidemill.ingest.gateway.standing import running
@@ -20,7 +20,7 @@ from tidemill.ingest.landing import Landing
 from tidemill.mill import wall_clock
 from tidemill.model.errors import OverloadedError
 from tidemill.model.failpoints import observed
-from tidemill.model.gateway import Entry, Pressure, Submission, Trigger
+from tidemill.model.gateway import CloseTrigger, Entry, Pressure, Submission
 from tidemill.model.slices import Format
 from tidemill.model.time import MINUTE, Interval
 from tidemill.storage.state.sqlite import open_state
@@ -162,7 +162,7 @@ def test_who_waits_need_not_wait_for_the_end_of_the_window(tmp_path: Path) -> No
         entry = sent(gateway, "a", "1")
         gateway.hurry(entry.id)
         house.wait_for(1)
-        assert house.outputs[0].trigger == Trigger.WAITING
+        assert house.outputs[0].trigger == CloseTrigger.WAITING
 
 
 def test_what_a_dead_gateway_acknowledged_is_landed_once(tmp_path: Path) -> None:
@@ -290,10 +290,10 @@ def test_pressure_closes_windows_early(tmp_path: Path) -> None:
         for _ in range(3):
             submitted(gateway, Submission("a", "http", line, 1))
         house.wait_for(1)
-        assert house.outputs[0].trigger == Trigger.MEMORY
+        assert house.outputs[0].trigger == CloseTrigger.MEMORY
 
 
-def test_what_can_not_be_landed_now_is_landed_when_it_can(tmp_path: Path) -> None:
+def test_what_cannot_be_landed_now_is_landed_when_it_can(tmp_path: Path) -> None:
     house = House(tmp_path / "p", **SLOW)
     in_the_way = house.warehouse / "slices"
     in_the_way.write_text("")

@@ -10,7 +10,7 @@ from tidemill.config.gateway import (
     AdaptiveWindow,
     BufferWindow,
     FixedWindow,
-    Gateway,
+    GatewaySettings,
     SessionWindow,
     SlidingWindow,
 )
@@ -21,7 +21,7 @@ INSTANTS = st.integers(-(10**15), 10**16)
 
 
 def window_of(kind: str, **settings: str | int) -> BufferWindow:
-    return Gateway.model_validate({"window": {"kind": kind, **settings}}).window
+    return GatewaySettings.model_validate({"window": {"kind": kind, **settings}}).window
 
 
 ADAPTIVE = window_of("adaptive", min="10ms", max="5s", target=100)

@@ -166,7 +166,7 @@ def test_an_unknown_trigger_names_those_there_are() -> None:
 
 
 @pytest.mark.usefixtures("plugin")
-def test_a_trigger_that_can_not_be_used_says_why() -> None:
+def test_a_trigger_that_cannot_be_used_says_why() -> None:
     with pytest.raises(ConfigError, match="'absent' cannot be loaded from tidemill_tides:absent") as caught:
         custom_triggers(("absent",))
     assert caught.value.hint == "repair or uninstall the package that provides it, or leave it out"

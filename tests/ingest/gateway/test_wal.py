@@ -295,5 +295,5 @@ def test_the_committer_does_not_wait_for_itself(tmp_path: Path) -> None:
 
     wal = Wal.create(tmp_path, SMALLEST, lambda: NOON, durable)
     wal.append(submission(line(1)), lambda _: None)
-    assert "can not wait for itself" in str(seen.result())
+    assert "cannot wait for itself" in str(seen.result())
     wal.close()

@@ -193,7 +193,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     with played(tmp_path) as log:
         folder = tmp_path / "wal" / log.wal.name
         folder.rmdir()
-        with pytest.raises(StorageError, match="can not write the log: No such file") as caught:
+        with pytest.raises(StorageError, match="cannot write the log: No such file") as caught:
             log.append(line(1))
         assert caught.value.where == str(folder)
         with pytest.raises(StorageError):
@@ -203,7 +203,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
         log.wal.landed([1])
 
 
-def test_a_log_can_not_be_begun_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_log_cannot_be_begun_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "wal").write_text("in the way")
     with pytest.raises(StorageError), played(tmp_path):
         pass

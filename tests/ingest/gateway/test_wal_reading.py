@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tests.support.wal_playing import contents, line, played, submission, taken_up, window
 
-from tidemill.config.gateway import Wal as Settings
+from tidemill.config.gateway import WalSettings as Settings
 from tidemill.ingest.gateway.frames import HEAD_BYTES, carried_entry, framed, head_of
 from tidemill.ingest.gateway.orphans import orphans
-from tidemill.ingest.gateway.replay import Replay
+from tidemill.ingest.gateway.replay import LogReplay
 from tidemill.model.errors import StorageError
 from tidemill.model.gateway import Entry, WindowOutput
 
@@ -59,7 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def read(folder: Path) -> tuple[list[WindowOutput], dict[int, bytes]]:
-    replay = Replay(folder.name, folder)
+    replay = LogReplay(folder.name, folder)
     windows = list(replay.windows)
     entries = [entry for _, found in windows for entry in found] + list(replay.rest)
     assert len(contents(entries)) == len(entries)
@@ -126,7 +126,7 @@ def test_a_group_that_was_torn_in_its_middle_was_not_acknowledged(tmp_path: Path
         assert [entry.lsn for entry in taken_up(warehouse)[1]] == [1, 2]
 
 
-def test_content_can_not_pass_for_a_frame(tmp_path: Path) -> None:
+def test_content_cannot_pass_for_a_frame(tmp_path: Path) -> None:
     """A sender that knows the format, and even a mark of another segment, is still only content."""
     forged = carried_entry(submission(line(99)))
     with played(tmp_path / "live") as log:
@@ -273,7 +273,7 @@ def test_reading_keeps_no_more_than_a_window_and_a_frame(tmp_path: Path) -> None
     (folder,) = (tmp_path / "wal").iterdir()
     tracemalloc.start()
     try:
-        replay = Replay(folder.name, folder)
+        replay = LogReplay(folder.name, folder)
         count = sum(len(entries) for _, entries in replay.windows) + sum(1 for _ in replay.rest)
         _, peak = tracemalloc.get_traced_memory()
     finally:

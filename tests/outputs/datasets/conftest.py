@@ -117,7 +117,7 @@ def coordinate(stations: Stations, at: str | None = None) -> None:
     if at is not None:
         stations.clock.set(instant(at))
     with stations.open() as mill:
-        mill.workers.yard.build = lambda *_given, **_named: ()  # type: ignore[method-assign]
+        mill.workers.dataset_builders.build = lambda *_given, **_named: ()  # type: ignore[method-assign]
         mill.tick()
 
 

@@ -407,15 +407,15 @@ def test_windows_that_share_parts_are_read_together_and_built_apart(
         assert rows_of(tmp_path / "w", built([result])) == [r[:3] for r in wanted]
 
 
-def test_a_window_that_can_not_be_built_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_window_that_cannot_be_built_does_not_stop_the_others(tmp_path: Path) -> None:
     _, (first, second, third) = hourly(tmp_path, 3)
     damaged = tmp_path / "raw/damaged.parquet"
     damaged.write_bytes(b"PAR1 this is no part PAR1")
     gone = replace(second, raw=[*second.raw, str(tmp_path / "raw/gone.parquet")])
     results = build(tmp_path / "w", first, gone, replace(third, raw=[str(damaged)]), third)
     assert [result.error is None for result in results] == [True, False, False, True]
-    assert "gone.parquet: can not read the part: No such file or directory" in str(results[1].error)
-    assert "damaged.parquet: the part can not be read" in str(results[2].error)
+    assert "gone.parquet: cannot read the part: No such file or directory" in str(results[1].error)
+    assert "damaged.parquet: the part cannot be read" in str(results[2].error)
     assert results[1].dataset is None
     assert [d.key.start for d in datasets_of(tmp_path / "w", "weather")] == [TEN, TEN + 2 * HOUR]
 

@@ -1,5 +1,5 @@
 """Typed columns of a dataset are what plain Python reads from the payloads, value by value: every type, any
-spelling of the same JSON, and values that a schema declared since can not hold."""
+spelling of the same JSON, and values that a schema declared since cannot hold."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_decimals_are_read_from_their_text_and_rounded_half_to_even() -> None:
     assert column(rows, "price") == [Decimal(t) for t in ("1.10", "100.00", "0.12", "0.14", "-2.68", "0.10")]
 
 
-def test_a_value_that_the_declared_type_can_not_hold_is_null_and_told() -> None:
+def test_a_value_that_the_declared_type_cannot_hold_is_null_and_told() -> None:
     rows = ['{"n":1}', '{"n":"1"}', '{"n":1.5}', '{"n":null}', "{}", '{"n":9223372036854775808}']
     assert column(rows, "n") == [1, None, None, None, None, None]
     assert misfits(rows) == {"n": [1, 2, 5]}

@@ -16,14 +16,14 @@ import pytest
 from tidemill.model.errors import StorageError
 from tidemill.model.time import HOUR, Interval, parse_instant
 from tidemill.outputs.datasets import raw
-from tidemill.outputs.datasets.raw import Parts, Piece, Recent
+from tidemill.outputs.datasets.raw import RawParts, Recent, RowPiece
 
 TEN = parse_instant("2024-01-15T10:00:00Z")
 ROWS = 1_000
 
 
 @pytest.fixture
-def pieces(tmp_path: Path) -> list[Piece]:
+def pieces(tmp_path: Path) -> list[RowPiece]:
     """Three row groups of one part, an hour each."""
     rows = range(3 * ROWS)
     table = pa.table(
@@ -38,7 +38,7 @@ def pieces(tmp_path: Path) -> list[Piece]:
     )
     path = tmp_path / "part.parquet"
     pq.write_table(table, path, row_group_size=ROWS)
-    return Parts().pieces([str(path)], Interval(TEN, TEN + 3 * HOUR))
+    return RawParts().pieces([str(path)], Interval(TEN, TEN + 3 * HOUR))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_neighbours_read_a_row_group_once(pieces: list[Piece], opened: list[str]) -> None:
+def test_neighbours_read_a_row_group_once(pieces: list[RowPiece], opened: list[str]) -> None:
     recent = Recent(1 << 20)
     tables = [recent.table(pieces[1]) for _ in range(3)]
     assert len(opened) == 1
@@ -65,7 +65,7 @@ def test_neighbours_read_a_row_group_once(pieces: list[Piece], opened: list[str]
 
 
 def test_who_comes_while_it_is_read_waits_for_it(
-    pieces: list[Piece], monkeypatch: pytest.MonkeyPatch
+    pieces: list[RowPiece], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, go_on = threading.Event(), threading.Event()
     real = raw.open_part
@@ -88,26 +88,26 @@ def test_who_comes_while_it_is_read_waits_for_it(
     assert len(opened) == 1
 
 
-def test_the_oldest_goes_when_there_is_no_room(pieces: list[Piece], opened: list[str]) -> None:
+def test_the_oldest_goes_when_there_is_no_room(pieces: list[RowPiece], opened: list[str]) -> None:
     recent = Recent(pieces[0].size + pieces[1].size)
     for piece in (pieces[0], pieces[1], pieces[2], pieces[2], pieces[0]):
         assert recent.table(piece) is not None
     assert len(opened) == 4, "the first was read again, the third was not"
 
 
-def test_one_that_is_too_large_is_left_to_be_streamed(pieces: list[Piece], opened: list[str]) -> None:
+def test_one_that_is_too_large_is_left_to_be_streamed(pieces: list[RowPiece], opened: list[str]) -> None:
     assert Recent(pieces[0].size - 1).table(pieces[0]) is None
     assert opened == []
 
 
-def test_it_does_not_go_to_another_process(pieces: list[Piece]) -> None:
+def test_it_does_not_go_to_another_process(pieces: list[RowPiece]) -> None:
     recent = Recent(1 << 20)
     recent.table(pieces[0])
     other = pickle.loads(pickle.dumps(recent))  # noqa: S301 - ours
     assert other.table(pieces[0]) is None
 
 
-def test_a_part_that_can_not_be_read_is_tried_again(pieces: list[Piece]) -> None:
+def test_a_part_that_cannot_be_read_is_tried_again(pieces: list[RowPiece]) -> None:
     recent = Recent(1 << 20)
     part = Path(pieces[0].path)
     kept = part.rename(part.with_suffix(".away"))

@@ -20,7 +20,7 @@ from tidemill.model.time import (
     parse_duration,
     parse_instant,
 )
-from tidemill.model.windows import Judged, Member, Phase, Window, WindowKey
+from tidemill.model.windows import Evaluation, Member, Phase, Window, WindowKey
 from tidemill.outputs.datasets.rules import WindowRules, admit, cutoff, is_final, judge, readiness, windows_of
 
 NEW_YEAR = "2024-01-01"
@@ -55,7 +55,7 @@ def window(clock: str, rules: WindowRules = STRICT, day: str = NEW_YEAR, **kept:
     return replace(Window(WindowKey("stations", at(clock, day), rules.span), version=7), **kept)  # type: ignore[arg-type]
 
 
-def judged(clock: str, touching: Sequence[Member], rules: WindowRules = STRICT, now: int = FAR) -> Judged:
+def judged(clock: str, touching: Sequence[Member], rules: WindowRules = STRICT, now: int = FAR) -> Evaluation:
     return judge(window(clock, rules), touching, rules, now)
 
 

@@ -14,7 +14,7 @@ from tests.support.hypothesis_settings import at_length, examples
 
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval, align
-from tidemill.model.windows import Judged, Member, Phase, Window, WindowKey
+from tidemill.model.windows import Evaluation, Member, Phase, Window, WindowKey
 from tidemill.outputs.datasets.rules import (
     WindowRules,
     admit,
@@ -241,7 +241,7 @@ class Kept:
         )
         self.windows: dict[int, Window] = {}
         self.members: dict[int, list[Member]] = {}  # at the last tick
-        self.told: dict[int, Judged] = {}
+        self.told: dict[int, Evaluation] = {}
         self.built: dict[int, frozenset[str]] = {}
         self.landed: dict[str, Land] = {}  # those that count
 

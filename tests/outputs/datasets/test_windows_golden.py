@@ -294,7 +294,7 @@ def test_w19_a_slow_build_of_an_older_set_does_not_win(new_stations: NewStations
     (outcome,) = stations.tick().builds
     assert outcome.dataset is not None
     with stations.open() as mill:
-        snapshot = mill.workers.yard._snapshot("stations")
+        snapshot = mill.workers.dataset_builders._snapshot("stations")
         assert snapshot is not None
         unit = BuildUnit(
             mill.project.stream("stations"),

@@ -136,7 +136,7 @@ def test_a_retracted_slice_leaves_its_window(new_stations: NewStations) -> None:
         assert (last["revision"], last["supersedes"]) == (2, 1)
 
 
-def test_a_dataset_that_can_not_be_made_again_is_withdrawn(new_stations: NewStations) -> None:
+def test_a_dataset_that_cannot_be_made_again_is_withdrawn(new_stations: NewStations) -> None:
     stations = new_stations(now="12:05")
     stations.land("one", "10:00", "10:30")
     gone = stations.land("two", "10:30", "11:00")
@@ -333,5 +333,5 @@ def test_verify_proves_every_dataset(new_stations: NewStations) -> None:
     file.unlink()
     with stations.open() as mill:
         (finding,) = mill.verify().findings
-        assert "can not be read" in finding.difference
+        assert "cannot be read" in finding.difference
     assert not list((stations.root / "warehouse").glob(".verify-*"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.pipeline.test_engine_golden import TEN, Desk, call
+from tests.pipeline.test_engine_golden import TEN, OpenProject, call
 from tests.support.metrics_playing import agree, files, table_rows
 from tests.support.pipeline import NOON, NewPlant, Plant, ndjson, request, start_child
 
@@ -69,13 +69,13 @@ STREAMS = ("calls", "minutes", "states", *(f"order{number}" for number in range(
 
 
 @pytest.fixture(scope="module")
-def desk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenProject]:
     root = tmp_path_factory.mktemp("golden")
     listed = "".join(f"  {name}:{STREAM}" for name in STREAMS)
     (root / "tidemill.yaml").write_text(f"version: 1\nengine: {{cores: 2}}\nstreams:\n{listed}")
     clock = FakeClock(TEN + HOUR)
     with Mill.open(root, spark=spark, clock=clock) as mill:
-        yield Desk(mill, clock)
+        yield OpenProject(mill, clock)
 
 
 CALLS = [
@@ -96,19 +96,19 @@ EVERYTHING = (
 
 
 @pytest.fixture(scope="module")
-def calls(desk: Desk) -> Desk:
+def calls(desk: OpenProject) -> OpenProject:
     assert desk.send("calls", ndjson(*CALLS)) == {"accepted": 5, "duplicate": 0, "conflict": 0, "rejected": 0}
     return desk
 
 
-def held(desk: Desk, stream: str) -> tuple[object, ...]:
+def held(desk: OpenProject, stream: str) -> tuple[object, ...]:
     """Everything that metrics made: the files, the rows, and what is answered."""
     mill = desk.mill
     answers = [desk.ask(text) for text in EVERYTHING]
     return files(mill, stream, ("raw", "rollups")), table_rows(mill, stream), answers
 
 
-def states_of(desk: Desk, stream: str) -> dict[str, int]:
+def states_of(desk: OpenProject, stream: str) -> dict[str, int]:
     """How many objects are in which of the states that M5 to M8 name. A group without any has no row."""
     rows = desk.ask(f"SELECT states FROM {stream}.accounts GROUP BY state")
     assert all(count for _, count in rows)
@@ -121,13 +121,13 @@ def states_of(desk: Desk, stream: str) -> dict[str, int]:
     return found
 
 
-def transitions_of(desk: Desk, stream: str) -> dict[tuple[object, object], object]:
+def transitions_of(desk: OpenProject, stream: str) -> dict[tuple[object, object], object]:
     text = f"SELECT transitions FROM {stream}.accounts GROUP BY from_state, to_state"
     rows = desk.mill.query(text, all_tenants=True).to_pylist()
     return {(row["from_state"], row["to_state"]): row["transitions"] for row in rows}
 
 
-def test_m1_an_identical_event_again_changes_no_metric_of_any_kind(calls: Desk) -> None:
+def test_m1_an_identical_event_again_changes_no_metric_of_any_kind(calls: OpenProject) -> None:
     before = held(calls, "calls")
     again = [json.dumps(dict(reversed(event.items()))).encode() for event in CALLS]
     content = b"".join(b" " + line + b"\n" for line in again)
@@ -135,7 +135,9 @@ def test_m1_an_identical_event_again_changes_no_metric_of_any_kind(calls: Desk) 
     assert held(calls, "calls") == before
 
 
-def test_m2_another_payload_under_the_same_id_changes_no_metric_and_both_hashes_are_kept(calls: Desk) -> None:
+def test_m2_another_payload_under_the_same_id_changes_no_metric_and_both_hashes_are_kept(
+    calls: OpenProject,
+) -> None:
     before = held(calls, "calls")
     content = ndjson(CALLS[0] | {"status": "BLOCKED"}, CALLS[2] | {"ts": "2024-01-01T10:00:01Z"})
     assert calls.send("calls", content) == {"accepted": 0, "duplicate": 0, "conflict": 2, "rejected": 0}
@@ -144,7 +146,7 @@ def test_m2_another_payload_under_the_same_id_changes_no_metric_and_both_hashes_
     assert len({row["content_hash"] for row in rows} | {row["accepted_hash"] for row in rows}) == 4
 
 
-def test_m3_metrics_with_equal_dimensions_have_separate_totals(calls: Desk) -> None:
+def test_m3_metrics_with_equal_dimensions_have_separate_totals(calls: OpenProject) -> None:
     assert calls.ask("SELECT count, sum(latency_ms) FROM calls.calls") == [(5, Decimal("13.500"))]
     assert calls.ask("SELECT count FROM calls.successes") == [(2,)]
     assert calls.ask("SELECT count FROM calls.failures") == [(2,)]
@@ -168,7 +170,7 @@ def test_m3_metrics_with_equal_dimensions_have_separate_totals(calls: Desk) -> N
     ],
 )
 def test_m4_an_hourly_query_reads_hourly_rows_and_answers_as_all_finer_levels_do(
-    calls: Desk, values: str, metric: str, groups: str
+    calls: OpenProject, values: str, metric: str, groups: str
 ) -> None:
     """All events are in one hour. Long intervals are made of the level that divides them."""
     text = f"SELECT {values} FROM calls.{metric} GROUP BY {groups} ORDER BY {groups}"
@@ -181,7 +183,7 @@ def test_m4_an_hourly_query_reads_hourly_rows_and_answers_as_all_finer_levels_do
         assert rows == totals, level
 
 
-def test_m4_fine_counts_add_up_to_the_hour(calls: Desk) -> None:
+def test_m4_fine_counts_add_up_to_the_hour(calls: OpenProject) -> None:
     for values, metric in (("count", "calls"), ("count_all", "latency"), ("transitions", "accounts")):
         sums = []
         for level in NAMES:
@@ -198,7 +200,7 @@ SEEN = [
 ]
 
 
-def test_m5_first_sight_no_change_and_a_change_of_state(desk: Desk) -> None:
+def test_m5_first_sight_no_change_and_a_change_of_state(desk: OpenProject) -> None:
     desk.send("states", ndjson(SEEN[0]))
     assert transitions_of(desk, "states") == {(NONE_STATE, "ACTIVE"): 1}
     assert states_of(desk, "states") == {"ACTIVE": 1, "BLOCKED": 0, "CLOSED": 0}
@@ -213,7 +215,7 @@ def test_m5_first_sight_no_change_and_a_change_of_state(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(ORDERS)))
-def test_m6_the_same_in_any_order_of_arrival(desk: Desk, number: int) -> None:
+def test_m6_the_same_in_any_order_of_arrival(desk: OpenProject, number: int) -> None:
     stream = f"order{number}"
     for place in ORDERS[number]:
         desk.send(stream, ndjson(SEEN[place]))
@@ -223,7 +225,7 @@ def test_m6_the_same_in_any_order_of_arrival(desk: Desk, number: int) -> None:
     assert audit.ok, audit.findings
 
 
-def test_m7_a_sample_of_0_is_counted_and_percentiles_are_labelled(calls: Desk) -> None:
+def test_m7_a_sample_of_0_is_counted_and_percentiles_are_labelled(calls: OpenProject) -> None:
     table = calls.mill.query(
         "SELECT count, percentile(0.5), percentile(0.999), min FROM calls.latency WHERE api = '/a'"
     )
@@ -235,7 +237,7 @@ def test_m7_a_sample_of_0_is_counted_and_percentiles_are_labelled(calls: Desk) -
     assert calls.ask("SELECT p50, p99.9 FROM calls.latency WHERE region = 'us'") == [(0, 0)]
 
 
-def test_m8_a_query_that_names_some_dimensions_sums_over_the_others(calls: Desk) -> None:
+def test_m8_a_query_that_names_some_dimensions_sums_over_the_others(calls: OpenProject) -> None:
     assert calls.ask("SELECT count_all, count FROM calls.latency GROUP BY api ORDER BY api") == [
         ("/a", 3, 3),
         ("/b", 1, 0),  # its only event has no latency
@@ -252,7 +254,7 @@ def test_m8_a_query_that_names_some_dimensions_sums_over_the_others(calls: Desk)
     }
 
 
-def test_m9_a_success_that_arrives_late_and_the_success_rate_by_minute(desk: Desk) -> None:
+def test_m9_a_success_that_arrives_late_and_the_success_rate_by_minute(desk: OpenProject) -> None:
     minute = TEN + MINUTE
     failure = call("f", minute + 38 * SECOND, api="/a", ok=False)
     first = call("s1", minute + MINUTE + 8 * SECOND, api="/a", ok=True)
@@ -281,7 +283,7 @@ def test_m9_a_success_that_arrives_late_and_the_success_rate_by_minute(desk: Des
      "states FROM calls.accounts", "transitions FROM calls.accounts", "ratio FROM calls.success_rate"],
 )  # fmt: skip
 def test_m10_an_interval_is_read_from_the_largest_level_that_divides_it(
-    calls: Desk, asked: str, interval: str, level: str
+    calls: OpenProject, asked: str, interval: str, level: str
 ) -> None:
     assert calls.answer(f"SELECT {asked} INTERVAL {interval}").level == level
 
@@ -289,13 +291,15 @@ def test_m10_an_interval_is_read_from_the_largest_level_that_divides_it(
 @pytest.mark.parametrize(
     "asked", ["count FROM calls.calls", "p99 FROM calls.latency", "states FROM calls.accounts"]
 )
-def test_m11_an_interval_that_no_level_divides_is_refused_with_the_levels(calls: Desk, asked: str) -> None:
+def test_m11_an_interval_that_no_level_divides_is_refused_with_the_levels(
+    calls: OpenProject, asked: str
+) -> None:
     with pytest.raises(QueryError) as refused:
         calls.mill.query(f"SELECT {asked} INTERVAL 7s")
     assert all(level in refused.value.hint for level in NAMES)
 
 
-def test_all_of_it_is_proven_from_raw(calls: Desk) -> None:
+def test_all_of_it_is_proven_from_raw(calls: OpenProject) -> None:
     audit = calls.mill.verify("calls")
     assert audit.ok, audit.findings
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.outputs.rollups.test_rollups_states import Seen, counts_of, merged, naive
 
-from tidemill.config import Engine as EngineSettings
+from tidemill.config import EngineSettings as EngineSettings
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
 from tidemill.formats.arrow import read_ipc
@@ -30,7 +30,7 @@ from tidemill.outputs.rollups.kernel import Tap
 from tidemill.outputs.rollups.observation_runs import FAN_IN
 from tidemill.outputs.rollups.recollecting import note
 from tidemill.outputs.rollups.spec import RollupSpec, spec_for
-from tidemill.outputs.rollups.state_history import Chronicle
+from tidemill.outputs.rollups.state_history import StateHistory
 from tidemill.raw.accept.batch import Acceptor, Batch
 from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.expiry import expirable, expire_raw
@@ -116,11 +116,11 @@ class Bench:
             self.state,
             Noting(self.spec),
         )
-        self.chronicle = self.fresh_chronicle()
+        self.state_history = self.fresh_chronicle()
 
-    def fresh_chronicle(self) -> Chronicle:
+    def fresh_chronicle(self) -> StateHistory:
         plan = metric_plan(plan_for(self.stream, Limits()))
-        return Chronicle(self.warehouse, self.spec, plan, self.engine, self.state, self.acceptor.raw)
+        return StateHistory(self.warehouse, self.spec, plan, self.engine, self.state, self.acceptor.raw)
 
     def land(self, seen: Sequence[Seen]) -> None:
         rows = [
@@ -133,7 +133,7 @@ class Bench:
         self.landed.append([s._replace(seq=len(self.ids)) for s in seen])
 
     def accept(self) -> Batch:
-        self.chronicle.catch_up()
+        self.state_history.catch_up()
         batch = self.acceptor.accept()
         assert batch is not None
         return batch
@@ -141,7 +141,7 @@ class Bench:
     def add(self, batch: Batch) -> None:
         assert batch.taps is not None
         slices = {result.slice: self.seqs[result.slice] for result in batch.record.results}
-        touched = self.chronicle.add(batch.id, slices, batch.taps)
+        touched = self.state_history.add(batch.id, slices, batch.taps)
         assert touched is not None
         for path in sorted(batch.taps.glob("states-*.cells")):
             for name, table in read_cells(str(path)).items():
@@ -194,23 +194,23 @@ class Bench:
     def known(self) -> dict[str, list[tuple[object, ...]]]:
         """Everything that the trails hold, by metric."""
         found: dict[str, list[tuple[object, ...]]] = {}
-        for path in sorted(self.chronicle.folder.glob("*.trail")):
+        for path in sorted(self.state_history.folder.glob("*.trail")):
             rows = [tuple(row.values()) for row in read_ipc(str(path)).to_pylist()]
             found.setdefault(path.stem.partition("~")[2], []).extend(rows)
         return {metric: sorted(rows, key=repr) for metric, rows in found.items()}
 
     def admitted(self) -> dict[str, set[tuple[object, ...]]]:
-        roster = self.chronicle.roster
+        roster = self.state_history.roster
         assert roster is not None
         return {name: {tuple(r.values()) for r in roster.keys(name).to_pylist()} for name in roster.metrics}
 
     def check(self, folder: Path) -> None:
         """All ways to what a state metric holds agree, and with the rules one observation after the other."""
         folder.mkdir(parents=True)
-        recounted = self.chronicle.recount(self.acceptor.raw.snapshot().paths(), self.seqs, folder)
+        recounted = self.state_history.recount(self.acceptor.raw.snapshot().paths(), self.seqs, folder)
         starts = {BASE.tile_of(seen.time) for seen in self.all_seen}
         (folder / "tiles").mkdir()
-        told = self.chronicle.state_cells_for(sorted(starts), folder / "tiles")
+        told = self.state_history.state_cells_for(sorted(starts), folder / "tiles")
         for metric in self.spec.metrics:
             if metric.following is None:
                 continue
@@ -218,7 +218,7 @@ class Bench:
             from_raw = list(recounted.cells)
             assert merged(counts_of(read_cells(p).get(metric.name, _none())) for p in from_raw) == wanted
             assert merged(counts_of(read_cells(p).get(metric.name, _none())) for p in told) == wanted
-        assert recounted.touched == self.chronicle.touched
+        assert recounted.touched == self.state_history.touched
         if recounted.roster is not None:
             for name in recounted.roster.metrics:
                 rows = {tuple(r.values()) for r in recounted.roster.keys(name).to_pylist()}
@@ -284,25 +284,25 @@ def test_the_tiles_that_a_late_observation_changes_are_told_to_the_state(tmp_pat
     bench.take([Seen("o", "a", earlier, "2", "eu")])
     tiles = bench.desired()
     assert tiles == {earlier: {bench.ids[1]}, later: {bench.ids[0], bench.ids[1]}}
-    assert bench.chronicle.touched == {later: {bench.ids[1]}}
+    assert bench.state_history.touched == {later: {bench.ids[1]}}
     bench.take([Seen("p", "a", START + 90 * MINUTE, "3", "eu")])
-    assert bench.chronicle.touched == {later: {bench.ids[1]}}
+    assert bench.state_history.touched == {later: {bench.ids[1]}}
 
 
 def test_nothing_is_looked_at_when_raw_did_not_change(bench: Bench) -> None:
     bench.take(*seen_of(1, 5, 2))
-    before = {path: path.stat().st_mtime_ns for path in bench.chronicle.folder.iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in bench.state_history.folder.iterdir()}
     bench.state.close()  # would fail if it were asked
-    bench.chronicle.catch_up()
-    assert {path: path.stat().st_mtime_ns for path in bench.chronicle.folder.iterdir()} == before
+    bench.state_history.catch_up()
+    assert {path: path.stat().st_mtime_ns for path in bench.state_history.folder.iterdir()} == before
 
 
 def test_a_stream_without_states_and_limits_needs_none(tmp_path: Path) -> None:
     bench = Bench(tmp_path, {"all": {"kind": "counter", "dimensions": ["region"]}})
     bench.take([Seen("o", "a", START, "1", "eu")])
-    assert not bench.chronicle.needed
-    assert bench.chronicle.roster is None
-    assert not bench.chronicle.folder.exists()
+    assert not bench.state_history.needed
+    assert bench.state_history.roster is None
+    assert not bench.state_history.folder.exists()
 
 
 # -- loss, crashes, retractions
@@ -349,12 +349,12 @@ def test_what_is_lost_is_made_again_from_raw(bench: Bench, tmp_path: Path, lose:
     slices = seen_of(2, 10, 4)
     for each in slices[:3]:
         bench.take(each)
-    known, admitted, touched = bench.known(), bench.admitted(), bench.chronicle.touched
+    known, admitted, touched = bench.known(), bench.admitted(), bench.state_history.touched
     assert callable(lose)
-    lose(bench.chronicle.folder)
+    lose(bench.state_history.folder)
     bench.reopen()
-    bench.chronicle.catch_up()
-    assert (bench.known(), bench.admitted(), bench.chronicle.touched) == (known, admitted, touched)
+    bench.state_history.catch_up()
+    assert (bench.known(), bench.admitted(), bench.state_history.touched) == (known, admitted, touched)
     bench.take(slices[3])
     bench.check(tmp_path / "check")
 
@@ -366,7 +366,7 @@ def test_a_state_that_was_made_anew_hears_everything_again(bench: Bench, tmp_pat
     told, known = bench.desired(), bench.known()
     bench.recover(tmp_path / "anew.db", [entry.seq for entry in bench.state.slices()])
     assert bench.desired() != told
-    bench.chronicle.tell_all()
+    bench.state_history.tell_all()
     assert bench.desired() == told
     assert bench.known() == known
 
@@ -377,7 +377,7 @@ def test_a_ledger_in_another_order_makes_another_chronicle(bench: Bench, tmp_pat
         bench.take(each)
     bench.recover(tmp_path / "anew.db", [3, 2, 1])
     bench.landed.reverse()
-    bench.chronicle.tell_all()
+    bench.state_history.tell_all()
     bench.check(tmp_path / "check")
 
 
@@ -387,7 +387,7 @@ def test_other_metrics_make_another_chronicle(bench: Bench, tmp_path: Path) -> N
     bench.stream = stream_of(metrics)
     bench.spec = spec_for(bench.stream)
     bench.reopen()
-    bench.chronicle.catch_up()
+    bench.state_history.catch_up()
     assert bench.known().keys() == {"near", "far"}
     assert len(bench.known()["near"]) == 30
 
@@ -410,11 +410,11 @@ def test_a_crash_leaves_nothing_that_is_not_mended(bench: Bench, tmp_path: Path,
     with observed_points(die), pytest.raises(_DiedError):
         bench.add(batch)
     bench.reopen()
-    bench.chronicle.catch_up()
+    bench.state_history.catch_up()
     told = bench.desired()
-    bench.chronicle.tell_all()
+    bench.state_history.tell_all()
     assert bench.desired() == told
-    assert {start for start, _ in bench.chronicle.touched.items()} <= told.keys()
+    assert {start for start, _ in bench.state_history.touched.items()} <= told.keys()
     bench.acceptor.finish()
     bench.take(slices[3])
     bench.check(tmp_path / "check")
@@ -440,7 +440,7 @@ def test_a_batch_that_comes_out_of_turn_is_taken_up_from_raw(bench: Bench, tmp_p
         batch = bench.acceptor.accept()
         assert batch is not None
     assert batch.taps is not None
-    assert bench.chronicle.add(batch.id, {bench.ids[1]: 2}, batch.taps) is None
+    assert bench.state_history.add(batch.id, {bench.ids[1]: 2}, batch.taps) is None
     assert not list(batch.taps.glob("states-*.cells"))
     bench.acceptor.finish()
     bench.check(tmp_path / "check")
@@ -455,13 +455,13 @@ def test_after_a_retraction_it_is_as_if_the_slice_had_never_come(
         bench.take(each)
     bench.retract(number)
     bench.reopen()
-    bench.chronicle.catch_up()
+    bench.state_history.catch_up()
     assert all(row[-1] < number for rows in bench.known().values() for row in rows)
     if number < 5:
         bench.add(bench.accept())
     bench.check(tmp_path / "check")
     told = bench.desired()
-    for start, names in bench.chronicle.touched.items():
+    for start, names in bench.state_history.touched.items():
         assert names <= {name.partition("~")[0] for name in told[start]}
 
 
@@ -469,11 +469,11 @@ def test_trails_are_merged_and_can_still_be_cut(bench: Bench, tmp_path: Path) ->
     slices = seen_of(6, 3, FAN_IN + 2)
     for each in slices[:FAN_IN]:
         bench.take(each)
-    known, touched = bench.known(), bench.chronicle.touched
-    assert bench.chronicle.tidy() == FAN_IN
-    assert (bench.known(), bench.chronicle.touched) == (known, touched)
-    assert len(list(bench.chronicle.folder.glob("*~near.trail"))) == 1
-    assert bench.chronicle.tidy() == 0
+    known, touched = bench.known(), bench.state_history.touched
+    assert bench.state_history.tidy() == FAN_IN
+    assert (bench.known(), bench.state_history.touched) == (known, touched)
+    assert len(list(bench.state_history.folder.glob("*~near.trail"))) == 1
+    assert bench.state_history.tidy() == 0
     bench.reopen()
     bench.take(slices[FAN_IN])
     bench.check(tmp_path / "merged")
@@ -494,12 +494,12 @@ def test_what_was_seen_outlives_raw(tmp_path: Path) -> None:
     bench.reopen()
     bench.take([Seen("p", "c", START + 4 * DAY, "4", "eu")])
     bench.check_contributions()
-    assert bench.chronicle.tidy() == 0
+    assert bench.state_history.tidy() == 0
     bench.retract(3)
     bench.reopen()
     bench.take([Seen("p", "d", START + 4 * DAY, "5", "eu")])
     paths = bench.acceptor.raw.snapshot().paths()
-    told = bench.chronicle.state_cells_for({START + 4 * DAY: paths}, tmp_path)
+    told = bench.state_history.state_cells_for({START + 4 * DAY: paths}, tmp_path)
     wanted = {
         key: count for key, count in naive(metric, bench.all_seen).items() if key[-1] == START + 4 * DAY
     }
@@ -518,10 +518,10 @@ def test_large_work_is_spread_over_ranges_of_keys(
     bench.check_contributions()
     bench.check(tmp_path / "check")
     known = bench.known()
-    assert len(list(bench.chronicle.folder.glob("*~near.trail"))) > len(slices)
-    _lose_everything(bench.chronicle.folder)
+    assert len(list(bench.state_history.folder.glob("*~near.trail"))) > len(slices)
+    _lose_everything(bench.state_history.folder)
     bench.reopen()
-    bench.chronicle.catch_up()
+    bench.state_history.catch_up()
     assert bench.known() == known
 
 

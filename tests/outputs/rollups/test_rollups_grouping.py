@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidemill.outputs.rollups.grouping import Codes, coded, grouped
+from tidemill.outputs.rollups.grouping import GroupCodes, coded, grouped
 
 
 @pytest.mark.parametrize("distinct", [1, 7, 5_000, 60_000])
@@ -15,7 +15,7 @@ def test_rows_are_grouped_as_numpy_would(distinct: int, span: int) -> None:
     """Few or many, near (each has a place) or far apart (they are hashed)."""
     random = np.random.default_rng(distinct)
     values = random.integers(0, span, distinct)[random.integers(0, distinct, 100_000)]
-    of, first = grouped([Codes(values, span)])
+    of, first = grouped([GroupCodes(values, span)])
     wanted, inverse = np.unique(values, return_inverse=True)
     assert values[first].tolist() == wanted.tolist()
     assert of.tolist() == inverse.tolist()
@@ -24,7 +24,7 @@ def test_rows_are_grouped_as_numpy_would(distinct: int, span: int) -> None:
 def test_codes_that_do_not_fit_a_word_together_are_grouped_in_steps() -> None:
     random = np.random.default_rng(1)
     columns = [random.integers(0, 5, 20_000) * 10**12 for _ in range(4)]
-    of, first = grouped([Codes(column, 5 * 10**12) for column in columns])
+    of, first = grouped([GroupCodes(column, 5 * 10**12) for column in columns])
     rows = list(zip(*columns, strict=True))
     ranks = {row: rank for rank, row in enumerate(sorted(set(rows)))}
     assert of.tolist() == [ranks[row] for row in rows]

@@ -18,7 +18,7 @@ from tests.support.hypothesis_settings import at_length, examples
 
 from tidemill.config import Stream, parse_project
 from tidemill.model.levels import BASE, LEVELS
-from tidemill.outputs.rollups.admitted_keys import Roster, keys_of
+from tidemill.outputs.rollups.admitted_keys import AdmittedKeys, keys_of
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge
 from tidemill.outputs.rollups.observations import in_order, no_observations, observed, placed
 from tidemill.outputs.rollups.rows import from_rows, to_rows
@@ -93,7 +93,7 @@ class Following:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.spec: RollupSpec = spec_for(stream)
-        self.roster = Roster.of(self.spec)
+        self.roster = AdmittedKeys.of(self.spec)
         self.seen = {m.name: no_observations(m) for m in self.spec.metrics if m.following is not None}
         self.cells: list[Cells] = []
 

@@ -14,7 +14,7 @@ from tests.support.hypothesis_settings import examples
 
 from tidemill.model.metrics import OTHER, MetricKind
 from tidemill.model.predicates import parse_predicate
-from tidemill.outputs.rollups.admitted_keys import Roster, keys_of
+from tidemill.outputs.rollups.admitted_keys import AdmittedKeys, keys_of
 from tidemill.outputs.rollups.observations import placed
 from tidemill.outputs.rollups.spec import Dimension, Filter, Metric, RollupSpec
 
@@ -53,15 +53,15 @@ def events_of(came: Iterable[Came]) -> pa.Table:
     )
 
 
-def roster_of(metric: Metric, batches: Sequence[Sequence[Came]]) -> Roster:
-    roster = Roster.of(RollupSpec("s", (metric,)))
+def roster_of(metric: Metric, batches: Sequence[Sequence[Came]]) -> AdmittedKeys:
+    roster = AdmittedKeys.of(RollupSpec("s", (metric,)))
     for came in batches:
         found = placed(keys_of(metric, events_of(came)), {f"s{r.seq}": r.seq for r in came})
         roster = roster.grown({metric.name: found})
     return roster
 
 
-def admitted(roster: Roster) -> set[tuple[str, str | None, int | None]]:
+def admitted(roster: AdmittedKeys) -> set[tuple[str, str | None, int | None]]:
     return {(r["tenant"], r["k0"], r["k1"]) for r in roster.keys("requests").to_pylist()}
 
 

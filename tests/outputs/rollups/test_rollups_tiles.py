@@ -23,7 +23,7 @@ from tidemill.outputs.rollups.kernel import (
     CarryUnit,
     HighUnit,
     LowUnit,
-    Work,
+    TileWork,
     build_high,
     build_low,
     carry,
@@ -141,11 +141,13 @@ class Tiles:
             built += carry(CarryUnit(SPEC, level.name, leaving, str(folder)))
         self.places = {TileKey(p.level, t.start): p.part.path for p in built for t in p.tiles}
 
-    def _work(self, level: Level, touched: Sequence[int], again: bool) -> Work:
+    def _work(self, level: Level, touched: Sequence[int], again: bool) -> TileWork:
         starts = sorted({level.tile_of(start) for start in touched})
         under = below(level)
         if not again:
-            return Work(level.name, [tile(s, self.rounds) for s in starts], old=self._where(level, starts))
+            return TileWork(
+                level.name, [tile(s, self.rounds) for s in starts], old=self._where(level, starts)
+            )
         beside: list[int] = []
         if under is not None:
             changed = {under.tile_of(start) for start in touched}
@@ -155,7 +157,7 @@ class Tiles:
                 if key.level == under.name and key.start not in changed and level.tile_of(key.start) in starts
             ]
         below_ = self._where(under, beside) if under is not None else {}
-        return Work(level.name, [tile(s, self.rounds) for s in starts], again=starts, below=below_)
+        return TileWork(level.name, [tile(s, self.rounds) for s in starts], again=starts, below=below_)
 
     def _where(self, level: Level, starts: Sequence[int]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -221,8 +223,8 @@ def minute_unit(folder: Path, raw: str, wanted: Collection[str], **more: object)
     return LowUnit(
         SPEC,
         PLAN,
-        base=Work("5s", [tile(MIDNIGHT)]),
-        minutes=Work("1m", [tile(MIDNIGHT)]),
+        base=TileWork("5s", [tile(MIDNIGHT)]),
+        minutes=TileWork("1m", [tile(MIDNIGHT)]),
         hours_again=(),
         folder=str(folder),
         name="low",

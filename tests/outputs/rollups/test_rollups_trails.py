@@ -20,9 +20,9 @@ from tests.outputs.rollups.test_rollups_states import (
 from tidemill.formats.arrow import read_ipc
 from tidemill.model.time import MINUTE
 from tidemill.outputs.rollups.observation_runs import (
-    MergeTrails,
-    TrailLog,
-    TrailSet,
+    MergeObservations,
+    ObservationLog,
+    ObservationSet,
     asked,
     histories_of,
     is_whole,
@@ -107,10 +107,12 @@ def test_merged_trails_hold_what_those_before_held_by_range_and_place(tmp_path: 
     middle = int(whole.column("high").to_numpy()[2])
     found = []
     for number, (low, high) in enumerate([(0, middle), (middle, 1 << 64)]):
-        (path,) = merge_trails(MergeTrails(metric, trails, low, high, str(tmp_path / f"m{number}.trail")))
+        (path,) = merge_trails(
+            MergeObservations(metric, trails, low, high, str(tmp_path / f"m{number}.trail"))
+        )
         found += read_ipc(path).to_pylist()
     assert found == whole.to_pylist()
-    (path,) = merge_trails(MergeTrails(metric, trails, 0, 1 << 64, str(tmp_path / "c.trail"), before=2))
+    (path,) = merge_trails(MergeObservations(metric, trails, 0, 1 << 64, str(tmp_path / "c.trail"), before=2))
     assert read_ipc(path).to_pylist() == observations_of(metric, first).to_pylist()
 
 
@@ -152,8 +154,8 @@ def test_a_damaged_trail_is_not_whole(tmp_path: Path) -> None:
 # -- the log
 
 
-def set_of(name: str) -> TrailSet:
-    return TrailSet(
+def set_of(name: str) -> ObservationSet:
+    return ObservationSet(
         name,
         {f"b{name}": (1, 2)},
         {"orders": [f"{name}.trail"]},
@@ -163,41 +165,41 @@ def set_of(name: str) -> TrailSet:
 
 def test_the_log_says_which_sets_stand(tmp_path: Path) -> None:
     folder = tmp_path / "trails" / "s"
-    log = TrailLog(folder, "these")
+    log = ObservationLog(folder, "these")
     assert log.sets == {}
     for name in "abc":
         log.enter(set_of(name))
     log.enter(set_of("m"), ["a", "b"])
     log.enter(None, ["c"])
-    again = TrailLog(folder, "these")
+    again = ObservationLog(folder, "these")
     assert again.sets == {"m": set_of("m")}
-    assert TrailLog(folder, "others").sets == {}
+    assert ObservationLog(folder, "others").sets == {}
 
 
 def test_a_line_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
     folder = tmp_path / "trails" / "s"
-    log = TrailLog(folder, "these")
+    log = ObservationLog(folder, "these")
     log.enter(set_of("a"))
     log.enter(set_of("b"))
     layout.state_history_log(folder).write_bytes(layout.state_history_log(folder).read_bytes()[:-1])
-    torn = TrailLog(folder, "these")
+    torn = ObservationLog(folder, "these")
     assert torn.sets.keys() == {"a"}
     torn.enter(set_of("c"))
-    assert TrailLog(folder, "these").sets.keys() == {"a", "c"}
+    assert ObservationLog(folder, "these").sets.keys() == {"a", "c"}
 
 
 def test_the_log_stays_short(tmp_path: Path) -> None:
     folder = tmp_path / "trails" / "s"
-    log = TrailLog(folder, "these")
+    log = ObservationLog(folder, "these")
     for number in range(700):
         log.enter(set_of(str(number)), [str(number - 1)])
     assert len(layout.state_history_log(folder).read_bytes().splitlines()) < 300
-    assert TrailLog(folder, "these").sets == {"699": set_of("699")}
+    assert ObservationLog(folder, "these").sets == {"699": set_of("699")}
 
 
 def test_trails_that_do_not_stand_are_swept_away(tmp_path: Path) -> None:
     folder = tmp_path / "trails" / "s"
-    log = TrailLog(folder, "these")
+    log = ObservationLog(folder, "these")
     log.enter(set_of("a"))
     for name in ("a.trail", "b.trail", ".c.trail.tmp", "orders.roster"):
         (folder / name).write_bytes(b"")

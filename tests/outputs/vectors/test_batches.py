@@ -15,7 +15,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError
 from tidemill.model.time import MINUTE, SECOND
-from tidemill.outputs.vectors.batches import Batch, batch_of, deltas_in
+from tidemill.outputs.vectors.batches import DeltaBatch, batch_of, deltas_in
 from tidemill.testing.vectors import VectorOracle
 
 DIMENSION = 3
@@ -25,7 +25,7 @@ def delta(number: int, op: Op, *values: float, at: tuple[int, ...] | None = None
     return Delta(of, f"d{number:03}", number, op, values, at)
 
 
-def kept(batch: Batch) -> list[tuple[str, tuple[float, ...], tuple[int, ...] | None]]:
+def kept(batch: DeltaBatch) -> list[tuple[str, tuple[float, ...], tuple[int, ...] | None]]:
     return [(one.delta_id, one.values, one.indices) for one in batch.deltas]
 
 

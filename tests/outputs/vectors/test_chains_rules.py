@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.config.vectors import Compaction
+from tidemill.config.vectors import CompactionSettings
 from tidemill.model.time import DAY, MINUTE, SECOND
 from tidemill.outputs.vectors.rules import HOT, NONE, ChainFacts, Chains, Reason, merges, needed, needs
 
 NOW = 1_000 * MINUTE
 
 
-def settings(strategy: str, **more: object) -> Compaction:
+def settings(strategy: str, **more: object) -> CompactionSettings:
     """Compacted by none of the triggers unless the test says so."""
     quiet = {"delta_threshold": 1000, "max_chain_length": 1000, "time_threshold": "3650d"}
-    return Compaction.model_validate({"strategy": strategy, **quiet, **more})
+    return CompactionSettings.model_validate({"strategy": strategy, **quiet, **more})
 
 
 def pending(*ts: int, checkpoints: int = 0, reads: int = 0) -> ChainFacts:
@@ -25,7 +25,7 @@ def pending(*ts: int, checkpoints: int = 0, reads: int = 0) -> ChainFacts:
     return ChainFacts(ts, [place < checkpoints for place in range(len(ts))], reads)
 
 
-def groups(chain: ChainFacts, of: Compaction, now: int = NOW) -> list[int]:
+def groups(chain: ChainFacts, of: CompactionSettings, now: int = NOW) -> list[int]:
     return merges(chain.as_chains, of, now, np.array([chain.reads])).tolist()
 
 

@@ -17,7 +17,7 @@ from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import SECOND, format_instant, parse_instant
 from tidemill.outputs.vectors.parts import ChainParts
-from tidemill.outputs.vectors.reading import MOST_COMPONENTS, VectorDesk
+from tidemill.outputs.vectors.reading import MOST_COMPONENTS, VectorReader
 from tidemill.outputs.vectors.table import DELTA, ROWS, STATS, ChainFooter, Made, bucket_of, chain_table
 from tidemill.storage.tables.parts import write_part
 from tidemill.testing import FakeClock
@@ -286,7 +286,7 @@ def test_vectors_of_tenants_are_apart(tmp_path: Path) -> None:
 def test_what_neither_chain_nor_raw_tells_is_refused(bench: Bench) -> None:
     bench.tick(*(bench.delta("v", second, Op.ADD, 0.1, at=(0,)) for second in range(6)))
     mill = bench.mill
-    gone = VectorDesk(
+    gone = VectorReader(
         mill.project.streams, mill.state, mill.warehouse.readers, lambda _stream: BEGIN + 2 * SECOND
     )
     kept = gone.vectors("moves", ["v"], BEGIN + 5 * SECOND)
@@ -312,7 +312,7 @@ def test_reads_make_a_chain_hot(tmp_path: Path) -> None:
 def test_what_was_read_is_not_read_again_until_it_changes(bench: Bench) -> None:
     bench.tick(*(bench.delta(f"v{n}", n, Op.SET, n, at=(0,)) for n in range(20)))
     bench.check()
-    desk = bench.mill.workers.vector_desk
+    desk = bench.mill.workers.vector_reader
     before = desk.parts.groups_read
     assert before > 0
     bench.check()

@@ -23,8 +23,8 @@ from tidemill.outputs.windows.identity import window_ids
 from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.results import (
     Changes,
+    ResultScope,
     ResultsFooter,
-    Scope,
     changes,
     current,
     results_schema,
@@ -393,7 +393,7 @@ def test_results_are_a_delta_table(tmp_path: Path) -> None:
     assert (live.mins["start"], live.maxs["batch"], live.rows) == (0, 2, 4)
     (path,) = table.snapshot().paths()
     assert ResultsFooter.from_footer(read_footer(path)) == footer
-    held = standing(SESSION, STREAM, [path], Scope(whole=True))
+    held = standing(SESSION, STREAM, [path], ResultScope(whole=True))
     assert held.schema == results_schema(SESSION, STREAM)
     assert short(held.to_pylist(), "window_id", "revision") == [(visit(0), 2), (visit(14), 2)]
     assert current(held).column("supersedes").to_pylist() == [[visit(14)]]
@@ -415,23 +415,23 @@ def test_scopes_tell_what_is_answered_for(tmp_path: Path) -> None:
     )
     path = staged(tmp_path, "x.parquet", SESSION, book.table)
 
-    def found(scope: Scope) -> list[tuple[int, Value]]:
+    def found(scope: ResultScope) -> list[tuple[int, Value]]:
         held = standing(SESSION, STREAM, [path], scope)
         return list(
             zip(held.column("start").cast(pa.int64()).to_pylist(), held["user"].to_pylist(), strict=True)
         )
 
-    assert found(Scope()) == []
-    assert len(found(Scope(whole=True))) == 9
-    assert {start for start, _ in found(Scope(starts=[Interval(0, 10), Interval(11, 21)]))} == {0, 20}
+    assert found(ResultScope()) == []
+    assert len(found(ResultScope(whole=True))) == 9
+    assert {start for start, _ in found(ResultScope(starts=[Interval(0, 10), Interval(11, 21)]))} == {0, 20}
     since: dict[Key, int] = {("t", ("v",)): 10, ("t", (None,)): 20, ("other", ("u",)): 0}
-    assert set(found(Scope(since=since))) == {(10, "v"), (20, None), (20, "v")}
+    assert set(found(ResultScope(since=since))) == {(10, "v"), (20, None), (20, "v")}
 
 
 def test_a_damaged_part_of_results_says_so(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"nothing")
-    with pytest.raises(StorageError, match="can not be read"):
-        standing(SESSION, STREAM, [str(tmp_path / "x.parquet")], Scope(whole=True))
+    with pytest.raises(StorageError, match="cannot be read"):
+        standing(SESSION, STREAM, [str(tmp_path / "x.parquet")], ResultScope(whole=True))
 
 
 # -- whatever is computed one after another

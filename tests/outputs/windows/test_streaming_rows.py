@@ -37,7 +37,15 @@ from tidemill.outputs.windows.decoded import Narrow, RowGroup, RowGroups, Wide
 from tidemill.outputs.windows.fates import fates
 from tidemill.outputs.windows.grid import Grid
 from tidemill.outputs.windows.keys import Key, bucket_of
-from tidemill.outputs.windows.rows import ExtractUnit, Place, Wanted, extract, field_type, row_schema, rows_of
+from tidemill.outputs.windows.rows import (
+    ExtractUnit,
+    RowPosition,
+    RowScope,
+    extract,
+    field_type,
+    row_schema,
+    rows_of,
+)
 from tidemill.raw.tables import RAW
 from tidemill.storage.tables.parts import write_part
 
@@ -60,7 +68,7 @@ STREAM = Stream.model_validate(
 )
 STATS = ("tenant", "event_time", "slice")
 WITH_WATERMARKS = (*STATS, "watermark")
-LEDGER = {"s1": Place(1, "s1"), "s2": Place(2, "s2~1"), "s3": Place(3, "s3")}
+LEDGER = {"s1": RowPosition(1, "s1"), "s2": RowPosition(2, "s2~1"), "s3": RowPosition(3, "s3")}
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def run(
     folder: Path,
     spec: WindowSpec,
     parts: Sequence[str],
-    wanted: Wanted,
+    wanted: RowScope,
     cuts: Sequence[int] = (),
     buckets: int = 1,
 ) -> dict[int, pa.Table]:
@@ -136,9 +144,11 @@ def run(
     return tables
 
 
-def extracted(spec: WindowSpec, rows: Sequence[Row], wanted: Wanted | None = None) -> list[dict[str, object]]:
+def extracted(
+    spec: WindowSpec, rows: Sequence[Row], wanted: RowScope | None = None
+) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
-        tables = run(Path(folder), spec, [part(Path(folder), "p", rows)], wanted or Wanted(ALL))
+        tables = run(Path(folder), spec, [part(Path(folder), "p", rows)], wanted or RowScope(ALL))
         assert set(tables) <= {0}
         found: list[dict[str, object]] = tables[0].to_pylist() if tables else []
         return found
@@ -199,7 +209,7 @@ def test_next_window_finds_late_rows_by_the_watermark_they_met() -> None:
     for stats in (STATS, WITH_WATERMARKS):
         with tempfile.TemporaryDirectory() as folder:
             path = part(Path(folder), "p", rows, stats, group=1)
-            (table,) = run(Path(folder), spec, [path], Wanted(Interval(100, 120))).values()
+            (table,) = run(Path(folder), spec, [path], RowScope(Interval(100, 120))).values()
             assert table.select(["at", "time", "late"]).to_pylist() == [
                 {"at": 105, "time": 1, "late": True},
                 {"at": 110, "time": 110, "late": False},
@@ -218,23 +228,23 @@ def test_row_groups_without_a_wanted_row_are_not_read() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = part(folder, "p", [Row(5), Broken(15), Row(25, line=9)], group=1)
-        wanted = Wanted(ALL, starts=[Interval(0, 10), Interval(20, 30)])
+        wanted = RowScope(ALL, starts=[Interval(0, 10), Interval(20, 30)])
         (table,) = run(folder, spec_of(), [path], wanted).values()
         assert table.column("time").to_pylist() == [5, 25]
         with pytest.raises(StorageError, match="no JSON object"):
-            run(folder, spec_of(), [path], Wanted(ALL))
+            run(folder, spec_of(), [path], RowScope(ALL))
 
 
 def test_a_damaged_part_says_so(tmp_path: Path) -> None:
     (tmp_path / "p.parquet").write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(StorageError, match="can not be read"):
-        run(tmp_path, spec_of(), [str(tmp_path / "p.parquet")], Wanted(ALL))
+    with pytest.raises(StorageError, match="cannot be read"):
+        run(tmp_path, spec_of(), [str(tmp_path / "p.parquet")], RowScope(ALL))
 
 
 def test_sliding_rows_are_in_every_bucket_that_holds_one_of_their_windows(tmp_path: Path) -> None:
     spec = spec_of(WindowKind.SLIDING, size=20, step=5)
     path = part(tmp_path, "p", [Row(21, line=1), Row(31, line=2)])
-    tables = run(tmp_path, spec, [path], Wanted(ALL), cuts=[10, 20])  # windows 5 to 20, and 15 to 30
+    tables = run(tmp_path, spec, [path], RowScope(ALL), cuts=[10, 20])  # windows 5 to 20, and 15 to 30
     assert {b: t.column("line").to_pylist() for b, t in tables.items()} == {0: [1], 1: [1, 2], 2: [1, 2]}
 
 
@@ -307,7 +317,7 @@ def checked(tables: Mapping[int, pa.Table], expected: Mapping[int, Sequence[Row]
             assert got["tenant"] == row.tenant
 
 
-def used(spec: WindowSpec, row: Row, wanted: Wanted) -> bool:
+def used(spec: WindowSpec, row: Row, wanted: RowScope) -> bool:
     inside = row.slice in LEDGER and spec.fate(row.time, row.met).used
     if wanted.slices is not None:
         built = [row.slice in ids for window, ids in wanted.slices.items() if window.holds(row.time)]
@@ -346,7 +356,7 @@ def test_rows_of_the_grid_are_those_of_the_rules(
     watermarks: bool,
 ) -> None:
     spec = spec_of(WindowKind.SLIDING, size=size, step=step, group_by=("user",), **late)
-    wanted = Wanted(span, starts, slices=slices)
+    wanted = RowScope(span, starts, slices=slices)
     expected: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         if used(spec, row, wanted):
@@ -399,7 +409,7 @@ def test_rows_by_key_are_those_of_the_rules(
     chosen = None
     if again is not None:
         chosen = {key_of(spec, rows[n % len(rows)]) if rows else ("a", ()): at for n, at in again}
-    wanted = Wanted(span, again=chosen, since=since)
+    wanted = RowScope(span, again=chosen, since=since)
     expected: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         at = spec.counts_at(row.time, row.met)
@@ -468,7 +478,9 @@ def test_many_rows_keep_their_order_over_several_batches(tmp_path: Path) -> None
     spec = spec_of(WindowKind.SESSION, key=("lane",))
     files = []
     for number, path in enumerate(halves):
-        unit = ExtractUnit(spec, STREAM, [path], LEDGER, Wanted(ALL), folder=str(tmp_path), name=f"u{number}")
+        unit = ExtractUnit(
+            spec, STREAM, [path], LEDGER, RowScope(ALL), folder=str(tmp_path), name=f"u{number}"
+        )
         (done,) = extract(unit)
         files.append(done.files[0])
     table = rows_of(spec, STREAM, files)

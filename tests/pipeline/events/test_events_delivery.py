@@ -123,7 +123,7 @@ def test_a_bug_in_a_sink_is_raised_where_it_is_seen(
 ) -> None:
     announce(state, 1)
 
-    def broken(*_: object) -> sending.Sent:
+    def broken(*_: object) -> sending.SentEvents:
         raise AssertionError("a bug")
 
     monkeypatch.setattr("tidemill.pipeline.events.file_sink.FileSender.send", broken)

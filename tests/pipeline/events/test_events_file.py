@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_no_half_line_and_is_tried_again(
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, ignored)
     assert (told.delivered, told.next_try) == (0, NOON + SECOND)
-    assert told.error == f"can not append to {file}: File too large"
+    assert told.error == f"cannot append to {file}: File too large"
     assert file.read_bytes() == before
     assert delivery.deliver(NOON + SECOND) == [Delivered("log", 1998)]
     assert ids_in(file) == ids
@@ -136,5 +136,5 @@ def test_what_is_no_file_is_told_and_left_alone(
         file.parent.write_bytes(b"")
     (told,) = new_delivery(SINKS).deliver(NOON)
     said = {"folder": "Is a directory", "pipe": "not a file", "under a file": "Not a directory"}
-    assert told.error == f"can not append to {file}: {said[kind]}"
+    assert told.error == f"cannot append to {file}: {said[kind]}"
     assert state.delivered("log") == 0

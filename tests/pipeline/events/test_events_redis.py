@@ -64,7 +64,7 @@ def test_nothing_is_lost_while_the_server_is_away(
     (told,) = delivery.deliver(NOON)
     assert (told.delivered, told.next_try) == (0, NOON + SECOND)
     assert told.error is not None
-    assert told.error.startswith("Redis can not be reached: ")
+    assert told.error.startswith("Redis cannot be reached: ")
     (told,) = delivery.deliver(NOON + SECOND)
     assert told.next_try == NOON + 3 * SECOND
     server.start()

@@ -250,7 +250,7 @@ def test_nobody_there(state: State, new_delivery: NewDelivery) -> None:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/hook"
     announce(state, 1)
     (told,) = new_delivery({"hook": {"kind": "webhook", "url": url}}).deliver(NOON)
-    assert told.error == f"{url} can not be reached: Connection refused"
+    assert told.error == f"{url} cannot be reached: Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_no_answer_or_no_http(
     with listener(*pieces, stay=threading.Event()) as url:
         sinks = {"hook": {"kind": "webhook", "url": url, "timeout": "200ms"}}
         (told,) = new_delivery(sinks).deliver(NOON)
-    assert told.error == f"{url} can not be reached: {said}"
+    assert told.error == f"{url} cannot be reached: {said}"
 
 
 def test_an_answer_in_drips_has_no_more_time_than_others(state: State, new_delivery: NewDelivery) -> None:
@@ -288,7 +288,7 @@ def test_an_answer_in_drips_has_no_more_time_than_others(state: State, new_deliv
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
         sinks = {"hook": {"kind": "webhook", "url": url, "timeout": "300ms"}}
         (told,) = new_delivery(sinks).deliver(NOON)
-        assert told.error == f"{url} can not be reached: no answer in time"
+        assert told.error == f"{url} cannot be reached: no answer in time"
         over.set()
         thread.join()
 

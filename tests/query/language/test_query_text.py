@@ -24,7 +24,7 @@ from tidemill.query.language.ast import (
     Not,
     Now,
     OrderKey,
-    Origin,
+    OriginClause,
     Path,
     Rollup,
     Since,
@@ -387,7 +387,7 @@ def test_clauses_of_the_calendar():
     )
     assert query.timezone == Choice("Europe/Paris")
     assert query.week_start == Choice("sunday")
-    assert query.origin == Origin(Wall(parse_instant("2024-01-01T06:00")))
+    assert query.origin == OriginClause(Wall(parse_instant("2024-01-01T06:00")))
 
 
 def test_arithmetic_binds_as_in_mathematics():

@@ -20,7 +20,7 @@ from tidemill.outputs.index.attributes import attributes
 from tidemill.query.language.parse import parse_search
 from tidemill.query.language.truth import truth, values_at
 from tidemill.query.language.types import check_types
-from tidemill.query.search.searching import Found, explain, search
+from tidemill.query.search.searching import SearchPage, explain, search
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ def test_facts_and_the_plan_say_what_is_scanned(tmp_path: Path) -> None:
 # -- pages
 
 
-def pages(made: Plant, text: str, size: int, between: list[list[dict[str, object]]]) -> list[Found]:
+def pages(made: Plant, text: str, size: int, between: list[list[dict[str, object]]]) -> list[SearchPage]:
     found = [made.search(text, limit=size)]
     while (cursor := found[-1].cursor) is not None:
         if between:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 from tidemill.raw.accept.clocks import Clocks, Passing, recorded, settled
-from tidemill.raw.buffer import PIECES, Buffer, Piece
+from tidemill.raw.buffer import PIECES, Piece, StreamBuffer
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.state.protocol import ClockState, Progress
 
@@ -20,12 +20,12 @@ def piece(*rows: tuple[int, int]) -> Piece:
     return np.array([t for t, _ in rows], np.int64), np.array([s for _, s in rows], np.int64)
 
 
-def held(buffer: Buffer) -> tuple[int, int]:
+def held(buffer: StreamBuffer) -> tuple[int, int]:
     return buffer.rows, buffer.bytes
 
 
 def test_a_buffer_counts_what_is_after_the_watermark() -> None:
-    buffer = Buffer()
+    buffer = StreamBuffer()
     buffer.add(piece((5, 10), (7, 20)))
     buffer.add(piece())
     buffer.add(piece((6, 1)))
@@ -38,7 +38,7 @@ def test_a_buffer_counts_what_is_after_the_watermark() -> None:
 
 
 def test_the_bound_is_the_least_instant_after_which_the_rest_fits() -> None:
-    buffer = Buffer()
+    buffer = StreamBuffer()
     buffer.add(piece((1, 10), (3, 10), (3, 10), (9, 10)))
     assert [buffer.bound(n) for n in (40, 39, 30, 29, 10, 9, 0)] == [None, 1, 1, 3, 3, 9, 9]
 
@@ -48,7 +48,7 @@ rows = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=30)
 
 @given(rows, st.integers(0, 60))
 def test_the_bound_as_its_definition_has_it(found: list[tuple[int, int]], most: int) -> None:
-    buffer = Buffer()
+    buffer = StreamBuffer()
     for row in found:
         buffer.add(piece(row))
     fits = [at for at in range(-1, 21) if sum(size for time, size in found if time > at) <= most]
@@ -56,7 +56,7 @@ def test_the_bound_as_its_definition_has_it(found: list[tuple[int, int]], most: 
 
 
 def test_many_small_pieces_are_put_together() -> None:
-    buffer = Buffer()
+    buffer = StreamBuffer()
     for number in range(3 * PIECES):
         buffer.add(piece((number, 2)))
     assert held(buffer) == (3 * PIECES, 6 * PIECES)

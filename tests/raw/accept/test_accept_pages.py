@@ -12,7 +12,7 @@ from tidemill.model.time import SECOND
 from tidemill.raw.quarantine import read_quarantine
 from tidemill.raw.tables import QUARANTINE, QUARANTINE_STATS, quarantine_table
 from tidemill.storage.tables.parts import write_part
-from tidemill.storage.tables.readers import Looks
+from tidemill.storage.tables.readers import TableReaders
 from tidemill.storage.tables.snapshot import Snapshot
 
 S = SECOND
@@ -49,13 +49,13 @@ ORDER = sorted(ROWS, key=lambda row: (-row[0], row[1], row[2]))
 
 
 @pytest.fixture
-def looks(tmp_path: Path) -> Looks:
+def looks(tmp_path: Path) -> TableReaders:
     keep(tmp_path, ROWS[::3], ROWS[1::3], ROWS[2::3])  # every part has some of everything
-    return Looks(tmp_path)
+    return TableReaders(tmp_path)
 
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 18, 100])
-def test_pages_hold_every_row_once_and_in_order(looks: Looks, limit: int) -> None:
+def test_pages_hold_every_row_once_and_in_order(looks: TableReaders, limit: int) -> None:
     seen: list[Row] = []
     while True:
         after = seen[-1] if seen else None
@@ -67,7 +67,7 @@ def test_pages_hold_every_row_once_and_in_order(looks: Looks, limit: int) -> Non
     assert seen == ORDER
 
 
-def test_rows_that_come_meanwhile_do_not_move_a_page(tmp_path: Path, looks: Looks) -> None:
+def test_rows_that_come_meanwhile_do_not_move_a_page(tmp_path: Path, looks: TableReaders) -> None:
     first = places(read_quarantine(looks.snapshot("quarantine", "visits"), limit=6))
     keep(tmp_path, [(4 * S, "c", 1), (3 * S, "0", 1)])
     second = places(read_quarantine(looks.snapshot("quarantine", "visits"), limit=6, after=first[-1]))
@@ -76,7 +76,7 @@ def test_rows_that_come_meanwhile_do_not_move_a_page(tmp_path: Path, looks: Look
 
 def test_older_parts_are_not_read_once_a_page_is_full(tmp_path: Path) -> None:
     keep(tmp_path, [(3 * S, "c", 1), (3 * S, "c", 2)], [(2 * S, "b", 1)], [(S, "a", 1)])
-    snapshot = Looks(tmp_path).snapshot("quarantine", "visits")
+    snapshot = TableReaders(tmp_path).snapshot("quarantine", "visits")
     assert snapshot is not None
     for part in snapshot.parts:
         if part.maxs["arrival"] != 3 * S:
@@ -87,7 +87,7 @@ def test_older_parts_are_not_read_once_a_page_is_full(tmp_path: Path) -> None:
 
 
 def test_looks_see_what_was_committed_and_nothing_before_it_is_there(tmp_path: Path) -> None:
-    looks = Looks(tmp_path)
+    looks = TableReaders(tmp_path)
     assert looks.snapshot("quarantine", "visits") is None
     keep(tmp_path, [(1, "a", 1)])
     first = looks.snapshot("quarantine", "visits")

@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 
 from tidemill.config.packing import Pack
 from tidemill.model.time import DAY, HOUR, Interval, parse_instant
-from tidemill.raw.compaction.choosing import Group, Waiting, groups
+from tidemill.raw.compaction.choosing import Group, UnpackedSlice, groups
 
 MIB = 1 << 20
 DAY_15 = parse_instant("2024-01-15T00:00:00Z")
 
 
-def waiting(number: int, start: int | None = None, size: int = 100) -> Waiting:
+def waiting(number: int, start: int | None = None, size: int = 100) -> UnpackedSlice:
     """Slice `number`, the same as its place in the ledger, of five rows."""
     begins = start if start is not None else number * 10
     first = DAY_15 + number % 3 * DAY
-    return Waiting(f"s{number}", number, begins, 5, size, (f"p{number}",), Interval(first, first + HOUR))
+    return UnpackedSlice(
+        f"s{number}", number, begins, 5, size, (f"p{number}",), Interval(first, first + HOUR)
+    )
 
 
 def chosen(found: list[Group]) -> list[tuple[str, ...]]:

@@ -21,7 +21,7 @@ from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_instant
 from tidemill.raw.compaction.packer import GROUPS_AT_ONCE
 from tidemill.raw.compaction.packing import prepare
-from tidemill.raw.compaction.scratch import Workshop
+from tidemill.raw.compaction.scratch import PackingFolder
 from tidemill.raw.standins import is_large
 from tidemill.storage.tables import log
 from tidemill.storage.tables.table import CHECKPOINT_EVERY, Table
@@ -173,7 +173,7 @@ def test_before_anything_landed_there_is_nothing_to_pack(plant: Plant) -> None:
 # -- P2
 
 
-def test_p2_slices_that_can_not_be_read_keep_no_others_waiting(plant: Plant) -> None:
+def test_p2_slices_that_cannot_be_read_keep_no_others_waiting(plant: Plant) -> None:
     with plant.open() as mill:
         ids = {n: mill.land("requests", content(n), name=f"{n}").entry.id for n in range(9)}
         for number in range(3):
@@ -182,7 +182,7 @@ def test_p2_slices_that_can_not_be_read_keep_no_others_waiting(plant: Plant) -> 
         assert packed(mill) == [sorted(ids[n] for n in group) for group in ((3, 4, 5), (6, 7, 8))]
         failed = mill.ledger("requests", SliceStatus.FAILED)
         assert sorted(entry.id for entry in failed) == sorted(ids[n] for n in range(3))
-        assert {entry.error for entry in failed} == {"can not be read: No such file or directory"}
+        assert {entry.error for entry in failed} == {"cannot be read: No such file or directory"}
         version = table(plant).version
         for _ in range(5):  # no hot loop: nothing is done again at the same instant
             assert mill.tick().idle
@@ -380,7 +380,7 @@ def test_what_a_dead_process_was_preparing_goes_with_the_next_round(plant: Plant
         mill.run_until_idle()
         start_child(DIES_WHILE_IT_PREPARES, raw).wait()
         (dead,) = (raw / "_packing").iterdir()
-        alive = Workshop(raw, "alive")
+        alive = PackingFolder(raw, "alive")
         mill.tick()
         assert not dead.exists()
         assert alive.folder.exists()

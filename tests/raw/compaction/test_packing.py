@@ -266,7 +266,7 @@ def test_p3_death_while_packing_leaves_a_whole_table(
     assert corpse.leftovers() == []
 
 
-def test_a_part_that_can_not_be_read_stops_the_pack_and_leaves_nothing_behind(new_plant: NewPlant) -> None:
+def test_a_part_that_cannot_be_read_stops_the_pack_and_leaves_nothing_behind(new_plant: NewPlant) -> None:
     plant = new_plant(CONFIG)
     lived(plant, [five(n) for n in range(3)])
     path = Path(plant._table("raw").snapshot().paths()[0])

@@ -168,7 +168,7 @@ def test_revoking_again_keeps_the_first_time(tokens):
     assert tokens.list()[0].revoked == NOW + 1
 
 
-def test_an_unknown_token_can_not_be_revoked_and_the_hint_names_those_there_are(tokens, tmp_path):
+def test_an_unknown_token_cannot_be_revoked_and_the_hint_names_those_there_are(tokens, tmp_path):
     with pytest.raises(NotFoundError, match="there is no token 'x'") as raised:
         tokens.revoke("x", NOW)
     assert raised.value.hint == "there are none that work"
@@ -222,8 +222,8 @@ def test_a_tenant_that_no_event_can_have_is_refused(tokens, tenant):
         ({"scopes": ["write"]}, "there is no scope 'write'"),
         ({"rate": 0}, "a rate of 0 is not possible"),
         ({"rate": -1}, "a rate of -1 is not possible"),
-        ({"name": "x" * 101}, "can not name a token"),
-        ({"name": "a\x1b[0m"}, "can not name a token"),
+        ({"name": "x" * 101}, "cannot name a token"),
+        ({"name": "a\x1b[0m"}, "cannot name a token"),
         ({"expires": NOW}, "a token that has expired is of no use"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import HOUR, MINUTE, Interval
-from tidemill.model.windows import Build, Dataset, Judged, Member, OutboxEvent, Window, WindowKey
+from tidemill.model.windows import Build, Dataset, Evaluation, Member, OutboxEvent, Window, WindowKey
 from tidemill.storage.state.protocol import BatchRecord, ClockState, SliceResult, State, TileBuild
 from tidemill.storage.state.sqlite import open_state
 
@@ -115,11 +115,11 @@ def lay(state: State, hours: Mapping[int, Sequence[int]], stream: str = "request
 
 def verdict_of(
     window: Window, members: Sequence[Member], used: Sequence[int] | None = None, *, ready: bool = True
-) -> Judged:
+) -> Evaluation:
     """A judgement: these of the members are used (else all of them), the others came late."""
     wanted = {member.slice for member in members} if used is None else set(map(name_of, used))
     names = frozenset(member.name for member in members if member.slice in wanted)
-    return Judged(
+    return Evaluation(
         key=window.key,
         version=window.version,
         used=names,

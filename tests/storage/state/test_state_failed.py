@@ -82,7 +82,7 @@ def test_a_slice_that_failed_by_its_content_is_due_under_another_declaration(sta
     assert due(state, 0, "a") == due(state, 0, "z") == [1, 2, 3]
 
 
-def test_one_that_still_can_not_be_read_waits_and_says_why(state: State) -> None:
+def test_one_that_still_cannot_be_read_waits_and_says_why(state: State) -> None:
     decide(state, "b1", failed(1, retry_at=NOW), failed(2, failed_as="m"), result_of(3))
     totals = dict(state.totals("requests"))
     state.postpone(name_of(1), "is a folder", NOW + 10)
@@ -131,7 +131,7 @@ def test_what_is_decided_of_it_then_is_as_of_any_slice(state: State) -> None:
     assert (last.error, last.failures, last.retry_at, last.retried) == (None, 0, None, 2)
     (tile,) = state.stale_tiles("requests")
     assert tile.desired == {name_of(1)}
-    assert [entry.seq for entry in state.unlaid("requests", 10)] == [3]
+    assert [entry.seq for entry in state.unassigned_slices("requests", 10)] == [3]
 
 
 def test_a_batch_that_nothing_is_left_of_is_forgotten(state: State) -> None:
@@ -163,10 +163,10 @@ def test_bytes_that_land_again_are_looked_at_at_once(state: State) -> None:
 def test_all_can_be_made_due_by_hand(state: State) -> None:
     decide(state, "b1", failed(1, retry_at=NOW), failed(2, failed_as="m"), result_of(3))
     state.postpone(name_of(1), "is a folder", NOW + 10)
-    assert state.hasten("requests") == 2
+    assert state.prioritise("requests") == 2
     assert due(state, 0, "m") == [1, 2]
     assert entry_of(state, 1).failures == 0
-    assert state.hasten("nobody") == 0
+    assert state.prioritise("nobody") == 0
 
 
 def test_retracted_and_sent_back_slices_are_not_due(state: State) -> None:
@@ -235,6 +235,6 @@ def test_what_only_the_state_knows_of_tries_is_not_dumped(new_store: NewStore) -
         state.postpone(name_of(1), "is a folder", NOW + 10)
 
     def hastened(state: State) -> None:
-        state.hasten("requests")
+        state.prioritise("requests")
 
     assert story(lambda _: None) == story(postponed) == story(hastened)

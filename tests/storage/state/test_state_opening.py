@@ -61,7 +61,7 @@ def test_what_an_interrupted_recovery_left_is_gone_with_the_next(tmp_path: Path)
     state.close()
 
 
-def test_a_fresh_state_that_is_not_there_can_not_take_a_place(tmp_path: Path) -> None:
+def test_a_fresh_state_that_is_not_there_cannot_take_a_place(tmp_path: Path) -> None:
     state = open_store(tmp_path)
     state.enter(slice_of(1))
     with pytest.raises(StorageError):

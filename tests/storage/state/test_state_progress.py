@@ -116,7 +116,7 @@ def test_a_watermark_comes_after_batches_that_had_none(state: State) -> None:
     assert state.progress("requests") == Progress(-5, 1)
 
 
-def test_a_batch_that_was_applied_before_or_can_not_be_moves_nothing(state: State) -> None:
+def test_a_batch_that_was_applied_before_or_cannot_be_moves_nothing(state: State) -> None:
     state.apply_batch(moved("b1", Progress(5, 3), ClockState("file", 9, 5, 7)))
     assert not state.apply_batch(moved("b1", Progress(50, 30), ClockState("file", 90, 50, 70)))
     unknown = replace(batch_of("b2", [1]), progress=Progress(50, 30))
@@ -216,7 +216,7 @@ def test_a_mark_and_its_events_go_in_together_each_event_once(state: State) -> N
     assert state.marks("requests") == {}
 
 
-def test_a_mark_whose_events_can_not_be_entered_is_not_set(state: State) -> None:
+def test_a_mark_whose_events_cannot_be_entered_is_not_set(state: State) -> None:
     state.set_mark("requests", "minutes", "1", [event_of("a")])
     unreadable = replace(event_of("c"), data={"what": object()})
     with pytest.raises(TypeError):

@@ -206,7 +206,7 @@ def test_w19_the_newer_revision_stays_when_the_older_set_finishes_last(state: St
     assert (window.revision, window.observed) == (1, set_hash([name_of(1), name_of(2)]))
 
 
-def test_an_owner_that_took_the_window_again_can_not_complete_its_older_set(state: State) -> None:
+def test_an_owner_that_took_the_window_again_cannot_complete_its_older_set(state: State) -> None:
     queue(state, {1: [10]})
     (old,) = state.take("me", 0, MINUTE, 10)
     accept(state, 2)
@@ -370,7 +370,7 @@ def test_a_set_that_moved_on_while_its_build_failed_has_no_delay(state: State) -
 
 
 def test_the_tries_of_a_builder_that_dies_are_counted(state: State) -> None:
-    """It can not say that it failed: whoever takes the window next sees how often it was tried."""
+    """It cannot say that it failed: whoever takes the window next sees how often it was tried."""
     queue(state, {1: [10]})
     attempts = [
         state.take("dying", minute * MINUTE, (minute + 1) * MINUTE, 1)[0].attempt for minute in range(4)

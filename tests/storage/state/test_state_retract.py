@@ -327,10 +327,10 @@ def test_a_slice_that_comes_back_as_it_was_leaves_the_window_as_it_was_built(sta
     build_all(state)
     before = window_at(state, 11)
     assert retract(state, 1, {2: 8})
-    assert state.unlaid("requests", 10) == []
+    assert state.unassigned_slices("requests", 10) == []
     assert members_at(state, 11) == {}
     state.apply_batch(batch_of("again", [2]))
-    assert [entry.id for entry in state.unlaid("requests", 10)] == [name_of(2)]
+    assert [entry.id for entry in state.unassigned_slices("requests", 10)] == [name_of(2)]
     lay(state, {2: [11]})
     judge_due(state)
     after = window_at(state, 11)
@@ -358,7 +358,7 @@ def test_a_slice_that_was_judged_anew_has_another_name_in_its_windows(state: Sta
 def test_an_unlaid_slice_that_is_retracted_or_sent_back_is_not_unlaid(state: State) -> None:
     accept(state, 1, 2, 3)
     assert retract(state, 1, {2: 8})
-    assert [entry.id for entry in state.unlaid("requests", 10)] == [name_of(3)]
+    assert [entry.id for entry in state.unassigned_slices("requests", 10)] == [name_of(3)]
 
 
 # -- recovered

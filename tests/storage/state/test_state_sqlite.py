@@ -257,7 +257,10 @@ def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) ->
     assert state.progress("requests") == Progress(watermark=900)
     (tile,) = state.stale_tiles("requests")
     assert (tile.desired, tile.observed) == ({name_of(1), name_of(2)}, {name_of(1)})
-    assert [entry.seq for entry in state.unlaid("requests", 10)] == [1, 2]  # windows are laid from the start
+    assert [entry.seq for entry in state.unassigned_slices("requests", 10)] == [
+        1,
+        2,
+    ]  # windows are laid from the start
     state.apply_tiles("requests", 2, [build_of(0, [1, 2], 2)])
     assert state.stale_tiles("requests") == []
     lay(state, {1: [0], 2: [0, 1]})
@@ -319,7 +322,7 @@ def test_several_that_open_an_older_file_at_once_bring_it_up_to_date_once(tmp_pa
     first_file(path)
     with ThreadPoolExecutor(4) as pool:
         states = list(pool.map(open_state, [path] * 8))
-    assert {len(state.unlaid("requests", 10)) for state in states} == {2}
+    assert {len(state.unassigned_slices("requests", 10)) for state in states} == {2}
     for state in states:
         state.close()
 
@@ -379,7 +382,7 @@ def test_a_hundred_thousand_built_windows_cost_nothing(tmp_path: Path) -> None:
                 _steps(state, lambda: state.due("requests", 1 << 60, 100)),
                 _steps(state, lambda: state.queue_length()),
                 _steps(state, lambda: state.take("me", 0, MINUTE, 1)),
-                _steps(state, lambda: state.unlaid("requests", 100)),
+                _steps(state, lambda: state.unassigned_slices("requests", 100)),
             )
         )
         judge_due(state)

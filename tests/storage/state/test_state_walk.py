@@ -178,7 +178,7 @@ class Walk:
         """Builders that work, and a coordinator that takes every member: it all ends built."""
         self.now += 10 * MINUTE
         self.state.force([window.key for window in self.state.windows()], "last")
-        unlaid = self.state.unlaid("requests", 1000)
+        unlaid = self.state.unassigned_slices("requests", 1000)
         self.state.lay("requests", {entry.id: [0] for entry in unlaid})
         for _ in range(2):
             for window, members in self.state.due("requests", self.now, 1000):

@@ -57,21 +57,21 @@ def test_each_window_comes_with_its_members(state: State, monkeypatch: pytest.Mo
 
 def test_accepted_slices_are_unlaid_until_they_are_laid(state: State) -> None:
     state.enter_all([slice_of(1), slice_of(2), slice_of(3), slice_of(4, "other")])
-    assert state.unlaid("requests", 10) == []
+    assert state.unassigned_slices("requests", 10) == []
     accept(state, 1, 2, 3)
     accept(state, 4, stream="other")
-    assert state.unlaid("requests", 2) == [state.slice(name_of(1)), state.slice(name_of(2))]
+    assert state.unassigned_slices("requests", 2) == [state.slice(name_of(1)), state.slice(name_of(2))]
     lay(state, {1: [0], 2: []})
-    assert [entry.seq for entry in state.unlaid("requests", 10)] == [3]
-    assert [entry.seq for entry in state.unlaid("other", 10)] == [4]
+    assert [entry.seq for entry in state.unassigned_slices("requests", 10)] == [3]
+    assert [entry.seq for entry in state.unassigned_slices("other", 10)] == [4]
 
 
 def test_a_slice_that_failed_is_not_unlaid_until_it_is_accepted(state: State) -> None:
     state.enter(slice_of(1))
     state.apply_batch(replace(batch_of("b1", []), results=[result_of(1, 0, "damaged")]))
-    assert state.unlaid("requests", 10) == []
+    assert state.unassigned_slices("requests", 10) == []
     accept(state, 1)
-    assert [entry.id for entry in state.unlaid("requests", 10)] == [name_of(1)]
+    assert [entry.id for entry in state.unassigned_slices("requests", 10)] == [name_of(1)]
 
 
 def test_w3_a_slice_is_a_member_of_every_window_it_is_laid_in(state: State) -> None:
@@ -103,7 +103,7 @@ def test_windows_that_end_by_an_instant_are_forgotten_and_others_stay(state: Sta
     assert state.member_counts([key_of(11)]) == {key_of(11): (0, 0, 0, 0)}
     assert state.queue_length("requests") == 1
     assert [build.key for build in state.take("me", 0, HOUR, 10)] == [key_of(12)]
-    assert state.unlaid("requests", 10) == []
+    assert state.unassigned_slices("requests", 10) == []
     assert state.forget_windows("other", before) == 0  # nothing was laid out there
 
 
@@ -152,7 +152,7 @@ def test_another_span_forgets_the_windows_and_lays_everything_again(state: State
     assert state.span("requests") == DAY
     assert state.windows("requests") == []
     assert state.windows_of(name_of(1)) == []
-    assert [entry.id for entry in state.unlaid("requests", 10)] == [name_of(1), name_of(2)]
+    assert [entry.id for entry in state.unassigned_slices("requests", 10)] == [name_of(1), name_of(2)]
     assert not state.complete(building, dataset_of(building), 1)
     assert state.renew("me", [building.key], 2 * MINUTE) == []
     assert state.queue_length() == len(state.windows("other")) == 1

@@ -78,7 +78,7 @@ def test_columns_are_never_dropped_or_retyped(table: Table) -> None:
     with pytest.raises(ConfigError) as caught:
         Table.open(table.root, schema=other, partition_by=[], name="raw")
     assert str(caught.value) == (
-        "the table can not take this schema: column 'ts' is missing; column 'id' is string instead of "
+        "the table cannot take this schema: column 'ts' is missing; column 'id' is string instead of "
         "int64; partitioned by [] instead of ['day']"
     )
     assert "new name" in caught.value.hint
@@ -95,7 +95,7 @@ def test_how_arrow_holds_a_column_is_no_difference(tmp_path: Path) -> None:
     "kind", [pa.timestamp("us"), pa.timestamp("ns", "UTC"), pa.uint64(), pa.time64("us")]
 )
 def test_types_that_not_every_reader_knows_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
-    with pytest.raises(ConfigError, match="column 'x' can not be of type"):
+    with pytest.raises(ConfigError, match="column 'x' cannot be of type"):
         Table.open(tmp_path / "t", schema=pa.schema([("x", kind)]), name="t")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.index.attributes import Attribute, Attributes
     from tidemill.query import Answer, Explanation
     from tidemill.query.catalog import MetricFacts, StreamFacts
-    from tidemill.query.search.searching import Facts, Found, SearchPlan
+    from tidemill.query.search.searching import SearchFacts, SearchPage, SearchPlan
 
 
 def answer(of: Answer) -> View:
@@ -37,7 +37,7 @@ def explanation(of: Explanation) -> View:
     yield line(shown(str(of), lines=True))
 
 
-def found(of: Found) -> View:
+def found(of: SearchPage) -> View:
     yield _found(of.rows) if of.rows.num_rows else line("no events")
     yield line((_found_facts(of), "dim"))
     yield from _completeness(of.completeness)
@@ -82,13 +82,13 @@ def _found(rows: pa.Table) -> Table:
     return table
 
 
-def _found_facts(of: Found) -> str:
+def _found_facts(of: SearchPage) -> str:
     """What was found, and what it took."""
     total = "" if of.total is None else f" of {of.total:,}"
     return "; ".join([f"{many(of.rows.num_rows, 'event')}{total}", *_took(of.facts)])
 
 
-def _took(facts: Facts) -> Iterator[str]:
+def _took(facts: SearchFacts) -> Iterator[str]:
     unread = f", {facts.unread:,} not needed" if facts.unread else ""
     yield f"{many(facts.parts, 'part')}, {facts.pruned:,} pruned{unread}"
     entries = "1 index entry" if facts.index_entries == 1 else f"{facts.index_entries:,} index entries"

@@ -33,7 +33,7 @@ from tidemill.pipeline.documents import ticks
 if TYPE_CHECKING:
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.model.slices import SliceEntry
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.vectors.chainer import ChainRound
     from tidemill.pipeline.reports import StreamTick, TickReport
     from tidemill.raw.retract import RetractionPlan
@@ -94,7 +94,7 @@ def _at(report: TickReport) -> Piece:
     return format_instant(report.now)[:19] + "Z ", "dim"
 
 
-def _parts(done: StreamTick, builds: Sequence[Outcome]) -> Iterator[str]:
+def _parts(done: StreamTick, builds: Sequence[BuildOutcome]) -> Iterator[str]:
     if done.batch is not None:
         results = done.batch.record.results
         failed = sum(1 for result in results if result.error is not None)
@@ -126,7 +126,7 @@ def _chain_words(done: ChainRound) -> Iterator[str]:
         yield f"{many(of.chains, 'chain')} compacted, {many(of.deltas, 'delta')} merged, {sizes}"
 
 
-def _window_words(done: StreamTick, builds: Sequence[Outcome]) -> str:
+def _window_words(done: StreamTick, builds: Sequence[BuildOutcome]) -> str:
     """`3 windows queued, 2 built, 1 failed`: what is nought is left out, but the noun never."""
     found = ticks.by_outcome(builds)
     counts = {word: found[word] for word in ("built", "failed", "lost")}

@@ -79,7 +79,7 @@ def _ledger(entries: Sequence[SliceEntry]) -> Table:
 
 
 def _named(of: SliceEntry) -> Text:
-    """What its sender called it; under it, why it can not be read and what comes of that."""
+    """What its sender called it; under it, why it cannot be read and what comes of that."""
     name = Text(shown(of.slice.name))
     if of.status is SliceStatus.FAILED:
         name.append(f"\n{shown(of.error or '')}; {failed_words(of)}", style="red")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.model.streaming import WindowSpec
-    from tidemill.outputs.windows.reader import Standing
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.reader import ResultStatus
+    from tidemill.outputs.windows.refresh import WindowRefresh
 
 
 def results(spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> View:
@@ -74,7 +74,7 @@ def _story(row: Mapping[str, object]) -> Text:
     return Text(words, style="magenta" if row["withdrawn"] else "")
 
 
-def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> View:
+def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> View:
     if not windows:
         yield line(f"{shown(stream)} declares no streaming windows")
         return
@@ -84,7 +84,7 @@ def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> View
             yield Note(f"{one.spec.name} was declared otherwise; `tidemill run` makes its results anew")
 
 
-def _standings(windows: Sequence[Standing], warehouse: Path) -> Table:
+def _standings(windows: Sequence[ResultStatus], warehouse: Path) -> Table:
     table = listing("window", "kind", "results", "newest end", "watermark", "table", right=("results",))
     for one in windows:
         table.add_row(
@@ -97,7 +97,7 @@ def _standings(windows: Sequence[Standing], warehouse: Path) -> Table:
     return table
 
 
-def refreshed_words(done: Sequence[Refreshed]) -> Iterator[str]:
+def refreshed_words(done: Sequence[WindowRefresh]) -> Iterator[str]:
     """`12 results of per_minute, 1 withdrawn`: for each window that something came out of."""
     for one in done:
         if one.results:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tidemill.cli.shown import shown
 from tidemill.cli.views.layout import Note, View, line, many, pairs_table, size
-from tidemill.config.gateway import AdaptiveWindow, Gateway, SessionWindow, SlidingWindow
+from tidemill.config.gateway import AdaptiveWindow, GatewaySettings, SessionWindow, SlidingWindow
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.model.time import format_duration, format_instant
 
@@ -83,7 +83,7 @@ def _access(tokens: int) -> str:
     return "this machine only, without a token; `tidemill token create` changes that"
 
 
-def _settings(settings: Gateway) -> Iterator[tuple[str, Text]]:
+def _settings(settings: GatewaySettings) -> Iterator[tuple[str, Text]]:
     memory, triggers = settings.memory, settings.triggers
     yield "window", Text(_window(settings))
     early = [
@@ -98,7 +98,7 @@ def _settings(settings: Gateway) -> Iterator[tuple[str, Text]]:
     yield "memory", Text(f"{size(memory.max)} at most; {marks}")
 
 
-def _window(settings: Gateway) -> str:
+def _window(settings: GatewaySettings) -> str:
     window = settings.window
     if isinstance(window, AdaptiveWindow):
         bounds = f"{format_duration(window.min)} to {format_duration(window.max)}"
@@ -110,7 +110,7 @@ def _window(settings: Gateway) -> str:
     return f"{window.kind}, {format_duration(window.size)}"
 
 
-def gateways_table(settings: Gateway, running: Sequence[GatewayStatus]) -> Table:
+def gateways_table(settings: GatewaySettings, running: Sequence[GatewayStatus]) -> Table:
     pairs = list(_settings(settings))
     pairs.append(("running", Text(", ".join(shown(one.gateway) for one in running) or "none")))
     for one in running:

@@ -29,7 +29,7 @@ from tidemill.model.time import format_instant
 from tidemill.pipeline.documents import shapes as documents
 
 if TYPE_CHECKING:
-    from tidemill.config.gateway import Gateway
+    from tidemill.config.gateway import GatewaySettings
     from tidemill.model.gateway import GatewayStatus
     from tidemill.outputs.vectors.chainer import ChainStanding
     from tidemill.pipeline.reports import StreamStatus
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
+    now: int, streams: Sequence[StreamStatus], gateway: GatewaySettings, running: Sequence[GatewayStatus]
 ) -> View:
     """Where the streams stand; how events are gathered, and which gateways do so now."""
     for stream in streams:

@@ -19,8 +19,8 @@ from tidemill.pipeline.documents.windows import is_current
 if TYPE_CHECKING:
     from tidemill.outputs.vectors.batches import BatchStats
     from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound, Published
-    from tidemill.outputs.vectors.keeper import Step
-    from tidemill.outputs.vectors.view import ChainView, Link
+    from tidemill.outputs.vectors.keeper import CompactionStep
+    from tidemill.outputs.vectors.view import ChainLink, ChainView
     from tidemill.pipeline.documents.shapes import Document
 
 SHOWN: Final = 8  # components
@@ -53,7 +53,7 @@ def compacted(done: Mapping[str, ChainRound]) -> View:
         yield NO_DELTAS
 
 
-def planned(plans: Mapping[str, Sequence[Step]]) -> View:
+def planned(plans: Mapping[str, Sequence[CompactionStep]]) -> View:
     for stream, steps in plans.items():
         yield _plan(stream, steps) if steps else line((shown(stream), "bold"), ": nothing to compact")
     if not plans:
@@ -116,7 +116,7 @@ def _links(of: ChainView) -> Table:
     return table
 
 
-def _kind(link: Link) -> str:
+def _kind(link: ChainLink) -> str:
     return "checkpoint" if link.checkpoint else "waiting" if link.waiting else "delta"
 
 
@@ -163,7 +163,7 @@ def _compacted_words(of: ChainRound) -> str:
     )
 
 
-def _plan(stream: str, steps: Sequence[Step]) -> Table:
+def _plan(stream: str, steps: Sequence[CompactionStep]) -> Table:
     table = listing("bucket", "chains", "deltas", "why", "bytes", right=("chains", "deltas", "bytes"))
     table.title, table.title_justify = Text(shown(stream), style="bold"), "left"
     for step in steps:

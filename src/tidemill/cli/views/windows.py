@@ -36,7 +36,7 @@ from tidemill.pipeline.documents.shapes import took
 
 if TYPE_CHECKING:
     from tidemill.model.slices import SliceEntry
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.pipeline.documents.ticks import Remaking
 
@@ -68,14 +68,14 @@ def rebuild_plan(stream: str, steps: Sequence[RebuildStep]) -> View:
     yield from _steps(stream, steps, None)
 
 
-def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> View:
+def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome]) -> View:
     yield from _steps(stream, steps, outcomes)
     builds = {step.key for step in steps if step.action == "build"}
     if builds - {outcome.key for outcome in outcomes}:
         yield Note("what is left in the queue is for `tidemill run` or another builder")
 
 
-def _steps(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> View:
+def _steps(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome] | None) -> View:
     if not steps:
         yield line(f"{shown(stream)} has no windows to rebuild")
         return
@@ -96,11 +96,11 @@ def slice_with_windows(of: SliceEntry, windows: Sequence[tuple[Window, Member]],
         yield Note(f"the first {len(windows)} of {total:,} windows; --limit 0 shows all")
 
 
-def built(of: Outcome) -> View:
+def built(of: BuildOutcome) -> View:
     yield line(*build_pieces(of))
 
 
-def build_pieces(of: Outcome) -> Iterator[Piece]:
+def build_pieces(of: BuildOutcome) -> Iterator[Piece]:
     """What became of one try to build a window."""
     yield (f"{of.key.stream} {of.key.interval}", "cyan")
     if of.error is not None:
@@ -288,7 +288,7 @@ def _touched(pairs: Sequence[tuple[Window, Member]]) -> Table:
     return table
 
 
-def _step_table(steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None) -> Table:
+def _step_table(steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome] | None) -> Table:
     """The plan; once it was run, with what became of each step."""
     ran = outcomes is not None
     table = listing(
@@ -312,7 +312,7 @@ def _step_table(steps: Sequence[RebuildStep], outcomes: Sequence[Outcome] | None
     return table
 
 
-def _outcome(step: RebuildStep, found: Mapping[WindowKey, Outcome]) -> Text:
+def _outcome(step: RebuildStep, found: Mapping[WindowKey, BuildOutcome]) -> Text:
     of = found.get(step.key)
     if of is None:
         return Text("left in the queue" if step.action == "build" else "")

@@ -62,7 +62,7 @@ def _parsed(element: bytes) -> dict[str, object]:
     try:
         event = _DECODER.decode(element.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the event can not be read: {error}", hint="send it as CloudEvents' JSON") from None
+        raise InputError(f"the event cannot be read: {error}", hint="send it as CloudEvents' JSON") from None
     if not isinstance(event, dict):
         raise InputError(
             "the event is not a JSON object", hint="an event has specversion, id, source and type"
@@ -109,7 +109,7 @@ def _attributes(event: dict[str, object]) -> dict[str, object]:
         value = event.get(name)
         if not isinstance(value, str) or not value:
             raise InputError(
-                f"{name} is missing, or is not a text with something in it",
+                f"{name} is missing, or is not a non-empty string",
                 hint=f"an event has {', '.join(('specversion', *_REQUIRED))}",
             )
     attributes: dict[str, object] = {}

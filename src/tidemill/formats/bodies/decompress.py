@@ -65,7 +65,7 @@ def _too_large(limit: int) -> TooLargeError:
 
 def _damaged(name: str, size: int, why: str) -> InputError:
     return InputError(
-        f"the body can not be unpacked from {name} after {size} bytes of content: {why}",
+        f"the body cannot be unpacked from {name} after {size} bytes of content: {why}",
         where="body",
         hint="it is damaged or cut off: send it again",
     )

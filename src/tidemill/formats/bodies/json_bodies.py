@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemill.config.gateway import Requests
-from tidemill.formats.bodies.json_scan import TOO_MANY, WANTED, WHOLE, Scanned, scan_json
+from tidemill.formats.bodies.json_scan import TOO_MANY, WANTED, WHOLE, ScannedJson, scan_json
 from tidemill.formats.bodies.limits import beyond, check_events
 from tidemill.formats.bodies.texts import place_of, utf8_text
 from tidemill.model.errors import InputError
@@ -24,7 +24,7 @@ def json_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
     return b"\n".join(pieces), len(found.spans)
 
 
-def scanned(content: bytes, limits: Requests) -> tuple[bytes, Scanned]:
+def scanned(content: bytes, limits: Requests) -> tuple[bytes, ScannedJson]:
     """The text, without line ends, and where its events stand; proved to be JSON within the limits."""
     text = utf8_text(content)
     found = scan_json(text, limits.depth, limits.field, limits.events)
@@ -40,7 +40,7 @@ def scanned(content: bytes, limits: Requests) -> tuple[bytes, Scanned]:
         raise beyond(found.ended, len(found.spans), limits)
     if not text.isascii():
         _check_utf8(text)
-    if b"\n" in text or b"\r" in text:  # white space: a text can not hold one, or it were not JSON
+    if b"\n" in text or b"\r" in text:  # white space: a text cannot hold one, or it were not JSON
         text = text.translate(_LINE_ENDS)
     return text, found
 

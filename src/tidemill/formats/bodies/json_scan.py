@@ -34,8 +34,8 @@ WANTED: Final = {
     NO_COLON: "a colon is expected after a key",
     NO_COMMA: "a comma or a closing bracket is expected",
     NO_END: "nothing is expected after the value",
-    NO_STRING: "the text has no end, or holds a control character or an escape that JSON has not",
-    NO_NUMBER: "the number is not one of JSON",
+    NO_STRING: "the string has no end, or holds a control character or an invalid JSON escape sequence",
+    NO_NUMBER: "not a valid JSON number",
 }
 
 # What may stand next.
@@ -222,7 +222,7 @@ def _scan(b: Bytes, max_depth: int, max_text: int, starts: Ints, ends: Ints) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedJson:
     """Where the elements of an array stand, or the one value that the text is."""
 
     ended: int  # WHOLE, or why not
@@ -231,11 +231,11 @@ class Scanned:
     spans: tuple[tuple[int, int], ...]  # of the elements that were read whole
 
 
-def scan_json(content: bytes, max_depth: int, max_text: int, max_elements: int) -> Scanned:
+def scan_json(content: bytes, max_depth: int, max_text: int, max_elements: int) -> ScannedJson:
     """Depth counts from an element: the array around it is none of its own."""
     data = np.frombuffer(content, np.uint8)
     room = min(max_elements, len(content) // 2 + 1)  # an element is a byte and what parts it from the next
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
     ended, place, count, in_array = _scan(data, max_depth, max_text, starts, ends)
     spans = tuple(zip(starts[:count].tolist(), ends[:count].tolist(), strict=True))
-    return Scanned(ended, place, in_array, spans)
+    return ScannedJson(ended, place, in_array, spans)

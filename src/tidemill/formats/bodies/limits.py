@@ -49,7 +49,7 @@ def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
 def survey(b: Bytes, line_ends: Ints, max_depth: int, max_text: int) -> tuple[int, int, int]:
     """Blank lines; and the first record beyond a limit: its place among the others, and the limit it broke.
 
-    A record with no more opening brackets than it may be deep can not be too deep, and one no longer than
+    A record with no more opening brackets than it may be deep cannot be too deep, and one no longer than
     a text may be holds no text too long: only what is left is looked at byte by byte.
     """
     blank = 0

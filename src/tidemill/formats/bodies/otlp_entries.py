@@ -24,7 +24,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class OtlpScope:
     """Which of its libraries made it."""
 
     name: str
@@ -35,11 +35,11 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class OtlpOrigin:
     """Where all records that stand together in a request come from."""
 
     resource: Resource
-    scope: Scope
+    scope: OtlpScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SpanEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SpanLink:
     trace_id: str
     span_id: str
     trace_state: str
@@ -90,11 +90,11 @@ class Span:
     dropped_attributes: int
     events: tuple[SpanEvent, ...]
     dropped_events: int
-    links: tuple[Link, ...]
+    links: tuple[SpanLink, ...]
     dropped_links: int
     status_code: int
     status_message: str
 
 
-Entries = Iterator[tuple[Origin, Log | Span | InputError]]
-"""Each record with its origin; an error in the place of one that can not be read, the rest goes on."""
+Entries = Iterator[tuple[OtlpOrigin, Log | Span | InputError]]
+"""Each record with its origin; an error in the place of one that cannot be read, the rest goes on."""

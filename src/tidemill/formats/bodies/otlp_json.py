@@ -14,13 +14,13 @@ from tidemill.formats.bodies.otlp_entries import (
     Attributes,
     Entries,
     Json,
-    Link,
     Log,
-    Origin,
+    OtlpOrigin,
+    OtlpScope,
     Resource,
-    Scope,
     Span,
     SpanEvent,
+    SpanLink,
 )
 from tidemill.formats.bodies.otlp_values import (
     INT32,
@@ -62,7 +62,7 @@ def read_json(content: bytes, signal: str, depth: Depth) -> Entries:
         resource = _resource(_object(group, "resource"), _text(group, "schemaUrl"), depth)
         for part in _objects(group, middle):
             scope = _scope(_object(part, "scope"), _text(part, "schemaUrl"), depth)
-            origin = Origin(resource, scope)
+            origin = OtlpOrigin(resource, scope)
             for value in _array(part, inner):
                 yield origin, _one(value, inner, read, depth)
 
@@ -78,8 +78,8 @@ def _resource(value: Object, schema_url: str, depth: Depth) -> Resource:
     return Resource(_attributes(value, depth), _dropped(value, "droppedAttributesCount"), schema_url)
 
 
-def _scope(value: Object, schema_url: str, depth: Depth) -> Scope:
-    return Scope(
+def _scope(value: Object, schema_url: str, depth: Depth) -> OtlpScope:
+    return OtlpScope(
         name=_text(value, "name"),
         version=_text(value, "version"),
         attributes=_attributes(value, depth),
@@ -136,8 +136,8 @@ def _event(value: Object, depth: Depth) -> SpanEvent:
     )
 
 
-def _link(value: Object, depth: Depth) -> Link:
-    return Link(
+def _link(value: Object, depth: Depth) -> SpanLink:
+    return SpanLink(
         trace_id=hex_id(_text(value, "traceId"), 16, "traceId"),
         span_id=hex_id(_text(value, "spanId"), 8, "spanId"),
         trace_state=_text(value, "traceState"),

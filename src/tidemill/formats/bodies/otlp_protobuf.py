@@ -1,6 +1,6 @@
 """OTLP requests in protobuf, as the same entries that JSON gives.
 
-A message that can not be decoded is refused whole; a record with an id of a wrong length only by itself.
+A message that cannot be decoded is refused whole; a record with an id of a wrong length only by itself.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemill.formats.bodies.otlp_entries import (
     Attributes,
     Entries,
     Json,
-    Link,
     Log,
-    Origin,
+    OtlpOrigin,
+    OtlpScope,
     Resource,
-    Scope,
     Span,
     SpanEvent,
+    SpanLink,
 )
 from tidemill.formats.bodies.otlp_values import Depth, base64_of, id_of, number, wrong
 from tidemill.model.errors import InputError
@@ -44,7 +44,7 @@ def _logs(content: bytes, depth: Depth) -> Entries:
     for group in _decoded(ExportLogsServiceRequest(), content).resource_logs:
         resource = _resource(group.resource, group.schema_url, depth)
         for part in group.scope_logs:
-            origin = Origin(resource, _scope(part.scope, part.schema_url, depth))
+            origin = OtlpOrigin(resource, _scope(part.scope, part.schema_url, depth))
             for record in part.log_records:
                 yield origin, _one(record, _log, depth)
 
@@ -53,7 +53,7 @@ def _spans(content: bytes, depth: Depth) -> Entries:
     for group in _decoded(ExportTraceServiceRequest(), content).resource_spans:
         resource = _resource(group.resource, group.schema_url, depth)
         for part in group.scope_spans:
-            origin = Origin(resource, _scope(part.scope, part.schema_url, depth))
+            origin = OtlpOrigin(resource, _scope(part.scope, part.schema_url, depth))
             for record in part.spans:
                 yield origin, _one(record, _span, depth)
 
@@ -82,8 +82,8 @@ def _resource(message: ResourceMessage, schema_url: str, depth: Depth) -> Resour
     return Resource(_pairs(message.attributes, depth, 1), message.dropped_attributes_count, schema_url)
 
 
-def _scope(message: InstrumentationScope, schema_url: str, depth: Depth) -> Scope:
-    return Scope(
+def _scope(message: InstrumentationScope, schema_url: str, depth: Depth) -> OtlpScope:
+    return OtlpScope(
         name=message.name,
         version=message.version,
         attributes=_pairs(message.attributes, depth, 1),
@@ -139,8 +139,8 @@ def _event(event: trace_pb2.Span.Event, depth: Depth) -> SpanEvent:
     )
 
 
-def _link(link: trace_pb2.Span.Link, depth: Depth) -> Link:
-    return Link(
+def _link(link: trace_pb2.Span.Link, depth: Depth) -> SpanLink:
+    return SpanLink(
         trace_id=id_of(link.trace_id, 16, "traceId"),
         span_id=id_of(link.span_id, 8, "spanId"),
         trace_state=link.trace_state,

@@ -14,7 +14,15 @@ from typing import Final
 import orjson
 
 from tidemill.config import Stream
-from tidemill.formats.bodies.otlp_entries import Link, Log, Origin, Resource, Scope, Span, SpanEvent
+from tidemill.formats.bodies.otlp_entries import (
+    Log,
+    OtlpOrigin,
+    OtlpScope,
+    Resource,
+    Span,
+    SpanEvent,
+    SpanLink,
+)
 from tidemill.formats.bodies.otlp_values import wrong
 from tidemill.formats.bodies.rendering import line, put, spelled
 from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
@@ -34,10 +42,10 @@ class Rendering:
     stream: Stream
     tenant: str | None  # the token's; None: the resource says whose they are, or nobody does
     _seen: Counter[str] = field(default_factory=Counter)
-    _origin: Origin | None = None
+    _origin: OtlpOrigin | None = None
     _shared: Members = field(default_factory=dict)
 
-    def rendered(self, origin: Origin, entry: Log | Span, place: int) -> bytes:
+    def rendered(self, origin: OtlpOrigin, entry: Log | Span, place: int) -> bytes:
         """A line of JSON; InputError for an entry that can be no event."""
         if origin is not self._origin:
             self._origin, self._shared = origin, self._of(origin)
@@ -45,7 +53,7 @@ class Rendering:
             return self._log(origin, entry, place)
         return self._span(origin, entry, place)
 
-    def _log(self, origin: Origin, log: Log, place: int) -> bytes:
+    def _log(self, origin: OtlpOrigin, log: Log, place: int) -> bytes:
         time = log.time or log.observed
         if not time:
             raise wrong("it says neither when it was nor when it was seen", "set timeUnixNano")
@@ -57,7 +65,7 @@ class Rendering:
         event_id = digest if again == 1 else f"{digest}#{again}"
         return self._line(origin, place, event_id, time, log.event_name or "log", members)
 
-    def _span(self, origin: Origin, span: Span, place: int) -> bytes:
+    def _span(self, origin: OtlpOrigin, span: Span, place: int) -> bytes:
         if not span.trace_id or not span.span_id:
             raise wrong("a span needs a trace id and a span id", "send 16 and 8 bytes, not all of them zero")
         if not span.start:
@@ -66,7 +74,7 @@ class Rendering:
         return self._line(origin, place, f"{span.trace_id}-{span.span_id}", span.start, "span", members)
 
     def _line(
-        self, origin: Origin, place: int, event_id: str, nanos: int, type: str, members: Members
+        self, origin: OtlpOrigin, place: int, event_id: str, nanos: int, type: str, members: Members
     ) -> bytes:
         stream, (micros, rest) = self.stream, divmod(nanos, 1000)
         identity = stream.identity or ("event_id",)
@@ -82,7 +90,7 @@ class Rendering:
             filled[column] = self._tenant(origin, members, column, place)
         return line(_with(filled, members))
 
-    def _tenant(self, origin: Origin, members: Members, column: str, place: int) -> str:
+    def _tenant(self, origin: OtlpOrigin, members: Members, column: str, place: int) -> str:
         if self.tenant is None:
             return _named_tenant(origin.resource)
         named = at(members, column)
@@ -90,7 +98,7 @@ class Rendering:
             raise other_tenant(column, str(named), self.tenant, place)
         return self.tenant
 
-    def _of(self, origin: Origin) -> Members:
+    def _of(self, origin: OtlpOrigin) -> Members:
         """What all records of an origin have; written once, unless a column of the stream lies in it."""
         members: Members = {"resource": _resource(origin.resource), "scope": _scope(origin.scope)}
         members = {key: value for key, value in members.items() if value}
@@ -144,7 +152,7 @@ def _resource(of: Resource) -> Members:
     )
 
 
-def _scope(of: Scope) -> Members:
+def _scope(of: OtlpScope) -> Members:
     return _told(
         name=of.name,
         version=of.version,
@@ -215,7 +223,7 @@ def _span_event(event: SpanEvent) -> Members:
     )
 
 
-def _link(link: Link) -> Members:
+def _link(link: SpanLink) -> Members:
     return _told(
         trace_id=link.trace_id,
         span_id=link.span_id,
@@ -227,5 +235,5 @@ def _link(link: Link) -> Members:
 
 
 def _told(**members: object) -> Members:
-    """Without what protobuf can not tell from absent: empty texts, zeros, and what holds nothing."""
+    """Without what protobuf cannot tell from absent: empty texts, zeros, and what holds nothing."""
     return {key: value for key, value in members.items() if value}

@@ -79,7 +79,7 @@ def put(record: dict[str, object], path: str, value: object) -> None:
         inner = record.setdefault(step, {})
         if not isinstance(inner, dict):
             raise InputError(
-                f"column {path!r} can not be filled in: {'.'.join(outer[:depth])} is no object",
+                f"column {path!r} cannot be filled in: {'.'.join(outer[:depth])} is no object",
                 hint="leave it out, or make it an object",
             )
         record = inner
@@ -92,7 +92,7 @@ def line(record: dict[str, object]) -> bytes:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:  # orjson's own error is one, too
         raise InputError(
-            f"the event can not be written as JSON: {error}",
+            f"the event cannot be written as JSON: {error}",
             hint="texts are Unicode without halves of surrogate pairs, whole numbers have 64 bits, and "
             "objects are nested less than 250 deep",
         ) from None

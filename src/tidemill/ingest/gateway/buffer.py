@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from tidemill.config import Stream
-from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.config.gateway import SessionWindow, SlidingWindow
 from tidemill.ingest.gateway.keys import count_keys, keys_of
 from tidemill.ingest.gateway.kinds import closes_at, duration_of, is_moved, least_of
@@ -22,7 +22,7 @@ from tidemill.ingest.gateway.memory import ENTRY_BYTES
 from tidemill.ingest.gateway.rates import RateMonitor
 from tidemill.ingest.gateway.sliding import Panes
 from tidemill.ingest.gateway.triggers import Custom, OpenWindow, custom_triggers, trigger_of
-from tidemill.model.gateway import BufferState, Entry, Trigger, WindowStats
+from tidemill.model.gateway import BufferState, CloseTrigger, Entry, WindowStats
 from tidemill.model.slices import Format
 
 FEEDS: Final = 8  # sliding ones that can know as many keys as memory.windows allows
@@ -81,7 +81,7 @@ class Buffer:
             self._set_aside.append(Taken((entry,), alone.value))
             return
         if self._entries and arrival >= self._until:
-            self._put_aside(Trigger.TIME)
+            self._put_aside(CloseTrigger.TIME)
         if self._entries and (full := self._full(submission.records, len(submission.content))) is not None:
             self._put_aside(full)
         if not self._entries:
@@ -95,14 +95,14 @@ class Buffer:
         if (full := self._full(1, 1)) is not None:
             self._put_aside(full)
 
-    def _full(self, events: int, size: int) -> Trigger | None:
+    def _full(self, events: int, size: int) -> CloseTrigger | None:
         """Whether so many more do not fit in the open window: a request is in one window as a whole, so that
         a window has its number at most, unless a single request has more."""
         triggers = self._triggers
         if triggers.count is not None and self._events + events > triggers.count:
-            return Trigger.COUNT
+            return CloseTrigger.COUNT
         if triggers.bytes is not None and self._bytes + size > triggers.bytes:
-            return Trigger.BYTES
+            return CloseTrigger.BYTES
         return None
 
     def hurry(self) -> None:
@@ -114,7 +114,7 @@ class Buffer:
         # An adaptive window has no edge that could be missed; it only ends at its longest.
         self._until = closes_at(self._kind, arrival, arrival, 0.0)
 
-    def _put_aside(self, trigger: Trigger) -> None:
+    def _put_aside(self, trigger: CloseTrigger) -> None:
         if self._entries:
             self._set_aside.append(self._emptied(trigger.value))
 
@@ -123,7 +123,7 @@ class Buffer:
         self._entries = []
         self._events = self._bytes = 0
         self._is_wanted = False
-        if trigger == Trigger.RATE_CHANGE:
+        if trigger == CloseTrigger.RATE_CHANGE:
             self.monitor.settle()
         return taken
 

@@ -4,7 +4,7 @@ Pure: nothing here opens a file or knows a clock. A frame that does not check ou
 
 A segment opens with a head, which is durable before the first frame is written. A frame is a struct, then
 what it carries; its checksum covers all of it. Every frame opens with the mark of its segment, random bytes
-that no sender knows, so content can not pass for a frame; and it says where the group it was written with
+that no sender knows, so content cannot pass for a frame; and it says where the group it was written with
 began: all before that was durable by then. So what a crash tore (the last group) is told from damage.
 """
 

@@ -1,7 +1,7 @@
 """The way in: a submission is made durable, told so, gathered in a window, and landed as a slice.
 
 What it acknowledged survives kill -9: it is in the log until its slice is in the ledger. It holds no more in
-memory than it may, and never drops anything silently: who can not be served is told to come again.
+memory than it may, and never drops anything silently: who cannot be served is told to come again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tidemill.config import Stream
-from tidemill.config.gateway import Gateway as Settings
+from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.config.gateway import settings_of
 from tidemill.ingest.gateway.buffer import Buffer, Taken
 from tidemill.ingest.gateway.keys import warm
@@ -28,7 +28,15 @@ from tidemill.ingest.gateway.wal import Done, Wal
 from tidemill.ingest.landing import Landing
 from tidemill.model.errors import OverloadedError, TidemillError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.gateway import Entry, GatewayStatus, Pressure, Receipt, Submission, Trigger, WindowOutput
+from tidemill.model.gateway import (
+    CloseTrigger,
+    Entry,
+    GatewayStatus,
+    Pressure,
+    Receipt,
+    Submission,
+    WindowOutput,
+)
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.storage.state.protocol import Receipts
 
@@ -232,7 +240,7 @@ class Gateway:
                 stopping = self._stopping
                 self._next = self._clock() + self.settings.background
             try:
-                self._flush(Trigger.SHUTDOWN if stopping else None)
+                self._flush(CloseTrigger.SHUTDOWN if stopping else None)
             except Exception:  # what is in the log stays there; the next look tries again
                 log.exception("windows could not be let out")
             if stopping:
@@ -242,7 +250,7 @@ class Gateway:
             except Exception:
                 log.exception("the gateway could not be looked after")
 
-    def _flush(self, trigger: Trigger | None) -> None:
+    def _flush(self, trigger: CloseTrigger | None) -> None:
         """Close the windows that are due, with a trigger all of them, and land them."""
         now = self._clock()
         taken: list[tuple[Buffer, Taken]] = []
@@ -250,7 +258,7 @@ class Gateway:
             limits = {key: self._memory_of(buffer) for key, buffer in self._buffers.items()}
             asked, self._asked_for = self._asked_for, set()
             for key, buffer in self._buffers.items():
-                reason = trigger or (Trigger.EXPLICIT if key[0] in asked else None)
+                reason = trigger or (CloseTrigger.EXPLICIT if key[0] in asked else None)
                 found = buffer.take_due(now, *limits[key]) if reason is None else buffer.take(reason.value)
                 taken += ((buffer, one) for one in found)
                 self._next = min(self._next, self._due_at(buffer, now))

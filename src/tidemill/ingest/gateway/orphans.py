@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from tidemill.ingest.gateway.folders import Hold, dead_folders
-from tidemill.ingest.gateway.replay import Replay
+from tidemill.ingest.gateway.replay import LogReplay
 
 
 class Orphan:
@@ -27,9 +27,9 @@ class Orphan:
     def __exit__(self, *_: object) -> None:
         self._hold.let_go()
 
-    def read(self) -> Replay:
+    def read(self) -> LogReplay:
         """StorageError when it is damaged, other than by the crash itself."""
-        return Replay(self.name, self._hold.path)
+        return LogReplay(self.name, self._hold.path)
 
     def remove(self) -> None:
         """All that it holds is in the ledger."""

@@ -52,7 +52,7 @@ class _Segment:
     settled: bytearray = field(default_factory=bytearray)  # 1: a closed window has it
 
 
-class Replay:
+class LogReplay:
     """What a dead log holds. `windows` and `rest` read the files each time they are gone through."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -176,7 +176,7 @@ def _head(file: BinaryIO, path: Path, number: int, size: int, last: bool) -> Hea
     if head is None:
         if last and size <= HEAD_BYTES:
             return None
-        raise _damage(path, 0, "the head of the segment can not be read")
+        raise _damage(path, 0, "the head of the segment cannot be read")
     if head.number != number:
         raise _damage(path, 0, f"it is segment {head.number} by its head")
     return head
@@ -195,7 +195,7 @@ def _frame(file: BinaryIO, mark: bytes, at: int, size: int) -> tuple[Opening, by
 def _again(file: BinaryIO, segment: _Segment, at: int) -> tuple[Opening, bytes]:
     found = _frame(file, segment.head.mark, at, os.fstat(file.fileno()).st_size)
     if found is None:
-        raise _damage(segment.path, at, "a frame that was whole can not be read any more")
+        raise _damage(segment.path, at, "a frame that was whole cannot be read any more")
     return found
 
 

@@ -20,7 +20,7 @@ from tidemill.ingest.gateway.orphans import Orphan, orphans
 from tidemill.ingest.landing import Landing
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.gateway import Entry, Receipt, Trigger
+from tidemill.model.gateway import CloseTrigger, Entry, Receipt
 from tidemill.model.slices import Format
 from tidemill.storage.state.protocol import Receipts
 
@@ -42,7 +42,7 @@ def take_up(
     warehouse: Path, streams: Mapping[str, Stream], state: Receipts, landing: Landing, until: int
 ) -> list[TakenUp]:
     """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
-    that can not be read stays where it is: it is told of each time, and holds nobody up."""
+    that cannot be read stays where it is: it is told of each time, and holds nobody up."""
     done: list[TakenUp] = []
     for orphan in orphans(warehouse):
         try:
@@ -106,4 +106,4 @@ def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator
 def _made(entries: Sequence[Entry], stream: Stream | None) -> ClosedWindow:
     lines = (entry.submission.content for entry in entries if entry.submission.format is Format.NDJSON)
     keys = count_keys(lines, stream) if stream is not None else 0
-    return closed(entries, Trigger.RECOVERY.value, keys)
+    return closed(entries, CloseTrigger.RECOVERY.value, keys)

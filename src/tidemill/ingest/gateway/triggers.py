@@ -14,7 +14,7 @@ from typing import Final
 from tidemill.config.gateway import Triggers
 from tidemill.model.choices import choices
 from tidemill.model.errors import ConfigError
-from tidemill.model.gateway import CUSTOM, Trigger
+from tidemill.model.gateway import CUSTOM, CloseTrigger
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +81,17 @@ def trigger_of(
 ) -> str | None:
     """Why it is to be closed, None if it is not. Of several reasons, a limit comes before time."""
     if has_count(window, settings.count):
-        return Trigger.COUNT.value
+        return CloseTrigger.COUNT.value
     if has_bytes(window, settings.bytes):
-        return Trigger.BYTES.value
+        return CloseTrigger.BYTES.value
     if has_pressure(window, settings.memory, large_from):
-        return Trigger.MEMORY.value
+        return CloseTrigger.MEMORY.value
     if has_lasted(window, closes_at):
-        return Trigger.TIME.value
+        return CloseTrigger.TIME.value
     if settings.rate_change is not None and rate_changed:
-        return Trigger.RATE_CHANGE.value
+        return CloseTrigger.RATE_CHANGE.value
     if wanted_at is not None and has_lasted(window, wanted_at):
-        return Trigger.WAITING.value
+        return CloseTrigger.WAITING.value
     return next((one.trigger for one in custom if one.holds(window)), None)
 
 
@@ -137,7 +137,7 @@ def known() -> tuple[str, ...]:
 
 
 def custom_triggers(names: Sequence[str]) -> tuple[Custom, ...]:
-    """Those of these names, loaded. ConfigError for one that nobody brings, or that can not be used."""
+    """Those of these names, loaded. ConfigError for one that nobody brings, or that cannot be used."""
     if not names:
         return ()
     points = entry_points(group=ENTRY_POINTS)

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
-from tidemill.config.gateway import Wal as Settings
+from tidemill.config.gateway import WalSettings as Settings
 from tidemill.ingest.gateway.folders import Hold, new_folder
 from tidemill.ingest.gateway.frames import (
     FRAME_BYTES,
@@ -118,7 +118,7 @@ class Wal:
     # -- asking
 
     def append(self, submission: Submission, done: Done) -> None:
-        """Have it made durable. `done` hears an error when it can not be: then it is not in the log."""
+        """Have it made durable. `done` hears an error when it cannot be: then it is not in the log."""
         item = _Append(submission, done, carried_entry(submission))
         with self._gate:
             if not self._taking:
@@ -131,7 +131,7 @@ class Wal:
 
     def close_window(self, output: WindowOutput, lsns: Sequence[int]) -> None:
         """On return it is durable that the window holds just these entries, whose lsns ascend."""
-        assert threading.current_thread() is not self._committer, "the committer can not wait for itself"
+        assert threading.current_thread() is not self._committer, "the committer cannot wait for itself"
         settled: Future[None] = Future()
         item = _Close(lsns, settled, carried_close(output, lsns))
         with self._gate:
@@ -284,5 +284,5 @@ def _fail(group: Sequence[_Write], error: Exception) -> None:
             continue
         try:
             item.done(error)
-        except Exception:  # one sender that can not be told is no reason to leave others waiting
+        except Exception:  # one sender that cannot be told is no reason to leave others waiting
             log.exception("a sender could not be told that its submission failed")

@@ -131,5 +131,5 @@ def _link(link: Link) -> dict[str, object]:
 
 
 def _is_text(value: object) -> bool:
-    """Text that can be written as UTF-8, which half of a surrogate pair can not."""
+    """Text that can be written as UTF-8, which half of a surrogate pair cannot."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidemill.config import Builder as Settings
+from tidemill.config import BuilderSettings as Settings
 from tidemill.config import Stream
 from tidemill.engine import Engine
 from tidemill.model.errors import BusyError, Retry, TidemillError
@@ -39,7 +39,7 @@ RENEWALS: Final = 3  # a lease is renewed as often before it would run out
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BuildOutcome:
     """What became of one try to build a window."""
 
     key: WindowKey
@@ -52,7 +52,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Yard:
+class BuildContext:
     """What builders work with."""
 
     warehouse: Path
@@ -66,8 +66,8 @@ class Yard:
 class Builders:
     """The builders of one process."""
 
-    def __init__(self, yard: Yard, concurrency: int | None = None) -> None:
-        self.yard = yard
+    def __init__(self, yard: BuildContext, concurrency: int | None = None) -> None:
+        self.dataset_builders = yard
         self.concurrency = yard.settings.concurrency if concurrency is None else concurrency
         self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._held: dict[str, list[WindowKey]] = {}
@@ -79,13 +79,13 @@ class Builders:
         clock: Callable[[], int],
         limit: int | None = None,
         stop: threading.Event | None = None,
-        told: Callable[[Outcome], None] = lambda _outcome: None,
-    ) -> list[Outcome]:
+        told: Callable[[BuildOutcome], None] = lambda _outcome: None,
+    ) -> list[BuildOutcome]:
         """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set."""
         if self.concurrency == 0 or not self.anything_to_take():
             return []
         budget = _Budget(limit)
-        outcomes: list[Outcome] = []
+        outcomes: list[BuildOutcome] = []
 
         def work(number: int) -> None:
             owner = f"{self._who}-{number}"
@@ -101,7 +101,7 @@ class Builders:
                 with self._guard:
                     left = self._held.pop(owner, [])
                 if left:  # an error on the way: others need not wait for the lease to run out
-                    self.yard.state.release(owner)
+                    self.dataset_builders.state.release(owner)
 
         self._recent = Recent(RECENT)
         try:
@@ -114,12 +114,12 @@ class Builders:
 
     def anything_to_take(self) -> bool:
         """Whether a look at the queue may be worth it: something is queued, or a lease may have run out."""
-        state = self.yard.state
+        state = self.dataset_builders.state
         return bool(state.queue_length() or state.windows(phase=Phase.BUILDING, limit=1))
 
-    def _one_run(self, owner: str, clock: Callable[[], int], budget: _Budget) -> list[Outcome] | None:
+    def _one_run(self, owner: str, clock: Callable[[], int], budget: _Budget) -> list[BuildOutcome] | None:
         """Take a few windows and build them one after another; None when there are none to take."""
-        yard = self.yard
+        yard = self.dataset_builders
         waiting = yard.state.queue_length()
         wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
         if wanted == 0:
@@ -152,7 +152,9 @@ class Builders:
             by_stream.setdefault(build.key.stream, []).append(build)
         built: dict[WindowKey, BuiltWindow] = {}
         for build in builds:
-            if build.attempt > self.yard.settings.attempts:  # whoever tried so far did not live to say why
+            if (
+                build.attempt > self.dataset_builders.settings.attempts
+            ):  # whoever tried so far did not live to say why
                 text = f"its builder died, {build.attempt - 1} times"
                 built[build.key] = BuiltWindow(build.key, None, text, 0.0, False)
         for name, everything in by_stream.items():
@@ -161,17 +163,17 @@ class Builders:
                 continue
             unit, size = self._unit(name, group)
             try:
-                for result in self.yard.engine.run(build_windows, [unit], "build windows", size):
+                for result in self.dataset_builders.engine.run(build_windows, [unit], "build windows", size):
                     built[result.key] = result
             except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs: the queue goes on
                 text = str(error).splitlines()[0] if str(error) else type(error).__name__
-                log.error("windows can not be built: %s", text, extra={"stream": name})
+                log.error("windows cannot be built: %s", text, extra={"stream": name})
                 for build in group:
                     built.setdefault(build.key, BuiltWindow(build.key, None, text, 0.0, False))
         return built
 
     def _unit(self, name: str, builds: Sequence[Build]) -> tuple[BuildUnit, int]:
-        snapshot = self.yard.raw(name)
+        snapshot = self.dataset_builders.raw(name)
         whole = Interval(min(b.key.interval.start for b in builds), max(b.key.interval.end for b in builds))
         near = _selected(snapshot, whole)
         windows, read = [], {}
@@ -181,7 +183,7 @@ class Builders:
             read.update({part.path: part.size for part in parts})
             paths = snapshot.paths(parts) if snapshot is not None else []
             windows.append(WindowUnit(build, paths))
-        stream, warehouse = self.yard.streams[name], str(self.yard.warehouse)
+        stream, warehouse = self.dataset_builders.streams[name], str(self.dataset_builders.warehouse)
         unit = BuildUnit(stream, warehouse, windows, recent=self._recent)
         return unit, sum(read.values())
 
@@ -189,36 +191,40 @@ class Builders:
 
     def _commit(
         self, builds: Sequence[Build], built: Mapping[WindowKey, BuiltWindow], now: int
-    ) -> list[Outcome]:
+    ) -> list[BuildOutcome]:
         done: list[tuple[Build, Dataset, Sequence[OutboxEvent]]] = []
         for build in builds:
             dataset = built[build.key].dataset
             if dataset is not None:
                 done.append((build, dataset, [self._event(build, dataset, now)]))
         kept = dict(
-            zip((build.key for build, _, _ in done), self.yard.state.complete_all(done, now), strict=True)
+            zip(
+                (build.key for build, _, _ in done),
+                self.dataset_builders.state.complete_all(done, now),
+                strict=True,
+            )
         )
         return [self._outcome(build, built[build.key], kept.get(build.key), now) for build in builds]
 
-    def _outcome(self, build: Build, result: BuiltWindow, kept: bool | None, now: int) -> Outcome:
+    def _outcome(self, build: Build, result: BuiltWindow, kept: bool | None, now: int) -> BuildOutcome:
         where = {"stream": build.key.stream, "window": str(build.key.interval)}
         if result.dataset is not None:
             if kept:
                 log.info("built revision %d", result.dataset.revision, extra=where)
             else:
                 log.warning("a build came too late and does not count", extra=where)
-            return Outcome(
+            return BuildOutcome(
                 build.key, build.attempt, result.seconds, result.dataset, lost=not kept, trigger=build.trigger
             )
         error = result.error or "the builder said nothing"
-        settings = self.yard.settings
+        settings = self.dataset_builders.settings
         delay = min(settings.max_retry_delay, settings.retry_delay << min(build.attempt - 1, 40))
-        self.yard.state.fail(build, error, now + delay, settings.attempts)
+        self.dataset_builders.state.fail(build, error, now + delay, settings.attempts)
         log.error("try %d of %d failed: %s", build.attempt, settings.attempts, error, extra=where)
-        return Outcome(build.key, build.attempt, result.seconds, error=error, trigger=build.trigger)
+        return BuildOutcome(build.key, build.attempt, result.seconds, error=error, trigger=build.trigger)
 
     def _event(self, build: Build, dataset: Dataset, now: int) -> OutboxEvent:
-        stream = self.yard.streams[build.key.stream]
+        stream = self.dataset_builders.streams[build.key.stream]
         metadata = dataset_metadata(stream, [member.metadata for member in build.members])
         rejected = sum(member.rejected for member in build.members)
         supersedes, trigger = build.supersedes, build.trigger
@@ -230,7 +236,7 @@ class Builders:
     def _renewing(self, clock: Callable[[], int]) -> Iterator[None]:
         """While builders work, their leases are renewed; one that hangs with its process is not."""
         done = threading.Event()
-        lease = self.yard.settings.lease
+        lease = self.dataset_builders.settings.lease
 
         def beat() -> None:
             while not done.wait(lease / RENEWALS / SECOND):
@@ -238,7 +244,7 @@ class Builders:
                     held = {owner: list(keys) for owner, keys in self._held.items()}
                 for owner, keys in held.items():
                     try:
-                        self.yard.state.renew(owner, keys, clock() + lease)
+                        self.dataset_builders.state.renew(owner, keys, clock() + lease)
                     except TidemillError as error:
                         log.warning("a lease could not be renewed: %s", error)
                         if error.retry is Retry.NEVER:

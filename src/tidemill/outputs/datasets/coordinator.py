@@ -19,7 +19,7 @@ from tidemill.formats.arrays import Ints
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_duration
-from tidemill.model.windows import Judged, Member, Window
+from tidemill.model.windows import Evaluation, Member, Window
 from tidemill.outputs.datasets.announce import withdrawn
 from tidemill.outputs.datasets.pending import PendingSlices
 from tidemill.outputs.datasets.rules import COVERAGE, GAP, OBSERVED, WATERMARK, WindowRules, judge, windows_of
@@ -102,12 +102,14 @@ class Coordinator:
         elif known is None or known[0] != span:
             log.info("windows are now of %s", format_duration(span), extra={"stream": name})
         self.state.lay_out(name, span, declared)
-        while entries := self.state.unlaid(name, AT_ONCE):
+        while entries := self.state.unassigned_slices(name, AT_ONCE):
             self._lay(entries)
             laid += len(entries)
         return laid
 
-    def _judge(self, window: Window, members: Sequence[Member], now: int, pending: PendingSlices) -> Judged:
+    def _judge(
+        self, window: Window, members: Sequence[Member], now: int, pending: PendingSlices
+    ) -> Evaluation:
         if window.file is not None and window.columns is None:  # built before columns were recorded
             window = replace(window, columns=self._columns(window.file))
         decision = judge(window, members, self.rules, now, pending)
@@ -168,7 +170,7 @@ class Coordinator:
         return found
 
 
-def _count(done: Coordinated, window: Window, members: Sequence[Member], decision: Judged) -> None:
+def _count(done: Coordinated, window: Window, members: Sequence[Member], decision: Evaluation) -> None:
     done.judged += 1
     done.withdrawn += decision.withdraw
     known = {member.name for member in members if member.ignored is not None}

@@ -44,14 +44,14 @@ def checksum_of(path: Path) -> str:
 
 
 @dataclass(slots=True)
-class Reading:
+class DamageReading:
     """Which files were read, whether they are whole, and how many bytes may still be read."""
 
     known: dict[Touched, bool] = field(default_factory=dict)
     left: int | None = None  # None: any number
 
 
-def damage_of(warehouse: Path, window: Window, reading: Reading | None = None) -> str | None:
+def damage_of(warehouse: Path, window: Window, reading: DamageReading | None = None) -> str | None:
     """What is wrong with the file of a window's newest dataset; None: it has none, or nothing is."""
     if window.file is None:
         return None
@@ -66,12 +66,12 @@ def damage_of(warehouse: Path, window: Window, reading: Reading | None = None) -
             return f"the file has {there.st_size} bytes, and {window.bytes} were written"
         if not first == last == MAGIC:
             return "the file is not an Arrow file any more"
-        return _damage_inside(path, there, window, reading or Reading())
+        return _damage_inside(path, there, window, reading or DamageReading())
     except OSError as error:
         return f"the file cannot be read: {error.strerror or error}"
 
 
-def _damage_inside(path: Path, there: os.stat_result, window: Window, reading: Reading) -> str | None:
+def _damage_inside(path: Path, there: os.stat_result, window: Window, reading: DamageReading) -> str | None:
     """Of a file that was touched since it was built; read once, until it is touched again. (The time of its
     last change cannot be set back, as that of its content can.)"""
     built = window.built_at
@@ -100,7 +100,7 @@ class DamageWatch:
         self._state = state
         self._next: dict[str, int] = {}  # by stream: the start of the window that the next look begins with
         self._damaged: dict[str, dict[WindowKey, str]] = {}
-        self._reading = Reading()
+        self._reading = DamageReading()
 
     def look(self, stream: str, *, busy: bool = False) -> int:
         """How many datasets of the stream are known to be damaged, after a look at the next few."""

@@ -126,7 +126,7 @@ class DatasetFooter:
     slices: tuple[str, ...]  # ascending
     sealed: bool
     rows: int
-    misfits: Mapping[str, int]  # column -> values its type can not hold: null
+    misfits: Mapping[str, int]  # column -> values its type cannot hold: null
     schema: Mapping[str, str]  # the types of the columns, as they are declared
     layout: int  # by which its rows became bytes; the first one says no number
     deltas: DeltaStats | None = None  # of a stream of deltas
@@ -176,7 +176,7 @@ class Content:
     stream: Stream
     build: Build
     rows: int
-    misfits: Mapping[str, int] = field(default_factory=dict)  # column -> values its type can not hold: null
+    misfits: Mapping[str, int] = field(default_factory=dict)  # column -> values its type cannot hold: null
     layout: Layout = LAYOUT
     deltas: DeltaStats | None = None  # of a stream of deltas, whose rows are one batch
 

@@ -35,7 +35,7 @@ def export_datasets(
     """Write the rows of datasets, one after another, to `target` as `to`: parquet, arrow or csv."""
     writer = WRITERS.get(to)
     if writer is None:
-        raise InputError(f"datasets can not be exported as {to!r}", hint=f"formats: {', '.join(FORMATS)}")
+        raise InputError(f"datasets cannot be exported as {to!r}", hint=f"formats: {', '.join(FORMATS)}")
     if not files:
         raise InputError("there is no dataset to export", hint="`tidemill datasets` lists what there is")
     if target.is_dir():

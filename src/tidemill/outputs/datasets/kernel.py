@@ -33,7 +33,7 @@ from tidemill.outputs.datasets.dataset import (
 from tidemill.outputs.datasets.deltas import as_batch, together, vector_parts
 from tidemill.outputs.datasets.empty import empty_datasets
 from tidemill.outputs.datasets.order import STEP, Run, arranged, batches, times, whole
-from tidemill.outputs.datasets.raw import Parts, Piece, Reader, Recent, wanted
+from tidemill.outputs.datasets.raw import RawParts, Recent, RowPiece, WindowRowReader, wanted
 from tidemill.outputs.datasets.spill import MOST_BUCKETS, Spill
 from tidemill.storage.files import make_folder
 from tidemill.storage.layout import dataset_staging
@@ -87,12 +87,12 @@ class _Task:
 
     build: Build
     revision: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[RowPiece]
 
 
 def build_windows(unit: BuildUnit) -> Iterator[BuiltWindow]:
-    """Build each window, in order. One that can not be built says why, and the others go on."""
-    parts = Parts()
+    """Build each window, in order. One that cannot be built says why, and the others go on."""
+    parts = RawParts()
     group: list[_Task] = []
     for window in unit.windows:
         began = time.perf_counter()
@@ -116,7 +116,7 @@ def build_windows(unit: BuildUnit) -> Iterator[BuiltWindow]:
     yield from _build_group(unit, group)
 
 
-def _task(unit: BuildUnit, window: WindowUnit, parts: Parts) -> _Task | Dataset:
+def _task(unit: BuildUnit, window: WindowUnit, parts: RawParts) -> _Task | Dataset:
     build = window.build
     assert build.key.stream == unit.stream.name, build.key
     assert set_hash(member.name for member in build.members) == build.desired, build.key
@@ -150,7 +150,7 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
             stack.close()
             if len(group) == 1:
                 yield _failed(group[0].build, error, began)
-            else:  # each by itself: only those that need what can not be read shall fail
+            else:  # each by itself: only those that need what cannot be read shall fail
                 for task in group:
                     yield from _build_group(unit, [task])
             return
@@ -214,7 +214,7 @@ class _Rows:
         self._sizes = unit.sizes
         self._are_deltas = unit.stream.kind == "delta"
         wants = wanted([task.build for task in group])
-        self.reader = Reader(unit.stream, wants, unit.sizes.batch, unit.recent)
+        self.reader = WindowRowReader(unit.stream, wants, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
         warehouse = Path(unit.warehouse)
         pieces = sorted({piece for task in group for piece in task.pieces}, key=_place)
@@ -276,20 +276,20 @@ class _Rows:
         return _WindowRows(int(in_time.rows.sum()), runs, together(stats))
 
 
-def _place(piece: Piece) -> tuple[str, int]:
+def _place(piece: RowPiece) -> tuple[str, int]:
     return piece.path, piece.group
 
 
 class _Histogram:
     """How many rows a group of windows has in each of many small cells of time: where to part them."""
 
-    def __init__(self, reader: Reader, pieces: Sequence[Piece]) -> None:
+    def __init__(self, reader: WindowRowReader, pieces: Sequence[RowPiece]) -> None:
         self._starts, ends = reader.wanted.starts, reader.wanted.ends
         self._windows = int(self._starts.size)
         self._per_window = max(1, _CELLS // self._windows)
         self._widths = -(-(ends - self._starts) // self._per_window)
         self._rows = np.zeros(self._windows * self._per_window, np.int64)
-        found: dict[Piece, int] = {}
+        found: dict[RowPiece, int] = {}
         for piece, time_of, window in reader.glance(pieces):
             if window.size:
                 cells = self.cells(time_of, window)

@@ -20,7 +20,7 @@ from tidemill.model.errors import BusyError, Retry, TidemillError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
 from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
 from tidemill.outputs.datasets.announce import available, dataset_metadata
-from tidemill.outputs.datasets.builder import Builders, Outcome, Yard
+from tidemill.outputs.datasets.builder import BuildContext, Builders, BuildOutcome
 from tidemill.outputs.datasets.catalog import drop_datasets, find_datasets, open_dataset
 from tidemill.outputs.datasets.coordinator import Coordinated, Coordinator
 from tidemill.outputs.datasets.damage import DamageWatch
@@ -36,14 +36,14 @@ from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from tidemill.engine import Engine
-    from tidemill.outputs.datasets.reader import Desk
+    from tidemill.outputs.datasets.reader import WindowReader
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 512  # windows that a builder beside the daemon builds before it looks up
 
 
-class WindowYard:
+class DatasetBuilders:
     """Coordinators and builders of a project."""
 
     def __init__(
@@ -136,7 +136,7 @@ class WindowYard:
 
     def build(
         self, clock: Callable[[], int], limit: int | None, stop: threading.Event | None = None
-    ) -> Sequence[Outcome]:
+    ) -> Sequence[BuildOutcome]:
         """Build what is queued."""
         if not self._declared:
             return ()
@@ -144,7 +144,7 @@ class WindowYard:
             clean_temporaries(self._project.warehouse, name)
         total, done = max(1, self._state.queue_length()), 0
 
-        def told(outcome: Outcome) -> None:
+        def told(outcome: BuildOutcome) -> None:
             nonlocal done
             done += 1
             self._progress(outcome.key.stream, "windows", min(1.0, done / total))
@@ -156,7 +156,7 @@ class WindowYard:
         clock: Callable[[], int],
         stop: threading.Event,
         interval: float,
-        on_build: Callable[[Sequence[Outcome]], None],
+        on_build: Callable[[Sequence[BuildOutcome]], None],
         concurrency: int | None,
         *,
         once: bool,
@@ -183,7 +183,7 @@ class WindowYard:
         settings, warehouse = self._project.builder, self._project.warehouse
         held = RetractionLog(warehouse).all_unfinished(self._state)
         streams = {name: stream for name, stream in self._declared.items() if name not in held}
-        yard = Yard(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
+        yard = BuildContext(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
         return Builders(yard, concurrency)
 
     def _snapshot(self, stream: str) -> Snapshot | None:
@@ -204,7 +204,13 @@ class WindowYard:
 
 
 def export(
-    root: Path, desk: Desk, stream: str, windows: Sequence[int], to: str, target: Path, revision: int | None
+    root: Path,
+    desk: WindowReader,
+    stream: str,
+    windows: Sequence[int],
+    to: str,
+    target: Path,
+    revision: int | None,
 ) -> list[Path]:
     """Write the datasets of windows as `to`: all to one file, or each to a file of its own in a folder."""
     chosen = [desk.dataset(stream, at, revision) for at in windows]

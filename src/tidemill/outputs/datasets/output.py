@@ -20,8 +20,8 @@ from tidemill.outputs.datasets.catalog import drop_datasets
 from tidemill.outputs.datasets.coordinator import Coordinated
 from tidemill.outputs.datasets.damage import repair_command
 from tidemill.outputs.datasets.dataset import revisions
-from tidemill.outputs.datasets.maintenance import WindowYard
-from tidemill.outputs.datasets.reader import Desk
+from tidemill.outputs.datasets.maintenance import DatasetBuilders
+from tidemill.outputs.datasets.reader import WindowReader
 from tidemill.outputs.datasets.rules import rules_of
 from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
 from tidemill.raw.watermark import watermark_of
@@ -46,7 +46,9 @@ class Datasets(Simple):
 
     name = "datasets"
 
-    def __init__(self, warehouse: Warehouse, stream: Stream, yard: WindowYard, desk: Desk) -> None:
+    def __init__(
+        self, warehouse: Warehouse, stream: Stream, yard: DatasetBuilders, desk: WindowReader
+    ) -> None:
         self._warehouse = warehouse
         self._stream = stream
         self._yard = yard
@@ -104,7 +106,7 @@ class Datasets(Simple):
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer."""
         state, name = self._warehouse.state, self._stream.name
-        if unassigned := state.unlaid(name, 1):
+        if unassigned := state.unassigned_slices(name, 1):
             yield Need(MIN_INSTANT, f"slice {unassigned[0].id[:12]}, which is not entered in its windows yet")
         span = Interval(MIN_INSTANT - DAY, before)
         for phase in _UNFINISHED:

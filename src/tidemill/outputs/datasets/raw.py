@@ -34,7 +34,7 @@ _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch that is read
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowPiece:
     """A row group of a raw part."""
 
     path: str
@@ -51,13 +51,13 @@ class Recent:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit  # bytes
-        self._kept: dict[Piece, Future[pa.Table]] = {}
+        self._kept: dict[RowPiece, Future[pa.Table]] = {}
         self._guard = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
         return Recent, (0,)
 
-    def table(self, piece: Piece) -> pa.Table | None:
+    def table(self, piece: RowPiece) -> pa.Table | None:
         """The row group; None when it is too large to be kept. Who asks while it is being read waits."""
         if piece.size > self._limit:
             return None
@@ -83,15 +83,15 @@ class Recent:
         return reading.result()
 
 
-class Parts:
+class RawParts:
     """The row groups of raw parts, each footer read once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Piece, ...]] = {}
+        self._known: dict[str, tuple[RowPiece, ...]] = {}
 
-    def pieces(self, paths: Sequence[str], span: Interval) -> list[Piece]:
+    def pieces(self, paths: Sequence[str], span: Interval) -> list[RowPiece]:
         """Those that can hold a row of `span`."""
-        found: list[Piece] = []
+        found: list[RowPiece] = []
         for path in paths:
             if path not in self._known:
                 self._known[path] = tuple(_pieces(path))
@@ -99,7 +99,7 @@ class Parts:
         return found
 
 
-def _pieces(path: str) -> Iterator[Piece]:
+def _pieces(path: str) -> Iterator[RowPiece]:
     with open_part(path, CODED) as file:
         places = {name: file.schema_arrow.get_field_index(name) for name in _WIDE}
         for number in range(file.num_row_groups):
@@ -108,7 +108,7 @@ def _pieces(path: str) -> Iterator[Piece]:
             stats = group.column(places["event_time"]).statistics
             known = stats is not None and stats.has_min_max
             first, last = (stats.min_raw, stats.max_raw) if known else (-(2**63), 2**63 - 1)
-            yield Piece(path, number, group.num_rows, size, first, last)
+            yield RowPiece(path, number, group.num_rows, size, first, last)
 
 
 def row_schema(stream: Stream) -> pa.Schema:
@@ -118,7 +118,7 @@ def row_schema(stream: Stream) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WindowScope:
     """What a group of windows, which do not overlap and follow each other in time, is made of."""
 
     starts: Ints
@@ -156,7 +156,7 @@ class Wanted:
         return found
 
 
-def wanted(builds: Sequence[Build]) -> Wanted:
+def wanted(builds: Sequence[Build]) -> WindowScope:
     repeats = {member.slice: member.repeats for build in builds for member in build.members}
     owners = {repeat.slice for held in repeats.values() for repeat in held}
     ids = sorted(repeats.keys() | owners)
@@ -168,15 +168,15 @@ def wanted(builds: Sequence[Build]) -> Wanted:
     ends = np.array([build.key.end for build in builds], np.int64)
     assert (starts[1:] >= ends[:-1]).all(), "windows of a group follow each other"
     held = [(rank[name], repeat) for name, found in sorted(repeats.items()) for repeat in found]
-    return Wanted(starts, ends, rank, members, held)
+    return WindowScope(starts, ends, rank, members, held)
 
 
 @dataclass(slots=True)
-class Reader:
+class WindowRowReader:
     """Reads the rows of a group; counts those of each window, and the values that do not fit their types."""
 
     stream: Stream
-    wanted: Wanted
+    wanted: WindowScope
     batch_bytes: int
     recent: Recent | None = None
     columns: Columns = field(init=False)
@@ -190,13 +190,13 @@ class Reader:
         self.counts = np.zeros(self.wanted.starts.size, np.int64)
         self.misfits = [Counter() for _ in range(self.wanted.starts.size)]
 
-    def glance(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Ints, Ints]]:
+    def glance(self, pieces: Sequence[RowPiece]) -> Iterator[tuple[RowPiece, Ints, Ints]]:
         """Event times of wanted rows and the window of each, without looking at anything else."""
         for piece, batch in self._batches(pieces, self.wanted.columns, _MOST_ROWS):
             rows, window, _ = self.wanted.rows(batch)
             yield piece, batch.column("event_time").view(pa.int64()).to_numpy()[rows], window
 
-    def read(self, pieces: Sequence[Piece]) -> Iterator[tuple[pa.Table, Ints]]:
+    def read(self, pieces: Sequence[RowPiece]) -> Iterator[tuple[pa.Table, Ints]]:
         """Wanted rows as typed columns, and the window of each."""
         for piece in pieces:
             at_once = self.batch_bytes * piece.rows // max(1, piece.size)
@@ -205,7 +205,7 @@ class Reader:
                 if rows.size:
                     yield self._typed(batch, rows, window, rank), window
 
-    def _whole(self, piece: Piece, rows: int) -> Iterator[pa.RecordBatch]:
+    def _whole(self, piece: RowPiece, rows: int) -> Iterator[pa.RecordBatch]:
         kept = self.recent.table(piece) if self.recent is not None else None
         if kept is not None:
             yield from kept.to_batches(rows)
@@ -213,8 +213,8 @@ class Reader:
             yield from (batch for _, batch in self._batches([piece], _WIDE, rows))
 
     def _batches(
-        self, pieces: Sequence[Piece], columns: Sequence[str], rows: int
-    ) -> Iterator[tuple[Piece, pa.RecordBatch]]:
+        self, pieces: Sequence[RowPiece], columns: Sequence[str], rows: int
+    ) -> Iterator[tuple[RowPiece, pa.RecordBatch]]:
         for piece in pieces:
             with open_part(piece.path, CODED) as file:
                 groups = [piece.group]

@@ -13,7 +13,16 @@ from pathlib import Path
 from tidemill.config import Stream
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align, format_duration, format_instant
-from tidemill.model.windows import Dataset, Judged, Member, MemberCounts, Phase, Standing, Window, WindowKey
+from tidemill.model.windows import (
+    Dataset,
+    Evaluation,
+    Member,
+    MemberCounts,
+    Phase,
+    Window,
+    WindowKey,
+    WindowStatus,
+)
 from tidemill.outputs.datasets.catalog import datasets_of
 from tidemill.outputs.datasets.pending import PendingSlices
 from tidemill.outputs.datasets.remedies import remedy
@@ -41,7 +50,7 @@ class WindowView:
     """One line of the list of windows."""
 
     window: Window
-    standing: Standing
+    standing: WindowStatus
     reason: str | None  # a code, for a window that waits or failed
     detail: str | None  # the same for people
     desired: int  # how many slices it should be made of …
@@ -85,7 +94,7 @@ class RebuildStep:
     late: int = 0  # slices that count from now on although they came after the cutoff
 
 
-class Desk:
+class WindowReader:
     """Answers about the windows of all streams."""
 
     def __init__(
@@ -109,7 +118,7 @@ class Desk:
     def windows(
         self,
         stream: str | None = None,
-        standing: Standing | None = None,
+        standing: WindowStatus | None = None,
         *,
         span: Interval | None = None,
         newest: bool = True,
@@ -201,7 +210,7 @@ class Desk:
             )
         return replace(rules, watermark=self._watermark(stream)) if rules.by_watermark else rules
 
-    def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, Standing]:
+    def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, WindowStatus]:
         rules = {name: self._rules(name) for name in {window.key.stream for window in windows}}
         pending = {
             name: PendingSlices(self._state.undecided(name), of_stream.future)
@@ -212,21 +221,23 @@ class Desk:
             for window in windows
         }
 
-    def _standing(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> Standing:
+    def _standing(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> WindowStatus:
         if window.phase is Phase.WAITING:
-            return Standing.READY if self._is_ready(window, rules, pending, now) else Standing.WAITING
+            return WindowStatus.READY if self._is_ready(window, rules, pending, now) else WindowStatus.WAITING
         last = last_arrival(window.key.interval, rules)
         if window.phase is not Phase.BUILT:
-            return Standing(window.phase.value)
+            return WindowStatus(window.phase.value)
         if rules.is_sealed(window.key.interval):
-            return Standing.FINAL
+            return WindowStatus.FINAL
         if now <= last:
-            return Standing.BUILT
+            return WindowStatus.BUILT
         if rules.allow_incomplete and window.sealed is None:
             found = self._state.window(window.key)
-            return Standing.FINAL if found and is_final(*found, rules, now, pending) else Standing.BUILT
+            return (
+                WindowStatus.FINAL if found and is_final(*found, rules, now, pending) else WindowStatus.BUILT
+            )
         # Complete when it was built, or it would not have been: only what has landed can still change it.
-        return Standing.BUILT if pending.touching(window.key.interval, last) else Standing.FINAL
+        return WindowStatus.BUILT if pending.touching(window.key.interval, last) else WindowStatus.FINAL
 
     def _is_ready(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> bool:
         """Whether the next tick would queue it: only time can have changed since it was judged."""
@@ -240,7 +251,7 @@ class Desk:
         return readiness(window.key.interval, used, rules, now, undecided).ready
 
     def _views(
-        self, windows: Sequence[Window], standings: Mapping[WindowKey, Standing], now: int
+        self, windows: Sequence[Window], standings: Mapping[WindowKey, WindowStatus], now: int
     ) -> list[WindowView]:
         counts = self._state.member_counts([window.key for window in windows])
         views = []
@@ -248,9 +259,9 @@ class Desk:
             of_slices = counts.get(window.key, MemberCounts())
             standing = standings[window.key]
             reason, detail = window.reason, window.detail
-            if standing is Standing.FAILED:
+            if standing is WindowStatus.FAILED:
                 reason, detail = "failed", window.error
-            elif standing is not Standing.WAITING:
+            elif standing is not WindowStatus.WAITING:
                 reason = detail = None
             views.append(
                 WindowView(window, standing, reason, detail, *of_slices, age=max(0, now - window.key.end))
@@ -293,7 +304,7 @@ class Desk:
         return self._state.retry(stream, None if at is None else align(at, rules.span))
 
 
-def _step(window: Window, told: Judged, rules: WindowRules, *, include_late: bool) -> RebuildStep:
+def _step(window: Window, told: Evaluation, rules: WindowRules, *, include_late: bool) -> RebuildStep:
     """By the rules of today (`told`), whichever the window was evaluated by last."""
     late = len(told.ignored) if include_late else 0
     sealed = rules.is_sealed(window.key.interval)
@@ -317,18 +328,18 @@ def _why(window: Window, rules: WindowRules) -> str:
     return RULES if has_other_rules(window, rules) else REBUILD
 
 
-def _why_not(told: Judged, rules: WindowRules, *, sealed: bool) -> str:
+def _why_not(told: Evaluation, rules: WindowRules, *, sealed: bool) -> str:
     if sealed and rules.raw_from is not None:
         return f"sealed: raw before {format_instant(rules.raw_from)} has expired"
     return told.detail or told.reason or "not evaluated yet"
 
 
 _PHASES = {
-    Standing.WAITING: Phase.WAITING,
-    Standing.READY: Phase.WAITING,
-    Standing.QUEUED: Phase.QUEUED,
-    Standing.BUILDING: Phase.BUILDING,
-    Standing.BUILT: Phase.BUILT,
-    Standing.FAILED: Phase.FAILED,
-    Standing.FINAL: Phase.BUILT,
+    WindowStatus.WAITING: Phase.WAITING,
+    WindowStatus.READY: Phase.WAITING,
+    WindowStatus.QUEUED: Phase.QUEUED,
+    WindowStatus.BUILDING: Phase.BUILDING,
+    WindowStatus.BUILT: Phase.BUILT,
+    WindowStatus.FAILED: Phase.FAILED,
+    WindowStatus.FINAL: Phase.BUILT,
 }

@@ -14,7 +14,7 @@ from typing import Final
 from tidemill.config import Stream
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
-from tidemill.model.windows import Judged, Member, Phase, Undecided, Window
+from tidemill.model.windows import Evaluation, Member, Phase, Undecided, Window
 from tidemill.outputs.datasets.dataset import columns_name, dataset_schema
 from tidemill.outputs.datasets.pending import NOTHING_PENDING, PendingSlices, pending_detail
 
@@ -227,13 +227,15 @@ def judge(
     rules: WindowRules,
     now: int,
     pending: PendingSlices = NOTHING_PENDING,
-) -> Judged:
+) -> Evaluation:
     """Everything that follows for a window from the slices that touch it, and those that may."""
     found = _judge(window, members, rules, now, pending)
     return _as_it_stands(window, members, rules, found) if rules.is_sealed(window.key.interval) else found
 
 
-def _as_it_stands(window: Window, members: Sequence[Member], rules: WindowRules, found: Judged) -> Judged:
+def _as_it_stands(
+    window: Window, members: Sequence[Member], rules: WindowRules, found: Evaluation
+) -> Evaluation:
     """Of a sealed window: what was built of it stays, and other slices are ignored."""
     built = window.file is not None
     if not built and not members:
@@ -261,7 +263,7 @@ def _as_it_stands(window: Window, members: Sequence[Member], rules: WindowRules,
 
 def _judge(
     window: Window, members: Sequence[Member], rules: WindowRules, now: int, pending: PendingSlices
-) -> Judged:
+) -> Evaluation:
     interval, changed = window.key.interval, has_other_rules(window, rules)
     sealed = window.sealed
     if changed and sealed is not None:
@@ -274,7 +276,7 @@ def _judge(
     covered = not served and state.ready and rules_cover(interval, used, rules)
     seals = bool(used) and (covered or sealed is not None)
     reshape = has_other_columns(window, rules) and not keeps_waiting
-    return Judged(
+    return Evaluation(
         key=window.key,
         version=window.version,
         used=names,

@@ -18,7 +18,7 @@ from tidemill.engine.jobs import spread
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_hash
 from tidemill.model.time import align
-from tidemill.model.windows import Build, Dataset, Judged, Member, Window, WindowKey
+from tidemill.model.windows import Build, Dataset, Evaluation, Member, Window, WindowKey
 from tidemill.outputs.datasets.catalog import dataset_of
 from tidemill.outputs.datasets.dataset import Layout, columns_name, dataset_schema, layout_of
 from tidemill.outputs.datasets.kernel import BuildUnit, WindowUnit, build_windows
@@ -100,7 +100,7 @@ def verify_sets(
     is ready. What the next round evaluates anyway is not held against them."""
     due = {window.key for window, _ in state.due(stream, now, sys.maxsize >> 1)}
     pending = PendingSlices(state.undecided(stream), rules.future)
-    waiting = {entry.id for entry in state.unlaid(stream, len(entries) + 1)}
+    waiting = {entry.id for entry in state.unassigned_slices(stream, len(entries) + 1)}
     touching: dict[int, set[str]] = {}
     for entry in entries:
         settled = entry.status is SliceStatus.ACCEPTED and entry.id not in waiting
@@ -135,7 +135,7 @@ def verify_sets(
         yield str(key.interval), f"{len(slices)} slices touch it and there is no such window"
 
 
-def _verdict(of: Window | Judged) -> str:
+def _verdict(of: Window | Evaluation) -> str:
     return "ready" if of.ready else f"waiting ({of.detail or of.reason})"
 
 
@@ -155,7 +155,7 @@ def _look(
     try:
         dataset = dataset_of(warehouse, window)
     except StorageError as error:
-        return None, [f"its dataset can not be read: {window.file}: {error.message}"]
+        return None, [f"its dataset cannot be read: {window.file}: {error.message}"]
     return dataset, list(_wrong(dataset, window, known))
 
 
@@ -219,7 +219,7 @@ def _prove(proof: _Proof) -> Iterator[Difference]:
     for number, (file, built) in enumerate(zip(proof.files, build_windows(proof.unit), strict=True)):
         place = str(built.key.interval)
         if built.dataset is None:
-            yield place, f"it can not be built again: {built.error}"
+            yield place, f"it cannot be built again: {built.error}"
             continue
         if not built.dataset.rows:  # how many rows its file has was looked at before
             if proof.rows[number]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Mask
-from tidemill.outputs.index.entries import Group, index_source, metadata_of
+from tidemill.outputs.index.entries import EntryGroup, index_source, metadata_of
 from tidemill.outputs.index.numbers import value_of
 from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, index_path
 from tidemill.storage.tables.parts import open_part
@@ -97,7 +97,7 @@ def _theirs(path: str, tenant: str) -> Mask:
     return np.asarray(pc.equal(column.cast(pa.string()), tenant).combine_chunks())
 
 
-def _add(seen: _Seen, groups: Sequence[Group], rows: int, mine: Mask | None) -> None:
+def _add(seen: _Seen, groups: Sequence[EntryGroup], rows: int, mine: Mask | None) -> None:
     has = np.zeros(rows, np.bool_)
     for group in groups:
         if group.kind not in KINDS:
@@ -114,7 +114,7 @@ def _add(seen: _Seen, groups: Sequence[Group], rows: int, mine: Mask | None) -> 
     seen.events += int(np.count_nonzero(has))
 
 
-def _count(seen: _Seen, group: Group, keep: Mask | None) -> None:
+def _count(seen: _Seen, group: EntryGroup, keep: Mask | None) -> None:
     values = group.values()
     if group.kind == NUMBER:
         assert values.number is not None

@@ -37,7 +37,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EntryGroup:
     """Entries of one path and kind; `low` and `high` are its least and greatest value, when known."""
 
     kind: str
@@ -57,11 +57,11 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EntrySource:
     """The groups of each path, and how many rows there are."""
 
     size: int
-    of: Callable[[str], Sequence[Group]]
+    of: Callable[[str], Sequence[EntryGroup]]
     tally: Tally = field(default_factory=Tally)
 
 
@@ -126,22 +126,22 @@ def _metadata(path: str, _size: int, _written: int) -> pq.FileMetaData:
 
 
 @contextmanager
-def index_source(path: str, rows: int, extra: Mapping[str, Sequence[Group]]) -> Iterator[Source]:
+def index_source(path: str, rows: int, extra: Mapping[str, Sequence[EntryGroup]]) -> Iterator[EntrySource]:
     """The entries of the index part of a raw part with so many rows, and what is known besides."""
     metadata, places = _directory(path, *_written(path))
     tally = Tally()
-    known: dict[str, Sequence[Group]] = dict(extra)
+    known: dict[str, Sequence[EntryGroup]] = dict(extra)
     with open_part(path, hint=REBUILD, metadata=metadata) as file:
 
-        def of(name: str) -> Sequence[Group]:
+        def of(name: str) -> Sequence[EntryGroup]:
             if name not in known:
                 known[name] = [_file_group(file, place, tally) for place in places.get(name, ())]
             return known[name]
 
-        yield Source(rows, of, tally)
+        yield EntrySource(rows, of, tally)
 
 
-def _file_group(file: pq.ParquetFile, place: _Place, tally: Tally) -> Group:
+def _file_group(file: pq.ParquetFile, place: _Place, tally: Tally) -> EntryGroup:
     def values() -> Values:
         columns = ["number", "exact"] if place.kind == NUMBER else ["text"]
         table = file.read_row_group(place.number, columns, use_threads=False)
@@ -156,15 +156,15 @@ def _file_group(file: pq.ParquetFile, place: _Place, tally: Tally) -> Group:
         found: Ints = one(table.column("row")).to_numpy()
         return found
 
-    return Group(place.kind, place.low, place.high, place.size, values, rows)
+    return EntryGroup(place.kind, place.low, place.high, place.size, values, rows)
 
 
 # -- what is in memory
 
 
 def payload_source(
-    payload: pa.StringArray, paths: Sequence[str], extra: Mapping[str, Sequence[Group]] | None = None
-) -> Source:
+    payload: pa.StringArray, paths: Sequence[str], extra: Mapping[str, Sequence[EntryGroup]] | None = None
+) -> EntrySource:
     """The same of payloads at hand; their rows are counted from 0."""
     from tidemill.outputs.index.extract import (
         Extraction,  # compiled: who finds all in the index need not wait for it
@@ -172,23 +172,23 @@ def payload_source(
 
     extraction = Extraction(paths)
     extraction.add(payload, 0)
-    groups: dict[str, list[Group]] = {}
+    groups: dict[str, list[EntryGroup]] = {}
     for path, kind, piece in extraction.pieces():
         groups.setdefault(path, []).append(_piece_group(kind, piece))
-    known: Mapping[str, Sequence[Group]] = {**groups, **(extra or {})}
-    return Source(len(payload), lambda path: known.get(path, ()))
+    known: Mapping[str, Sequence[EntryGroup]] = {**groups, **(extra or {})}
+    return EntrySource(len(payload), lambda path: known.get(path, ()))
 
 
-def _piece_group(kind: str, piece: pa.Table) -> Group:
+def _piece_group(kind: str, piece: pa.Table) -> EntryGroup:
     def values() -> Values:
         if kind == NUMBER:
             return Values(number=one(piece.column("number")).to_numpy(), exact=one(piece.column("exact")))
         return Values(text=one(piece.column("text")))
 
-    return Group(kind, None, None, piece.num_rows, values, lambda: one(piece.column("row")).to_numpy())
+    return EntryGroup(kind, None, None, piece.num_rows, values, lambda: one(piece.column("row")).to_numpy())
 
 
-def text_group(texts: pa.StringArray) -> Group:
+def text_group(texts: pa.StringArray) -> EntryGroup:
     """A column of raw, one text for every row."""
     size = len(texts)
-    return Group(STRING, None, None, size, lambda: Values(text=texts), lambda: np.arange(size))
+    return EntryGroup(STRING, None, None, size, lambda: Values(text=texts), lambda: np.arange(size))

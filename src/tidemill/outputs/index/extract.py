@@ -1,7 +1,7 @@
 """The kernel that makes the index of a raw part: which rows have which value at the indexed paths.
 
 A pure function of the part and the paths, to the byte. It reads raw and nothing else, so what the gate
-turned away can not be in an index.
+turned away cannot be in an index.
 """
 
 from __future__ import annotations

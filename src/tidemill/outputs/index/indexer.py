@@ -46,7 +46,7 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class IndexDifference:
     """An index part that is not what raw says it should be."""
 
     part: str
@@ -106,18 +106,18 @@ class Indexer:
         done = self.refresh(now)
         return Indexed(len(built) + max(0, done.built - len(other)), done.removed, done.entries, done.version)
 
-    def verify(self, now: int) -> list[Difference]:
+    def verify(self, now: int) -> list[IndexDifference]:
         """Make every index part anew, beside the table, and compare it to the byte."""
         self.raw.refresh()
         self.table.refresh()
         wanted = self._wanted(now)
         standing = self.table.snapshot().by_path
         found = [
-            Difference(path, f"is missing for {raw.path}")
+            IndexDifference(path, f"is missing for {raw.path}")
             for path, raw in wanted.items()
             if path not in standing
         ]
-        found += [Difference(path, "belongs to no raw part") for path in standing if path not in wanted]
+        found += [IndexDifference(path, "belongs to no raw part") for path in standing if path not in wanted]
         folder = self.table.staging("verify")
         units = [
             _CheckUnit(self._unit(raw, folder), str(self.table.root / path))
@@ -192,12 +192,12 @@ class _CheckUnit:
     standing: str
 
 
-def _check(unit: _CheckUnit) -> Iterator[Difference]:
+def _check(unit: _CheckUnit) -> Iterator[IndexDifference]:
     built = build_index(unit.build)
     path = in_folder(unit.build.partition, unit.build.name)
     try:
         if not _same(Path(built.path), Path(unit.standing)):
-            yield Difference(path, f"differs from what {unit.build.raw_path} gives")
+            yield IndexDifference(path, f"differs from what {unit.build.raw_path} gives")
     finally:
         Path(built.path).unlink()
 
@@ -209,7 +209,7 @@ def _same(one: Path, other: Path) -> bool:
         return False
     except OSError as error:
         raise StorageError(
-            f"can not read: {error.strerror}",
+            f"cannot read: {error.strerror}",
             where=str(other),
             hint="look at the disk, then run the same again",
         ) from error

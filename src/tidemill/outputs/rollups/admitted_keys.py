@@ -67,16 +67,16 @@ def roster_schema(metric: Metric) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class AdmittedKeys:
     """The admitted keys of each limited metric, with the place in the ledger that each first came at."""
 
     metrics: Mapping[str, Metric]
     admitted: Mapping[str, pa.Table] = field(default_factory=dict)
 
     @staticmethod
-    def of(spec: RollupSpec) -> Roster:
+    def of(spec: RollupSpec) -> AdmittedKeys:
         """That nobody is on."""
-        return Roster({metric.name: metric for metric in spec.metrics if metric.limit is not None})
+        return AdmittedKeys({metric.name: metric for metric in spec.metrics if metric.limit is not None})
 
     def keys(self, metric: str) -> pa.Table:
         found = self.admitted.get(metric)
@@ -108,7 +108,7 @@ class Roster:
         limit = self.metrics[metric].limit or 0
         return all(counts.get(tenant, 0) >= limit for tenant in tenants)
 
-    def grown(self, found: Mapping[str, pa.Table]) -> Roster:
+    def grown(self, found: Mapping[str, pa.Table]) -> AdmittedKeys:
         """With the keys that come next in the ledger: per metric tenant, k0 …, seq, line. None of them may
         come before one that is on the roster already, but for those that are on it themselves."""
         admitted = dict(self.admitted)
@@ -116,14 +116,16 @@ class Roster:
             grown = self._with(metric, keys)
             if grown is not None:
                 admitted[metric] = grown
-        return Roster(self.metrics, admitted)
+        return AdmittedKeys(self.metrics, admitted)
 
-    def before(self, seq: int) -> Roster:
+    def before(self, seq: int) -> AdmittedKeys:
         """As the slices before this place in the ledger made it."""
         kept = {
             name: table.filter(pc.less(table.column("seq"), seq)) for name, table in self.admitted.items()
         }
-        return Roster(self.metrics, {name: joined([table]) for name, table in kept.items() if table.num_rows})
+        return AdmittedKeys(
+            self.metrics, {name: joined([table]) for name, table in kept.items() if table.num_rows}
+        )
 
     def _counts(self, metric: str) -> dict[str, int]:
         counted = self.keys(metric).column("tenant").value_counts()

@@ -22,7 +22,7 @@ _LITERAL: Final = 1 << 40  # integers that lie closer together are their own cod
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class GroupCodes:
     """A column as integers below `span`: the greater the value, the greater its code; nothing is 0."""
 
     of: Ints
@@ -65,7 +65,7 @@ class Keys:
         self._table = table
         self._bucket = bucket
         self._width = width
-        self._codes: dict[str, Codes] = {}
+        self._codes: dict[str, GroupCodes] = {}
         self._groups: dict[Hashable, Groups] = {}
 
     def groups(self, names: Sequence[str], rows: Ints | None = None, said: Hashable = None) -> Groups:
@@ -74,12 +74,12 @@ class Keys:
         if key not in self._groups:
             codes = [self._coded(name) for name in names]
             if rows is not None:
-                codes = [Codes(code.of[rows], code.span) for code in codes]
+                codes = [GroupCodes(code.of[rows], code.span) for code in codes]
             of, first = grouped(codes)
             self._groups[key] = Groups(of, first if rows is None else rows[first], rows)
         return self._groups[key]
 
-    def _coded(self, name: str) -> Codes:
+    def _coded(self, name: str) -> GroupCodes:
         if name not in self._codes:
             if name == "bucket":
                 self._codes[name] = _numbers(self._bucket // self._width, None)
@@ -88,12 +88,12 @@ class Keys:
         return self._codes[name]
 
 
-def coded(column: pa.ChunkedArray | pa.Array) -> Codes:
+def coded(column: pa.ChunkedArray | pa.Array) -> GroupCodes:
     array = one(column)
     if pa.types.is_dictionary(array.type):
         return _texts(array)
     if pa.types.is_boolean(array.type):
-        return Codes(np.asarray(pc.fill_null(array.cast(pa.int64()), -1)) + 1, 3)
+        return GroupCodes(np.asarray(pc.fill_null(array.cast(pa.int64()), -1)) + 1, 3)
     if not array.null_count:
         return _numbers(array.to_numpy(), None)
     least = pc.min(array)  # so that what stands for nothing does not widen the span
@@ -101,29 +101,29 @@ def coded(column: pa.ChunkedArray | pa.Array) -> Codes:
     return _numbers(filled.to_numpy(), np.asarray(pc.is_null(array)))
 
 
-def _texts(array: pa.DictionaryArray) -> Codes:
+def _texts(array: pa.DictionaryArray) -> GroupCodes:
     """Ranked by their bytes."""
     size = len(array.dictionary)
     rank = np.zeros(size + 1, np.int64)
     rank[:size] = pc.rank(array.dictionary, tiebreaker="dense").to_numpy()
     indices = array.indices
     filled = pc.fill_null(indices, size) if indices.null_count else indices
-    return Codes(rank[filled.to_numpy()], size + 1)
+    return GroupCodes(rank[filled.to_numpy()], size + 1)
 
 
-def _numbers(values: Ints, absent: Mask | None) -> Codes:
+def _numbers(values: Ints, absent: Mask | None) -> GroupCodes:
     if not values.size:
-        return Codes(values, 1)
+        return GroupCodes(values, 1)
     least, most = int(values.min()), int(values.max())
     if most - least < _LITERAL:
         codes, span = values - least + 1, most - least + 2
     else:
         _, inverse = np.unique(values, return_inverse=True)
         codes, span = inverse.astype(np.int64) + 1, int(inverse.max()) + 2
-    return Codes(codes if absent is None else np.where(absent, 0, codes), span)
+    return GroupCodes(codes if absent is None else np.where(absent, 0, codes), span)
 
 
-def grouped(columns: Sequence[Codes]) -> tuple[Ints, Ints]:
+def grouped(columns: Sequence[GroupCodes]) -> tuple[Ints, Ints]:
     """The group of each row, and a row of each group; groups are numbered in the order of their codes."""
     key, total = np.zeros(columns[0].of.size, np.int64), 1
     for column in columns:

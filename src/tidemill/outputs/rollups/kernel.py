@@ -41,7 +41,7 @@ NOWHERE: Final[Places] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TileWork:
     """Tiles of one level that are built together."""
 
     level: str
@@ -62,8 +62,8 @@ class LowUnit:
 
     spec: RollupSpec
     plan: ReadPlan
-    base: Work
-    minutes: Work
+    base: TileWork
+    minutes: TileWork
     hours_again: Sequence[int]  # starts of the 1h tiles that are made again
     folder: str
     name: str
@@ -84,7 +84,7 @@ class HighUnit:
     """Tiles of the levels above, one after another: `handed` are files of the cells for the first."""
 
     spec: RollupSpec
-    works: Sequence[Work]
+    works: Sequence[TileWork]
     handed: Sequence[str]
     folder: str
     leave: str | None = None  # where to leave the cells for the level after the last,
@@ -168,7 +168,7 @@ def handed_path(folder: Path, name: str, level: Level) -> Path:
     return folder / f"{name}.{level.name}"
 
 
-def _cells(spec: RollupSpec, work: Work, handed: Cells) -> Cells:
+def _cells(spec: RollupSpec, work: TileWork, handed: Cells) -> Cells:
     """Everything that the tiles hold: what is handed to them, what they held, and what did not change."""
     level = BY_NAME[work.level]
     stored = [read_tiles(spec, path, starts, level.tile) for path, starts in work.old.items()]
@@ -186,7 +186,7 @@ def _handed_on(spec: RollupSpec, level: Level, again: Sequence[int], handed: Cel
     return merge(spec, [new, of_tiles(cells, again, level.tile)], level.width)
 
 
-def _written(spec: RollupSpec, work: Work, cells: Cells, folder: Path) -> Iterator[TilePart]:
+def _written(spec: RollupSpec, work: TileWork, cells: Cells, folder: Path) -> Iterator[TilePart]:
     level = BY_NAME[work.level]
     if work.unkept:
         cells = of_tiles(cells, work.unkept, level.tile, inside=False)

@@ -133,7 +133,7 @@ def _extents(
 
 
 @dataclass(frozen=True, slots=True)
-class MergeTrails:
+class MergeObservations:
     """Trails of one metric to merge, and what to take from each: a range of keys, and if said only what came
     before a place in the ledger."""
 
@@ -145,7 +145,7 @@ class MergeTrails:
     before: int | None = None
 
 
-def merge_trails(unit: MergeTrails) -> Iterator[str]:
+def merge_trails(unit: MergeObservations) -> Iterator[str]:
     tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.trails]
     if unit.before is not None:
         tables = [table.filter(pc.less(table.column("seq"), unit.before)) for table in tables]
@@ -161,7 +161,7 @@ Touched = Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class TrailSet:
+class ObservationSet:
     """Trails that came to be at once, of some batches, and what those touched."""
 
     name: str
@@ -175,7 +175,7 @@ class TrailSet:
             yield from names
 
 
-class TrailLog:
+class ObservationLog:
     """Which sets of trails stand: one line for each that came, saying what it came instead of.
 
     `made_for` says what the trails are made for: when that is another, nothing stands.
@@ -187,7 +187,7 @@ class TrailLog:
         self._made_for = made_for
         self._only_looks = only_looks
         self._lines = 0  # 0: there is no log that is made for this
-        self.sets: dict[str, TrailSet] = {}
+        self.sets: dict[str, ObservationSet] = {}
         self._read()
 
     def _read(self) -> None:
@@ -220,7 +220,7 @@ class TrailLog:
             self.sets.pop(name, None)
         told = line["set"]
         if isinstance(told, dict):
-            self.sets[told["name"]] = TrailSet(
+            self.sets[told["name"]] = ObservationSet(
                 name=told["name"],
                 batches={batch: (low, high) for batch, (low, high) in told["batches"].items()},
                 files=told["files"],
@@ -230,7 +230,7 @@ class TrailLog:
                 },
             )
 
-    def enter(self, new: TrailSet | None, gone: Iterable[str] = ()) -> None:
+    def enter(self, new: ObservationSet | None, gone: Iterable[str] = ()) -> None:
         """In one durable step: `new` stands, those of `gone` do not."""
         line = _line(new, sorted(gone))
         self._apply(line)
@@ -266,7 +266,7 @@ class TrailLog:
             sync_folder(self.folder)
 
 
-def _line(new: TrailSet | None, gone: Sequence[str]) -> dict[str, object]:
+def _line(new: ObservationSet | None, gone: Sequence[str]) -> dict[str, object]:
     if new is None:
         return {"gone": gone, "set": None}
     slices = sorted({name for names in new.touched.values() for name in names})

@@ -78,7 +78,7 @@ class Rollups:
         if batch.taps is None:
             return
         roller, offsets = self._roller(), dict[str, int]()
-        if roller.chronicle.needed:
+        if roller.state_history.needed:
             found = (self._warehouse.state.slice(result.slice) for result in batch.record.results)
             offsets = {entry.id: entry.seq for entry in found if entry is not None}
         self._fresh = roller.take_up(batch.id, batch.record.tiles, offsets, batch.taps)
@@ -95,7 +95,7 @@ class Rollups:
         tiles = roller.refresh(fresh, now)
         self._record_declaration(now, was_current=was_current)
         self._warehouse.progress(self._stream.name, "tiles", 1.0)
-        roller.chronicle.tidy()
+        roller.state_history.tidy()
         tidy([roller.table], self._warehouse.project.engine.keep_replaced, now)
         return RolledUp(tiles)
 
@@ -161,10 +161,10 @@ class Rollups:
         if not roller.spec.in_order:
             return known
         if horizons.raw is not None:  # who touched which tile is not told by raw any more
-            touched = roller.chronicle.touched
+            touched = roller.state_history.touched
         else:
             seqs = {entry.id: entry.seq for entry in entries}
-            again = roller.chronicle.recount(roller.raw.snapshot().paths(), seqs, folder)
+            again = roller.state_history.recount(roller.raw.snapshot().paths(), seqs, folder)
             admit = again.roster.admit if again.roster is not None else None
             touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
         _join(desired, touched, {entry.id: entry.name for entry in entries})

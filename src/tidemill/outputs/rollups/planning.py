@@ -24,9 +24,9 @@ from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, hash_of, set_hash
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval, format_instant
-from tidemill.outputs.rollups.admitted_keys import Roster
+from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL
-from tidemill.outputs.rollups.kernel import CarryUnit, HighUnit, LowUnit, Work, handed_path
+from tidemill.outputs.rollups.kernel import CarryUnit, HighUnit, LowUnit, TileWork, handed_path
 from tidemill.outputs.rollups.raw_parts import expected_rows, raw_parts
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import PART_ROWS, Tile
@@ -106,7 +106,7 @@ class Planner:
         raw: Snapshot,
         table: Snapshot,
         horizons: Horizons,
-        roster: Roster | None,
+        roster: AdmittedKeys | None,
     ) -> None:
         self._spec = spec
         self._reading = reading
@@ -140,7 +140,7 @@ class Planner:
     def _must_be_made_again(self, tile: BaseTile) -> bool:
         if tile.observed - tile.desired:
             return True
-        # What a change of state adds can not be told by the slices that came alone.
+        # What a change of state adds cannot be told by the slices that came alone.
         return self._spec.follows and not self._is_left(tile) and not self._horizons.sealed(tile.state.key)
 
     def _is_left(self, tile: BaseTile) -> bool:
@@ -175,7 +175,7 @@ class Planner:
         key, state = tile.state.key, tile.state
         again = key.start in self._again
         if again and self._horizons.sealed(key):
-            raise _can_not_be_made_again(key)
+            raise _cannot_be_made_again(key)
         missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
         self._plan.reasons[key] = _reason(tile, missing, gone)
         made = Tile(key.start, hash_of(tile.desired), 0, self._spec.declared, tile.desired)
@@ -318,7 +318,7 @@ class Planner:
         again = tile.state.key.start in self._again
         return _ids(tile.desired if again else tile.desired - tile.observed)
 
-    def _work(self, level: Level, targets: Sequence[_Target]) -> Work:
+    def _work(self, level: Level, targets: Sequence[_Target]) -> TileWork:
         old: dict[str, list[int]] = {}
         unchanged: dict[str, list[int]] = {}
         for target in targets:
@@ -326,7 +326,7 @@ class Planner:
                 old.setdefault(self._absolute(target.old), []).append(target.tile.start)
             for part, start in target.below:
                 unchanged.setdefault(self._absolute(part), []).append(start)
-        return Work(
+        return TileWork(
             level=level.name,
             tiles=[target.tile for target in targets if target.kept],
             unkept=sorted(target.tile.start for target in targets if not target.kept),
@@ -380,9 +380,9 @@ def _again(targets: Iterable[_Target]) -> list[int]:
     return sorted(target.tile.start for target in targets if target.again)
 
 
-def _can_not_be_made_again(key: TileKey) -> StorageError:
+def _cannot_be_made_again(key: TileKey) -> StorageError:
     return StorageError(
-        f"the {key.level} tile of {format_instant(key.start)} can not be made again: raw is gone for it",
+        f"the {key.level} tile of {format_instant(key.start)} cannot be made again: raw is gone for it",
         hint="it is sealed: it can be read, and late events are merged into it",
     )
 

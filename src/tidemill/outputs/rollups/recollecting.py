@@ -17,7 +17,7 @@ from tidemill.formats.arrow import one, read_ipc, write_ipc
 from tidemill.formats.plan import ReadPlan
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
-from tidemill.outputs.rollups.admitted_keys import KEYS_LEFT, Roster, keys_of
+from tidemill.outputs.rollups.admitted_keys import KEYS_LEFT, AdmittedKeys, keys_of
 from tidemill.outputs.rollups.cell_files import PARTIAL, write_partial
 from tidemill.outputs.rollups.cells import within_tiles
 from tidemill.outputs.rollups.events import read_events, read_tile_events
@@ -94,7 +94,7 @@ class EnterUnit:
     seen: Sequence[str]
     seqs: Mapping[str, int]
     trails: Sequence[str]  # what is known of objects so far
-    roster: Roster | None
+    roster: AdmittedKeys | None
     target: str  # the trail to write
     cells: str | None  # where to leave what they change; None: nowhere
 
@@ -122,7 +122,7 @@ def enter(unit: EnterUnit) -> Iterator[Entered]:
     yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), places.tolist(), strict=True)))
 
 
-def _renamed(roster: Roster | None, metric: Metric, observations: pa.Table) -> pa.Table:
+def _renamed(roster: AdmittedKeys | None, metric: Metric, observations: pa.Table) -> pa.Table:
     return observations if roster is None else roster.renamed(metric.name, observations)
 
 
@@ -138,7 +138,7 @@ class TellUnit:
     tiles: Sequence[int]  # their starts, ascending
     raw: Sequence[str]  # parts that may hold their events
     trails: Mapping[str, Sequence[str]]  # by metric
-    roster: Roster | None
+    roster: AdmittedKeys | None
     out: str
 
 
@@ -173,7 +173,7 @@ class RecountUnit:
     keys: tuple[int, int]
     seen: Sequence[str]
     seqs: Mapping[str, int]
-    roster: Roster | None
+    roster: AdmittedKeys | None
     folder: str
     name: str
 

@@ -29,7 +29,7 @@ from tidemill.outputs.rollups.kernel import (
     HighUnit,
     LowUnit,
     Tap,
-    Work,
+    TileWork,
     build_high,
     build_low,
     carry,
@@ -46,7 +46,7 @@ from tidemill.outputs.rollups.planning import (
 from tidemill.outputs.rollups.raw_parts import expected_rows
 from tidemill.outputs.rollups.recall import declarations, tile_builds
 from tidemill.outputs.rollups.spec import rollups_table, spec_for
-from tidemill.outputs.rollups.state_history import Chronicle
+from tidemill.outputs.rollups.state_history import StateHistory
 from tidemill.outputs.rollups.tile_parts import TilePart
 from tidemill.storage.state.protocol import State, TileBuild
 from tidemill.storage.tables.snapshot import Part
@@ -114,7 +114,7 @@ class Roller:
         self.plan = metric_plan(plan_for(stream, limits))
         self.table = rollups_table(warehouse, self.spec)
         self._current = False  # whether all tiles are known to be made for the metrics as declared
-        self.chronicle = Chronicle(warehouse, self.spec, self.plan, engine, state, raw)
+        self.state_history = StateHistory(warehouse, self.spec, self.plan, engine, state, raw)
 
     @property
     def tap(self) -> Tap | None:
@@ -125,7 +125,7 @@ class Roller:
     def catch_up(self) -> int:
         """Enter tiles that were committed but not recorded; how many. What was not is thrown away."""
         self.table.clean_staging()
-        self.chronicle.catch_up()
+        self.state_history.catch_up()
         seen = self.state.table_versions(self.stream.name).get("rollups", -1)
         self.table.expect(seen)
         commits = self.table.commits(after=seen)
@@ -143,8 +143,8 @@ class Roller:
     def recall(self) -> int:
         """Enter all tiles that the table holds in a state that was made anew, and those that are kept no
         more; how many the table holds."""
-        self.chronicle.catch_up()
-        self.chronicle.tell_all()
+        self.state_history.catch_up()
+        self.state_history.tell_all()
         builds = tile_builds(self.table, self.table.snapshot().parts)
         self.state.apply_tiles(self.stream.name, self.table.version, builds)
         for level in LEVELS:
@@ -180,7 +180,7 @@ class Roller:
     ) -> Fresh | None:
         """What the batch that was just accepted left for tiles. `slices`: its slices with their places in the
         ledger. None: it has to be read from raw."""
-        touched = self.chronicle.add(batch, slices, folder)
+        touched = self.state_history.add(batch, slices, folder)
         if touched is None:
             return None
         none: frozenset[str] = frozenset()
@@ -232,14 +232,14 @@ class Roller:
         """Make all tiles again from raw whose 5s tiles touch `span`; not those that raw is gone for."""
         if not self.spec.metrics:
             return []
-        self.chronicle.catch_up()  # in a process that accepted nothing, nobody has read the roster yet
+        self.state_history.catch_up()  # in a process that accepted nothing, nobody has read the roster yet
         horizons, name = self.horizons(), self.stream.name
         known = self.state.tiles(name, BASE.name, self.reach(span))
         tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
         return [done for some in self._rounds(tiles) for done in self._round(some, None, anew=True)]
 
     def sealed(self, span: Interval) -> int:
-        """How many 5s tiles of the span can not be made again, since raw is gone for them."""
+        """How many 5s tiles of the span cannot be made again, since raw is gone for them."""
         tiles = self.state.tiles(self.stream.name, BASE.name, self.reach(span))
         return sum(self.horizons().sealed(tile.key) for tile in tiles)
 
@@ -279,7 +279,7 @@ class Roller:
             self.raw.snapshot(),
             self.table.snapshot(),
             self.horizons(),
-            self.chronicle.roster,
+            self.state_history.roster,
         )
         plan = planner.plan(stale, fresh, folder, anew=anew)
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
@@ -300,7 +300,7 @@ class Roller:
         ]
 
     def _build(self, plan: TilePlan, folder: Path) -> list[TilePart]:
-        states = self.chronicle.state_cells_for(plan.whole, folder) if plan.whole else []
+        states = self.state_history.state_cells_for(plan.whole, folder) if plan.whole else []
         units = [replace(unit, extra=states) for unit in plan.low] if states else plan.low
         groups = spread([1] * len(units), 2 * self.engine.parallelism)
         low = [[units[i] for i in group] for group in groups]
@@ -442,7 +442,7 @@ def _high_bytes(units: Sequence[HighUnit]) -> int:
     return file_bytes([*handed, *_stored([work for unit in units for work in unit.works])])
 
 
-def _stored(works: Sequence[Work]) -> set[str]:
+def _stored(works: Sequence[TileWork]) -> set[str]:
     return {path for work in works for path in (*work.old, *work.below)}
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemill.config import Counter, Histogram, Kept, State, Stream
+from tidemill.config import Counter, Histogram, Kept, StateMetric, Stream
 from tidemill.config.metrics import filter_of
 from tidemill.model.metrics import Bins, DeclaredMetric, MetricKind, TransitionRule, dimension_id, measure_id
 from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
@@ -185,13 +185,13 @@ def declared_metrics(stream: Stream) -> dict[str, DeclaredMetric]:
 def _declared_metric(stream: Stream, metric: Kept) -> DeclaredMetric:
     """Rows are added up over dimensions that a query does not name, so those can come and go; but where keys
     are limited or states followed, each dimension decides what all rows hold."""
-    whole = metric.max_cardinality is not None or isinstance(metric, State)
+    whole = metric.max_cardinality is not None or isinstance(metric, StateMetric)
     dimensions = () if whole else metric.dimensions
     measures = metric.numbers if isinstance(metric, Counter) and not whole else ()
     condition = filter_of(metric)
     decisive = dict.fromkeys(condition.columns if condition is not None else ())
     decisive |= dict.fromkeys({*metric.dimensions, *metric.numbers} - {*dimensions, *measures})
-    if isinstance(metric, State):
+    if isinstance(metric, StateMetric):
         decisive |= dict.fromkeys((metric.object, metric.state))
     apart = set() if whole else {"dimensions", "measures"}
     said = {
@@ -226,7 +226,7 @@ def _metric(stream: Stream, name: str, metric: Kept) -> Metric:
         filter=_filter(stream, metric),
         limit=metric.max_cardinality,
         bins=metric.bins(measures[0].scale) if isinstance(metric, Histogram) else None,
-        following=_following(stream, metric) if isinstance(metric, State) else None,
+        following=_following(stream, metric) if isinstance(metric, StateMetric) else None,
     )
 
 
@@ -243,7 +243,7 @@ def _filter(stream: Stream, metric: Kept) -> Filter | None:
     return Filter(condition, tuple(columns))
 
 
-def _following(stream: Stream, metric: State) -> Following:
+def _following(stream: Stream, metric: StateMetric) -> Following:
     keys = stream.key_columns
     return Following(
         object=keys.index(metric.object),

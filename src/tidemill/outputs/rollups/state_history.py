@@ -23,15 +23,15 @@ from tidemill.formats.plan import ReadPlan
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
 from tidemill.model.slices import set_hash
-from tidemill.outputs.rollups.admitted_keys import Roster
+from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.observation_runs import (
     FAN_IN,
-    MergeTrails,
+    MergeObservations,
+    ObservationLog,
+    ObservationSet,
     Touched,
-    TrailLog,
-    TrailSet,
     is_whole,
     merge_trails,
     write_trail,
@@ -70,11 +70,11 @@ class Recount:
     """What raw alone says: files of 5s cells of state metrics, the roster, who touched which tiles."""
 
     cells: Sequence[str]
-    roster: Roster | None
+    roster: AdmittedKeys | None
     touched: Touched
 
 
-class Chronicle:
+class StateHistory:
     """Of one stream. Not for use by several threads at once, and by one process at a time."""
 
     def __init__(
@@ -89,8 +89,8 @@ class Chronicle:
         self._state = state
         self._raw = raw
         self._seen: int | None = None  # the version of raw that it is in line with
-        self._log: TrailLog | None = None
-        self._roster = Roster.of(spec)
+        self._log: ObservationLog | None = None
+        self._roster = AdmittedKeys.of(spec)
         self._shared: dict[str, Mapping[str, Sequence[str]]] = {}  # packed parts: batch -> its slices in them
 
     @property
@@ -102,7 +102,7 @@ class Chronicle:
         return tuple(metric for metric in self.spec.metrics if metric.following is not None)
 
     @property
-    def roster(self) -> Roster | None:
+    def roster(self) -> AdmittedKeys | None:
         """The keys that are admitted; None when no metric has a limit. After `catch_up` it is that of raw."""
         if self.needed:
             self._standing()  # reads it, the first time
@@ -144,7 +144,7 @@ class Chronicle:
             log.warning("the ledger has another order", extra={"stream": self.spec.stream})
             standing.enter(None, list(standing.sets))
             standing.sweep()
-            self._roster = Roster.of(self.spec)
+            self._roster = AdmittedKeys.of(self.spec)
         self._seen = None
         self.catch_up()
         if touched := self.touched:
@@ -182,7 +182,7 @@ class Chronicle:
             return 0
         batches = {batch: place for each in old for batch, place in each.batches.items()}
         touched = _united(each.touched for each in old)
-        self._replace(standing, old, TrailSet(f"m{set_hash(batches)[:24]}", batches, {}, touched))
+        self._replace(standing, old, ObservationSet(f"m{set_hash(batches)[:24]}", batches, {}, touched))
         standing.sweep()
         return len(old)
 
@@ -214,7 +214,7 @@ class Chronicle:
     def recount(self, raw: Sequence[str], seqs: Mapping[str, int], folder: Path) -> Recount:
         """Everything again, from raw parts alone (`seqs`: slice -> place in the ledger); in `folder`."""
         size = self._note(raw, folder)
-        roster = Roster.of(self.spec).grown(self._keys(folder, seqs))
+        roster = AdmittedKeys.of(self.spec).grown(self._keys(folder, seqs))
         known = roster if roster.metrics else None
         count = self._ranges(size) * -(-size // (1 << 30))
         units = [
@@ -237,10 +237,10 @@ class Chronicle:
 
     # -- within
 
-    def _standing(self) -> TrailLog:
+    def _standing(self) -> ObservationLog:
         """The log, with what it names checked once: what is gone or damaged is as if it had never been."""
         if self._log is None:
-            self._log = TrailLog(self.folder, _made_for(self.spec))
+            self._log = ObservationLog(self.folder, _made_for(self.spec))
             broken = {
                 each.name
                 for each in self._log.sets.values()
@@ -276,7 +276,7 @@ class Chronicle:
 
     def _mend(
         self,
-        standing: TrailLog,
+        standing: ObservationLog,
         in_raw: Mapping[str, Sequence[str]],
         covered: Mapping[str, tuple[int, int]],
         gone: Collection[str],
@@ -309,7 +309,9 @@ class Chronicle:
                 found[entry.batch] = (min(low, entry.seq), max(high, entry.seq))
         return found
 
-    def _cut(self, standing: TrailLog, old: TrailSet, start: int, seqs: Mapping[str, int]) -> None:
+    def _cut(
+        self, standing: ObservationLog, old: ObservationSet, start: int, seqs: Mapping[str, int]
+    ) -> None:
         """Keep of a set what slices before a place in the ledger brought. Not by making it again: raw of that
         may have expired."""
         kept = {batch: place for batch, place in old.batches.items() if place[1] < start}
@@ -323,15 +325,19 @@ class Chronicle:
             for tile, names in old.touched.items()
             if (left := frozenset(name for name in names if seqs.get(name, start) < start))
         }
-        self._replace(standing, [old], TrailSet(f"c{set_hash(kept)[:24]}", kept, {}, touched), start)
+        self._replace(standing, [old], ObservationSet(f"c{set_hash(kept)[:24]}", kept, {}, touched), start)
 
     def _replace(
-        self, standing: TrailLog, old: Sequence[TrailSet], new: TrailSet, before: int | None = None
+        self,
+        standing: ObservationLog,
+        old: Sequence[ObservationSet],
+        new: ObservationSet,
+        before: int | None = None,
     ) -> None:
         """The trails of `old` as those of `new`: all, or only what came before a place in the ledger."""
         size = _bytes(str(self.folder / name) for each in old for name in each.names)
         units = [
-            MergeTrails(metric, files, low, high, str(self._target(new.name, i, metric)), before)
+            MergeObservations(metric, files, low, high, str(self._target(new.name, i, metric)), before)
             for metric in self.followed
             if (files := [str(self.folder / f) for each in old for f in each.files.get(metric.name, ())])
             for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
@@ -351,7 +357,7 @@ class Chronicle:
         missing: Mapping[str, tuple[int, int]],
         in_raw: Mapping[str, Sequence[str]],
         seqs: Mapping[str, int],
-        standing: TrailLog,
+        standing: ObservationLog,
     ) -> None:
         rows = {str(self._raw.root / part.path): part.rows for part in self._raw.snapshot().parts}
         order = sorted(missing, key=lambda batch: missing[batch])
@@ -398,7 +404,7 @@ class Chronicle:
 
     def _enter(
         self,
-        standing: TrailLog,
+        standing: ObservationLog,
         batches: Mapping[str, tuple[int, int]],
         seqs: Mapping[str, int],
         folder: Path,
@@ -438,7 +444,7 @@ class Chronicle:
         for each in entered:
             if each.trail is not None:
                 files.setdefault(each.metric, []).append(Path(each.trail).name)
-        standing.enter(TrailSet(name, dict(batches), files, touched))
+        standing.enter(ObservationSet(name, dict(batches), files, touched))
         failpoint("chronicle.after_log")
         return touched
 
@@ -449,7 +455,7 @@ class Chronicle:
     def _ranges(self, size: int) -> int:
         return self._engine.parallelism if size > PARALLEL_BYTES else 1
 
-    def _write_roster(self, roster: Roster, *, first: bool) -> None:
+    def _write_roster(self, roster: AdmittedKeys, *, first: bool) -> None:
         for metric in roster.metrics:
             if first or roster.keys(metric) is not self._roster.keys(metric):
                 write_trail(layout.admitted_keys(self.folder, metric), roster.keys(metric))
@@ -463,13 +469,15 @@ class Chronicle:
                 write_trail(layout.admitted_keys(self.folder, metric), kept.keys(metric))
         self._roster = kept
 
-    def _read_roster(self) -> Roster | None:
+    def _read_roster(self) -> AdmittedKeys | None:
         """As it was last written; None when a part of it is gone."""
-        empty = Roster.of(self.spec)
+        empty = AdmittedKeys.of(self.spec)
         paths = {metric: layout.admitted_keys(self.folder, metric) for metric in empty.metrics}
         if not all(is_whole(path) for path in paths.values()):
             return None
-        return Roster(empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()})
+        return AdmittedKeys(
+            empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +485,7 @@ class Recollection:
     """What a chronicle holds, for those who only look."""
 
     trails: Mapping[str, Sequence[str]]  # files by metric; they may be merged into others at any time
-    roster: Roster
+    roster: AdmittedKeys
 
     def admitted(self, cells: Cells) -> Cells:
         return self.roster.admit(cells)
@@ -490,19 +498,19 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
     """What is remembered for all metrics of a stream as they are declared now; None: nothing is yet. Raises
     FileNotFoundError when a file is merged into another just now."""
     folder = layout.state_history(warehouse, spec.stream)
-    known = TrailLog(folder, _made_for(spec), only_looks=True)
+    known = ObservationLog(folder, _made_for(spec), only_looks=True)
     if not known.is_there:
         return None
     trails: dict[str, list[str]] = {}
     for each in known.sets.values():
         for metric, names in each.files.items():
             trails.setdefault(metric, []).extend(str(folder / name) for name in names)
-    limited = Roster.of(spec).metrics
+    limited = AdmittedKeys.of(spec).metrics
     admitted = {metric: joined([read_ipc(str(layout.admitted_keys(folder, metric)))]) for metric in limited}
-    return Recollection(trails, Roster(limited, admitted))
+    return Recollection(trails, AdmittedKeys(limited, admitted))
 
 
-def _last_place(standing: TrailLog) -> int:
+def _last_place(standing: ObservationLog) -> int:
     """In the ledger, of what the log stands for; -1: nothing."""
     return max((high for each in standing.sets.values() for _, high in each.batches.values()), default=-1)
 

@@ -19,7 +19,7 @@ from tidemill.formats.arrow import one
 from tidemill.model.levels import BASE
 from tidemill.model.metrics import NONE_STATE
 from tidemill.outputs.rollups.cells import cell_schema
-from tidemill.outputs.rollups.grouping import Codes, Groups, coded, grouped
+from tidemill.outputs.rollups.grouping import GroupCodes, Groups, coded, grouped
 from tidemill.outputs.rollups.observations import joined, order_of
 from tidemill.outputs.rollups.spec import Metric
 
@@ -234,7 +234,7 @@ def _tallied(parts: Sequence[_Part], sizes: tuple[int, int, int]) -> tuple[Ints,
         key, what = np.divmod(pair, whats)
         return key, what, bucket, places[at]
     key, what, bucket = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    of, first = grouped([Codes(key, keys), Codes(what, whats), Codes(bucket, buckets)])
+    of, first = grouped([GroupCodes(key, keys), GroupCodes(what, whats), GroupCodes(bucket, buckets)])
     signs = np.concatenate([np.full(part[0].size, part[3]) for part in parts])
     counts = Groups(of, first).sums(signs)
     kept = np.flatnonzero(counts)
@@ -269,7 +269,7 @@ def touched_by(metric: Metric, union: pa.Table, new: Mask) -> tuple[Ints, Ints]:
     if not tiles.size:
         return tiles, places
     _, first = grouped(
-        [Codes(tiles - tiles.min(), int(np.ptp(tiles)) + 1), Codes(places, int(places.max()) + 1)]
+        [GroupCodes(tiles - tiles.min(), int(np.ptp(tiles)) + 1), GroupCodes(places, int(places.max()) + 1)]
     )
     return tiles[first] * BASE.tile, places[first]
 

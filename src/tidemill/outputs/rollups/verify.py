@@ -40,7 +40,7 @@ _EVER: Final = Interval(-(1 << 62), 1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TileDifference:
     """A tile that is not what raw says it should be."""
 
     level: str
@@ -58,7 +58,7 @@ class Passed:
 
     expired: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by level, ascending: kept no more
     before: int | None = None  # those that begin earlier: raw is gone for them
-    unknown: frozenset[str] = frozenset()  # and metrics that can not be told from what raw still has
+    unknown: frozenset[str] = frozenset()  # and metrics that cannot be told from what raw still has
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Known:
         return frozenset(m.name for m in spec.metrics if m.following is not None or m.limit is not None)
 
 
-def check_span(unit: SpanCheck) -> Iterator[Difference]:
+def check_span(unit: SpanCheck) -> Iterator[TileDifference]:
     """Leaves the 1h cells for the levels above."""
     events = read_events(unit.plan, unit.raw, unit.span, None)
     made = [accumulate(unit.spec, table, BASE.width) for table in events]
@@ -124,7 +124,7 @@ def check_span(unit: SpanCheck) -> Iterator[Difference]:
     write_cells(Path(unit.out), cells)
 
 
-def check_high(unit: HighCheck) -> Iterator[Difference]:
+def check_high(unit: HighCheck) -> Iterator[TileDifference]:
     cells = merge(unit.spec, [read_cells(path) for path in unit.cells], HOUR_LEVEL.width)
     for level in (DAY_LEVEL, WEEK_LEVEL):
         cells = merge(unit.spec, [cells], level.width)
@@ -133,15 +133,15 @@ def check_high(unit: HighCheck) -> Iterator[Difference]:
 
 def _compare(
     spec: RollupSpec, level: Level, cells: Cells, stored: Places, passed: Passed
-) -> Iterator[Difference]:
+) -> Iterator[TileDifference]:
     wanted = _not_passed(cells, level, passed)
     read: dict[str, Cells] = {}
     for path, starts in stored.items():
         try:
             read[path] = read_tiles(spec, path, starts, level.tile)
         except (OSError, pa.ArrowException) as error:
-            said = f"can not be read: {str(error).splitlines()[0]}"
-            yield from (Difference(level.name, start, said) for start in starts)
+            said = f"cannot be read: {str(error).splitlines()[0]}"
+            yield from (TileDifference(level.name, start, said) for start in starts)
     there = sorted(start for starts in stored.values() for start in starts)
     yield from _missing(level, of_tiles(wanted, there, level.tile, inside=False))
     readable = sorted(start for path in read for start in stored[path])
@@ -153,7 +153,7 @@ def _compare(
         for start in stored[path]:
             ours = of_tiles(wanted, [start], level.tile)
             if difference := _difference(ours, of_tiles(held, [start], level.tile)):
-                yield Difference(level.name, start, difference)
+                yield TileDifference(level.name, start, difference)
 
 
 def _not_passed(cells: Cells, level: Level, passed: Passed) -> Cells:
@@ -164,11 +164,11 @@ def _not_passed(cells: Cells, level: Level, passed: Passed) -> Cells:
     return {name: table.filter(pa.array(begins[name] >= passed.before)) for name, table in found.items()}
 
 
-def _missing(level: Level, cells: Cells) -> Iterator[Difference]:
+def _missing(level: Level, cells: Cells) -> Iterator[TileDifference]:
     bucket = row_buckets(cells)
     starts, counts = np.unique(bucket - bucket % level.tile, return_counts=True)
     for start, rows in zip(starts.tolist(), counts.tolist(), strict=True):
-        yield Difference(level.name, start, f"is missing; raw has {rows} rows for it")
+        yield TileDifference(level.name, start, f"is missing; raw has {rows} rows for it")
 
 
 def _starts(table: pa.Table, level: Level) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -214,20 +214,20 @@ def _plain(cells: pa.Table) -> pa.Table:
 
 def verify_tiles(
     spec: RollupSpec, plan: ReadPlan, raw: Table, table: Table, engine: Engine, known: Known, folder: Path
-) -> tuple[int, int, list[Difference]]:
+) -> tuple[int, int, list[TileDifference]]:
     """Tiles compared with raw, tiles that raw is gone for, and what differs."""
     builds: list[TileBuild] = []
-    found: list[Difference] = []
+    found: list[TileDifference] = []
     for part in table.snapshot().parts:
         try:
             builds += tile_builds(table, [part])
         except StorageError as error:
-            found.append(Difference("", 0, f"{part.path}: {error.message}"))
+            found.append(TileDifference("", 0, f"{part.path}: {error.message}"))
     found += _hashes(builds, known)
     if len({build.key for build in builds}) != len(builds):
-        found.append(Difference("", 0, "a tile has more than one part"))
+        found.append(TileDifference("", 0, "a tile has more than one part"))
     if (told := sum(build.rows for build in builds)) != (rows := table.snapshot().rows):
-        found.append(Difference("", 0, f"parts hold {rows} rows; their tiles say {told}"))
+        found.append(TileDifference("", 0, f"parts hold {rows} rows; their tiles say {told}"))
     sealed = [build for build in builds if known.sealed is not None and build.key.start < known.sealed]
     open_ = [build for build in builds if known.sealed is None or build.key.start >= known.sealed]
     units = _spans(spec, plan, raw, table, open_, known, folder)
@@ -287,7 +287,7 @@ def _stored(table: Table, builds: Sequence[TileBuild]) -> dict[str, dict[str, li
     return found
 
 
-def _hashes(builds: Sequence[TileBuild], known: Known) -> Iterator[Difference]:
+def _hashes(builds: Sequence[TileBuild], known: Known) -> Iterator[TileDifference]:
     """Each tile's hash must be that of what it is made of, down to the slices that raw names."""
     hashes: dict[str, dict[int, str]] = {level.name: {} for level in LEVELS}
     for key, digest in known.expired.items():
@@ -301,15 +301,15 @@ def _hashes(builds: Sequence[TileBuild], known: Known) -> Iterator[Difference]:
             slices = known.desired.get(start, frozenset())
             if build.slices != slices:
                 said = f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}"
-                yield Difference(level, start, said)
+                yield TileDifference(level, start, said)
             elif build.hash != set_hash(slices):
-                yield Difference(level, start, "its hash is not that of its slices")
+                yield TileDifference(level, start, "its hash is not that of its slices")
         elif build.hash != tiles_hash(made_of[level].get(start, {})):
             under = below(BY_NAME[level])
             assert under is not None
-            yield Difference(level, start, f"is not made of the {under.name} tiles below")
+            yield TileDifference(level, start, f"is not made of the {under.name} tiles below")
     for start in sorted(known.desired.keys() - hashes[BASE.name].keys()):
-        yield Difference(BASE.name, start, f"is missing: {format_instant(start)}")
+        yield TileDifference(BASE.name, start, f"is missing: {format_instant(start)}")
 
 
 def _by_tile(level: Level, hashes: Mapping[str, Mapping[int, str]]) -> dict[int, dict[int, str]]:

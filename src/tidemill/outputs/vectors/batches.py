@@ -52,7 +52,7 @@ class BatchStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DeltaBatch:
     """Applied to any vectors, the deltas give what all that came in would have given."""
 
     content: bytes  # an Arrow file of `COLUMNS`, by (event_time, event_id)
@@ -69,10 +69,10 @@ class WindowBatch:
 
     start: int
     end: int
-    batch: Batch
+    batch: DeltaBatch
 
 
-def batch_of(deltas: Iterable[Delta], tenant: str = "") -> Batch:
+def batch_of(deltas: Iterable[Delta], tenant: str = "") -> DeltaBatch:
     """Of deltas in any order. One that says what came before does not matter drops it; of several `set` in a
     row, what came last counts."""
     received = list(deltas)
@@ -122,7 +122,7 @@ def _table(deltas: Iterable[Delta]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ROWS)
 
 
-def _batch(deltas: Deltas, tenant: str) -> Batch:
+def _batch(deltas: Deltas, tenant: str) -> DeltaBatch:
     left = merged(taken(deltas, order_of(deltas)))
     in_time = order_of(replace(left, vectors=np.zeros_like(left.vectors)))
     content = _packed(rows_of(taken(left, in_time)), tenant)
@@ -135,7 +135,7 @@ def _batch(deltas: Deltas, tenant: str) -> Batch:
         start=int(deltas.ts.min()) if len(deltas) else None,
         end=int(deltas.ts.max()) if len(deltas) else None,
     )
-    return Batch(content, stats)
+    return DeltaBatch(content, stats)
 
 
 def _packed(rows: pa.Table, tenant: str) -> bytes:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemill.config.vectors import Compaction, Vector
+from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, read_ipc, write_ipc
 from tidemill.formats.delta_arrays import Deltas, Floats, deltas_from_rows, order_of, taken
@@ -287,7 +287,7 @@ def _less(rows: pa.Table, again: frozenset[Key]) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildUnit:
+class ChainUnit:
     """Deltas to be put into a bucket; with `standing`, into one part together with what is there."""
 
     bucket: str
@@ -300,7 +300,7 @@ class BuildUnit:
     seed: str
 
 
-def build(unit: BuildUnit) -> Iterator[StagedPart]:
+def build(unit: ChainUnit) -> Iterator[StagedPart]:
     rows = pa.concat_tables([ROWS.empty_table(), *map(read_ipc, unit.fresh)])
     if unit.standing:
         standing = read_rows(unit.standing)
@@ -351,7 +351,7 @@ class CompactUnit:
 
     bucket: str
     standing: Sequence[str]
-    settings: Compaction
+    settings: CompactionSettings
     vector: Vector
     now: int
     force: bool
@@ -466,7 +466,7 @@ def facts(paths: Sequence[str]) -> Iterator[Facts]:
     yield Facts(found.chains, found.keys)
 
 
-def _write(unit: BuildUnit | CompactUnit, rows: pa.Table) -> StagedPart:
+def _write(unit: ChainUnit | CompactUnit, rows: pa.Table) -> StagedPart:
     ts = instants(rows, "ts")[np.asarray(pc.equal(rows.column("kind"), CHECKPOINT))]
     newest = int(ts.max()) if ts.size else None
     digest = hashlib.blake2b(f"{unit.bucket} {unit.seed}".encode(), digest_size=8).hexdigest()

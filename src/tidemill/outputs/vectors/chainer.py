@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.ingest import arguments as given
+from tidemill.ingest import arguments
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tidemill.formats.delta_arrays import Deltas
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.outputs.vectors.batches import BatchStats, WindowBatch
-    from tidemill.outputs.vectors.keeper import Chained, ChainKeeper, Compaction, Reads, Step
+    from tidemill.outputs.vectors.keeper import Chained, ChainKeeper, Compaction, CompactionStep, Reads
     from tidemill.outputs.vectors.table import ChainFooter
-    from tidemill.outputs.vectors.verify import Difference
+    from tidemill.outputs.vectors.verify import ChainDifference
     from tidemill.storage.tables.snapshot import Snapshot
     from tidemill.storage.tables.table import Table
 
@@ -172,7 +172,7 @@ class Chainer:
             folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
             return ChainRound(folded, self.compact(stream, now, force=force))
 
-    def plan(self, stream: str, now: int, *, force: bool = False) -> list[Step]:
+    def plan(self, stream: str, now: int, *, force: bool = False) -> list[CompactionStep]:
         """The steps that a compaction would take now. Changes nothing."""
         self._declared(stream)
         if self._warehouse.existing("chains", stream) is None:
@@ -197,7 +197,7 @@ class Chainer:
         width = declared.aggregation_span or HOUR if width is None else width
         if width <= 0:
             raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
-        since, until = (None if edge is None else given.instant(edge) for edge in (start, end))
+        since, until = (None if edge is None else arguments.instant(edge) for edge in (start, end))
         whose, deltas = self._deltas(stream, since, until, tenant)
         return window_batches(deltas, width, whose)
 
@@ -221,7 +221,7 @@ class Chainer:
         declared = self._declared(stream)
         is_whole = tenant in (None, declared.tenant.value)
         if every is None and declared.aggregation_span is not None and is_whole:
-            return self._published(stream, given.span(start, end), folder, limit)
+            return self._published(stream, arguments.span(start, end), folder, limit)
         made = [_written(one, folder) for one in self.batches(stream, every, start, end, tenant=tenant)]
         return Batches(made if limit is None else made[-limit:], more=limit is not None and len(made) > limit)
 
@@ -245,7 +245,7 @@ class Chainer:
                 hint="run `tidemill run --once`, then the same again",
             )
 
-    def verify(self, stream: str) -> tuple[int, list[Difference]]:
+    def verify(self, stream: str) -> tuple[int, list[ChainDifference]]:
         """How many chains were held against raw, and what differs."""
         if self._warehouse.project.stream(stream).kind != "delta":
             return 0, []

@@ -16,7 +16,7 @@ from tidemill.formats.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedVectors:
     """Vectors after their deltas, in the order of names: row v of `matrix` means something where `exists`."""
 
     matrix: Floats
@@ -34,7 +34,7 @@ def fold(
     until: int | None = None,
     *,
     finite: bool = False,
-) -> Folded:
+) -> FoldedVectors:
     """The vectors after their deltas, without those later than `until`; with `finite` also without those
     after which a component would be no finite number.
 
@@ -54,7 +54,7 @@ def fold(
         matrix, exists, last, applied, left_out, limit, finite, deltas.vectors, deltas.ts, deltas.ops,
         deltas.dense, deltas.index_at, deltas.indices, deltas.value_at, deltas.values,
     )  # fmt: skip
-    return Folded(matrix, exists, last, applied, left_out)
+    return FoldedVectors(matrix, exists, last, applied, left_out)
 
 
 @Kernel
@@ -149,4 +149,4 @@ def _overflows(
     return False
 
 
-__all__ = ["Folded", "fold"]
+__all__ = ["FoldedVectors", "fold"]

@@ -25,7 +25,7 @@ from tidemill.engine.jobs import spread
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, set_hash
 from tidemill.outputs.vectors.building import (
-    BuildUnit,
+    ChainUnit,
     Compacted,
     CompactUnit,
     Facts,
@@ -87,7 +87,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompactionStep:
     """What a compaction would do to a bucket."""
 
     bucket: str
@@ -310,11 +310,11 @@ class ChainKeeper:
         made: Made,
         folder: Path,
         seed: str,
-    ) -> Iterator[BuildUnit]:
+    ) -> Iterator[ChainUnit]:
         for bucket in sorted({found.bucket for found in fresh}):
             there = standing.get(bucket, ())
             anew = bucket in again or len(there) >= MOST_PARTS
-            yield BuildUnit(
+            yield ChainUnit(
                 bucket,
                 [found.path for found in fresh if found.bucket == bucket],
                 [str(self.table.root / part.path) for part in there] if anew else (),
@@ -341,7 +341,7 @@ class ChainKeeper:
 
     # -- compaction
 
-    def plan(self, now: int, *, force: bool = False) -> list[Step]:
+    def plan(self, now: int, *, force: bool = False) -> list[CompactionStep]:
         """What `compact` would do now."""
         self.table.refresh()
         steps = []
@@ -357,7 +357,7 @@ class ChainKeeper:
                 told = Counter(REASONS[n].value for n in reasons[touched].tolist())
                 deltas = int(np.count_nonzero((groups != NONE) & found.chains.pending))
                 size = sum(part.size for part in parts)
-                steps.append(Step(bucket, int(touched.size), deltas, dict(told), size))
+                steps.append(CompactionStep(bucket, int(touched.size), deltas, dict(told), size))
         return steps
 
     def compact(self, now: int, *, force: bool = False) -> Compaction:

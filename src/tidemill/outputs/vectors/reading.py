@@ -23,13 +23,13 @@ from tidemill.formats.delta_arrays import Deltas, Floats, deltas_from_rows, orde
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import format_instant
-from tidemill.outputs.vectors.fold import Folded, fold
+from tidemill.outputs.vectors.fold import FoldedVectors, fold
 from tidemill.outputs.vectors.keeper import declared_as
 from tidemill.outputs.vectors.parts import ChainParts
 from tidemill.outputs.vectors.payloads import raw_rows
 from tidemill.outputs.vectors.table import CHECKPOINT, INSTANT, ROWS, Made
 from tidemill.storage.state.protocol import State
-from tidemill.storage.tables.readers import Looks
+from tidemill.storage.tables.readers import TableReaders
 from tidemill.storage.tables.snapshot import Range, Snapshot
 
 MOST_COMPONENTS: Final = 1 << 26  # of one answer: half a gibibyte
@@ -39,7 +39,7 @@ Count = Callable[[str, str, Collection[str]], None]  # stream, tenant, vectors t
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ChainLook:
     """What the tables and the ledger said at one moment."""
 
     chains: Snapshot | None
@@ -53,7 +53,7 @@ class Look:
         return [entry for entry in self.accepted if entry.seq > self.made.through]
 
 
-class VectorDesk:
+class VectorReader:
     """Answers about vectors, for any number of threads. `seal` says before which instant raw of a stream is
     gone; `count` hears of every read; `is_pending` says whether slices of a stream are being decided again,
     after a retraction: what they bring is not known until they are."""
@@ -62,7 +62,7 @@ class VectorDesk:
         self,
         streams: Mapping[str, Stream],
         state: State,
-        looks: Looks,
+        looks: TableReaders,
         seal: Callable[[str], int | None],
         count: Count = lambda _stream, _tenant, _ids: None,
         is_pending: Callable[[str], bool] = lambda _stream: False,
@@ -100,7 +100,7 @@ class VectorDesk:
         return found.table(pa.array(asked, pa.string()), vector.dimension, pending=pending)
 
     def _answered(
-        self, stream: str, vector: Vector, look: Look, tenant: str, names: Sequence[str], at: int | None
+        self, stream: str, vector: Vector, look: ChainLook, tenant: str, names: Sequence[str], at: int | None
     ) -> _Answers:
         fresh = self.waiting_rows(look, vector, tenant, names, at)
         rows = self.chain_rows(look, tenant, names)
@@ -117,7 +117,7 @@ class VectorDesk:
 
     # -- what there is
 
-    def look(self, stream: str) -> Look:
+    def look(self, stream: str) -> ChainLook:
         """Chains first, then the ledger, then raw: each has at least what the one before it tells of."""
         chains = self._looks.snapshot("chains", stream)
         accepted = self._ledger(stream)
@@ -125,8 +125,8 @@ class VectorDesk:
         made = self.parts.made(chains, declared_as(self._streams[stream]))
         names = (entry.name for entry in accepted if entry.seq <= made.through)
         if chains is None or set_hash(names) != made.hash:
-            return Look(None, raw, accepted, Made())
-        return Look(chains, raw, accepted, made)
+            return ChainLook(None, raw, accepted, Made())
+        return ChainLook(chains, raw, accepted, made)
 
     def _ledger(self, stream: str) -> Sequence[SliceEntry]:
         """Accepted slices; read again only when something was accepted or taken back."""
@@ -140,7 +140,7 @@ class VectorDesk:
             self._accepted[stream] = (key, found)
         return found
 
-    def tenant_of(self, stream: str, look: Look, tenant: str | None) -> str:
+    def tenant_of(self, stream: str, look: ChainLook, tenant: str | None) -> str:
         """Who names none means the only one that the stream has."""
         if tenant is not None:
             return tenant
@@ -157,11 +157,11 @@ class VectorDesk:
 
     # -- rows
 
-    def chain_rows(self, look: Look, tenant: str, names: Sequence[str]) -> pa.Table:
+    def chain_rows(self, look: ChainLook, tenant: str, names: Sequence[str]) -> pa.Table:
         return self.parts.rows(look.chains, tenant, names)
 
     def waiting_rows(
-        self, look: Look, vector: Vector, tenant: str, names: Sequence[str], at: int | None
+        self, look: ChainLook, vector: Vector, tenant: str, names: Sequence[str], at: int | None
     ) -> pa.Table:
         """Deltas that are accepted and in no chain yet."""
         return self._from_raw(look, look.waiting, vector, tenant, names, (None, at))
@@ -179,7 +179,7 @@ class VectorDesk:
 
     def _from_raw(
         self,
-        look: Look,
+        look: ChainLook,
         entries: Sequence[SliceEntry],
         vector: Vector,
         tenant: str,
@@ -267,7 +267,7 @@ def linked(rows: pa.Table, waiting: pa.Table) -> Linked:
     return Linked(taken(deltas, order), checkpoint[order], late[order], first[order], left_out[order], order)
 
 
-def folded(links: Linked, vector: Vector, at: int | None = None) -> Folded:
+def folded(links: Linked, vector: Vector, at: int | None = None) -> FoldedVectors:
     """The vectors that the rows make, at an instant or now."""
     return fold(None, None, links.deltas, vector.dimension, at, finite=vector.stays_finite)
 

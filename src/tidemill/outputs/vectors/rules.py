@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from tidemill.config.vectors import Compaction
+from tidemill.config.vectors import CompactionSettings
 from tidemill.formats.arrays import Ints, Mask
 
 HOT: Final = 1000  # steps that reads had to do
@@ -66,7 +66,7 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class ChainFacts:
-    """One chain, for who asks about one."""
+    """One chain, for those who ask about one."""
 
     ts: Sequence[int]
     checkpoints: Sequence[bool]  # which rows are
@@ -79,7 +79,7 @@ class ChainFacts:
         return Chains(np.array([0, rows], np.int64), np.array(self.ts, np.int64), pending)
 
 
-def needs(chain: ChainFacts, settings: Compaction, now: int) -> Reason | None:
+def needs(chain: ChainFacts, settings: CompactionSettings, now: int) -> Reason | None:
     """Why a chain is to be compacted now; None: it is not."""
     if not chain.ts:
         return None
@@ -87,7 +87,7 @@ def needs(chain: ChainFacts, settings: Compaction, now: int) -> Reason | None:
     return None if found[0] == NONE else REASONS[found[0]]
 
 
-def needed(chains: Chains, settings: Compaction, now: int, reads: Ints) -> Ints:
+def needed(chains: Chains, settings: CompactionSettings, now: int, reads: Ints) -> Ints:
     """For each chain the place of its reason in REASONS, or NONE. A chain that nothing would come of is never
     named, so what is not asked for is not asked for again until something changes. Nor is one named for its
     age or count of which only a few deltas would be merged while others stay: else a chain that keeps its
@@ -104,12 +104,14 @@ def needed(chains: Chains, settings: Compaction, now: int, reads: Ints) -> Ints:
     return found
 
 
-def worth_merging(settings: Compaction) -> int:
+def worth_merging(settings: CompactionSettings) -> int:
     """How many deltas have to be merged at least, where others of the chain stay: half as many as those."""
     return max(1, -(-settings.keep_recent // 2)) if settings.strategy in KEEPS_RECENT else 1
 
 
-def merges(chains: Chains, settings: Compaction, now: int, reads: Ints, wanted: Mask | None = None) -> Ints:
+def merges(
+    chains: Chains, settings: CompactionSettings, now: int, reads: Ints, wanted: Mask | None = None
+) -> Ints:
     """For each row the group of neighbours that become one checkpoint together, ascending from 0; NONE: it
     stays as it is. `wanted`: only of those chains."""
     chain = chains.chain
@@ -123,7 +125,7 @@ def merges(chains: Chains, settings: Compaction, now: int, reads: Ints, wanted: 
     return _numbered(groups)
 
 
-def _keys(chains: Chains, chain: Ints, settings: Compaction, now: int, reads: Ints) -> Ints:
+def _keys(chains: Chains, chain: Ints, settings: CompactionSettings, now: int, reads: Ints) -> Ints:
     """Rows of a chain that the strategy merges have the same key; NONE: it leaves the row alone."""
     merge = np.zeros(chain.size, np.int64)
     if settings.strategy == "full_merge":

@@ -25,7 +25,7 @@ from tidemill.outputs.vectors.table import BUCKETS, ROWS
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ChainDifference:
     """A chain that is not what raw says it should be."""
 
     vector: str
@@ -40,7 +40,7 @@ class _Unit:
     vector: Vector
 
 
-def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
+def verify_chains(keeper: ChainKeeper) -> tuple[int, list[ChainDifference]]:
     """How many chains were compared, and what differs; not what they have not come to yet."""
     keeper.raw.refresh()
     keeper.table.refresh()
@@ -61,11 +61,11 @@ def verify_chains(keeper: ChainKeeper) -> tuple[int, list[Difference]]:
         told = keeper.engine.run(_check, units, "verify chains", size)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    wrong = [each for each in told if isinstance(each, Difference)]
+    wrong = [each for each in told if isinstance(each, ChainDifference)]
     return sum(each for each in told if isinstance(each, int)), wrong
 
 
-def _check(unit: _Unit) -> Iterator[int | Difference]:
+def _check(unit: _Unit) -> Iterator[int | ChainDifference]:
     truth = arranged(pa.concat_tables([ROWS.empty_table(), *map(read_ipc, unit.raw)]))
     held = arranged(read_rows(unit.standing))
     kept, deltas = _chains(held), _chains(truth)
@@ -76,11 +76,11 @@ def _check(unit: _Unit) -> Iterator[int | Difference]:
     wanted = _chains(expected)
     for key in sorted(kept.keys() | wanted.keys()):
         if key not in wanted:
-            yield Difference("/".join(key), "raw has no delta of it")
+            yield ChainDifference("/".join(key), "raw has no delta of it")
         elif key not in kept:
-            yield Difference("/".join(key), "is missing")
+            yield ChainDifference("/".join(key), "is missing")
         elif not _same(held.rows.slice(*_span(kept[key])), expected.rows.slice(*_span(wanted[key]))):
-            yield Difference("/".join(key), "its chain differs from what raw gives")
+            yield ChainDifference("/".join(key), "its chain differs from what raw gives")
 
 
 def _span(rows: tuple[int, int]) -> tuple[int, int]:

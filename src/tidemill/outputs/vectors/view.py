@@ -1,4 +1,4 @@
-"""The chain of one vector, for who looks at it: its checkpoints, what is pending, what it takes.
+"""The chain of one vector, for whoever looks at it: its checkpoints, what is pending, what it takes.
 
 It looks, and never writes.
 """
@@ -11,12 +11,12 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.config import Stream
-from tidemill.config.vectors import Compaction
+from tidemill.config.vectors import CompactionSettings
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import NotFoundError
 from tidemill.model.time import from_datetime
 from tidemill.outputs.vectors.batches import BatchStats, batch_of
-from tidemill.outputs.vectors.reading import VectorDesk, folded, linked, vector_of
+from tidemill.outputs.vectors.reading import VectorReader, folded, linked, vector_of
 from tidemill.outputs.vectors.rules import ChainFacts, Reason, needs
 from tidemill.outputs.vectors.table import CHECKPOINT, bucket_of
 
@@ -25,7 +25,7 @@ _INDEX_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """A row of a chain: a checkpoint, or a delta."""
 
     checkpoint: bool
@@ -49,17 +49,17 @@ class ChainView:
     vector_id: str
     bucket: str
     dimension: int
-    links: tuple[Link, ...]  # in the order in which they count
+    links: tuple[ChainLink, ...]  # in the order in which they count
     pending: BatchStats  # of what is in no checkpoint, as one batch
-    compaction: Compaction
+    compaction: CompactionSettings
     reason: Reason | None  # why it is to be compacted
 
     @property
-    def checkpoints(self) -> tuple[Link, ...]:
+    def checkpoints(self) -> tuple[ChainLink, ...]:
         return tuple(link for link in self.links if link.checkpoint)
 
     @property
-    def deltas(self) -> tuple[Link, ...]:
+    def deltas(self) -> tuple[ChainLink, ...]:
         """What is pending, with what waits to be put into the chain."""
         return tuple(link for link in self.links if not link.checkpoint)
 
@@ -79,7 +79,7 @@ class ChainView:
 
 
 def chain_of(
-    desk: VectorDesk, stream: Stream, vector_id: str, now: int, tenant: str | None = None, reads: int = 0
+    desk: VectorReader, stream: Stream, vector_id: str, now: int, tenant: str | None = None, reads: int = 0
 ) -> ChainView:
     vector = vector_of(stream)
     look = desk.look(stream.name)
@@ -109,9 +109,9 @@ def chain_of(
     )
 
 
-def _link(row: dict[str, pa.Scalar], left_out: int, waiting: bool) -> Link:
+def _link(row: dict[str, pa.Scalar], left_out: int, waiting: bool) -> ChainLink:
     values, indices = row["values"] or (), row["indices"] or ()
-    return Link(
+    return ChainLink(
         checkpoint=row["kind"] == CHECKPOINT,
         ts=from_datetime(row["ts"]),
         delta_id=row["delta_id"],

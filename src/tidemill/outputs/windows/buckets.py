@@ -17,7 +17,7 @@ from numba import njit
 from tidemill.formats.arrays import Bytes, Ints
 from tidemill.formats.arrow import one, string_buffers
 
-_ESCAPED: Final = r'["\\\x00-\x1f]'  # what JSON can not hold as it is
+_ESCAPED: Final = r'["\\\x00-\x1f]'  # what JSON cannot hold as it is
 
 
 def _crc_table() -> Ints:

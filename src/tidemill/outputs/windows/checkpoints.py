@@ -16,7 +16,7 @@ UNKNOWN = -1  # no version of a table is lower
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Checkpoint:
     fingerprint: str  # of the declaration
     version: int = UNKNOWN  # of the results table that holds them
     raw: int = UNKNOWN  # version of raw they are made of
@@ -35,10 +35,10 @@ def fingerprint_of(spec: WindowSpec, stream: Stream) -> str:
     return f"{spec.fingerprint}/{stream.aggregation_span}" if by_datasets else spec.fingerprint
 
 
-def read_mark(text: str | None, fingerprint: str) -> Mark | None:
+def read_mark(text: str | None, fingerprint: str) -> Checkpoint | None:
     """None when there is none, or when it is of another declaration."""
     if text is None:
         return None
     told = json.loads(text)
-    mark = Mark(**{**told, "carried": tuple(told["carried"])})
+    mark = Checkpoint(**{**told, "carried": tuple(told["carried"])})
     return mark if mark.fingerprint == fingerprint else None

@@ -35,7 +35,7 @@ MOST_ROWS: Final = 262_144  # that are merged at once
 
 
 @dataclass(frozen=True, slots=True)
-class MergeUnit:
+class ResultMergeUnit:
     spec: WindowSpec
     stream: Stream
     fingerprint: str
@@ -56,7 +56,7 @@ def crowded_results(parts: Sequence[Part]) -> list[Part]:
     return found
 
 
-def merge_results(unit: MergeUnit) -> Iterator[StagedPart]:
+def merge_results(unit: ResultMergeUnit) -> Iterator[StagedPart]:
     schema = results_schema(unit.spec, unit.stream)
     tables = []
     for path in unit.parts:

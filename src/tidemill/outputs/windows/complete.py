@@ -16,7 +16,7 @@ from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import MAX_INSTANT, Interval, parse_instant
 from tidemill.model.windows import DATASET_AVAILABLE, DATASET_WITHDRAWN, WindowKey
 from tidemill.outputs.windows.disturbed import merged
-from tidemill.outputs.windows.rows import Wanted
+from tidemill.outputs.windows.rows import RowScope
 from tidemill.outputs.windows.tasks import Task, clipped
 from tidemill.storage.state.protocol import Outbox, State, Windows
 
@@ -57,7 +57,7 @@ def heard_of(
     built = _built(stream.name, span, state, starts, spec.size)
     only = _closable(spec, span, starts, frozenset(window.start // span for window in built))
     hull = Interval(starts[0].start, starts[-1].end + spec.size)
-    wanted = Wanted(hull, starts=only, slices=built)
+    wanted = RowScope(hull, starts=only, slices=built)
     return after, Task(wanted, starts, only, flush=True, trigger=Trigger.COMPLETE)
 
 

@@ -1,4 +1,4 @@
-"""Exact arithmetic over runs of values: sums that can not overflow, averages and deviations rounded once.
+"""Exact arithmetic over runs of values: sums that cannot overflow, averages and deviations rounded once.
 
 Nothing here depends on the order of the values in a run. Runs are never empty; values that are not there are
 zeros that the caller does not count.

@@ -24,7 +24,7 @@ from tidemill.outputs.windows.announce import Told, told_of
 from tidemill.outputs.windows.assign import Assigned, assign, assign_in_pieces
 from tidemill.outputs.windows.keys import Key, bucket_of, key_codes
 from tidemill.outputs.windows.opened import (
-    Parts,
+    SessionParts,
     carries_sums,
     finished,
     first_starts,
@@ -33,7 +33,14 @@ from tidemill.outputs.windows.opened import (
     read_parts,
     write_parts,
 )
-from tidemill.outputs.windows.results import ResultsFooter, Scope, changes, known, standing, write_results
+from tidemill.outputs.windows.results import (
+    ResultScope,
+    ResultsFooter,
+    changes,
+    known,
+    standing,
+    write_results,
+)
 from tidemill.outputs.windows.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
 from tidemill.storage.files import sync_file
 from tidemill.storage.tables.parts import StagedPart
@@ -72,7 +79,7 @@ class FoldUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedResults:
     part: StagedPart | None
     results: int
     withdrawn: int
@@ -81,7 +88,7 @@ class Folded:
     told: Sequence[Told]
 
 
-def fold(unit: FoldUnit) -> Iterator[Folded]:
+def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
     rows, opened = rows_in(unit), opened_in(unit)
     held = held_by(unit, rows, opened)
     sessions = None if opened is None else _with_opened(unit, rows, opened, flush=unit.flush)
@@ -103,10 +110,12 @@ def fold(unit: FoldUnit) -> Iterator[Folded]:
         footer = ResultsFooter(unit.spec.stream, unit.spec.name, unit.fingerprint, (unit.batch,))
         part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
     unsettled = _unsettled(unit, [held, found.table], starts)
-    yield Folded(part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table))
+    yield FoldedResults(
+        part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table)
+    )
 
 
-def computed(unit: FoldUnit, rows: pa.Table, sessions: Parts | None = None) -> pa.Table:
+def computed(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None = None) -> pa.Table:
     """The results of these rows that the bucket answers for, as `aggregate` has them; of `sessions` when what
     they came to is known."""
     if sessions is not None:
@@ -121,14 +130,14 @@ def computed(unit: FoldUnit, rows: pa.Table, sessions: Parts | None = None) -> p
     return fresh.filter(pa.array(_inside(fresh.column("start").to_numpy(), only)))
 
 
-def _with_opened(unit: FoldUnit, rows: pa.Table, opened: Parts, *, flush: bool) -> Parts:
+def _with_opened(unit: FoldUnit, rows: pa.Table, opened: SessionParts, *, flush: bool) -> SessionParts:
     """What sessions came to: those that were open, and those of the rows."""
     assigned = assign(unit.spec, rows, unit.watermark, flush=flush)
     new = parts_of(unit.spec, unit.stream, rows, assigned)
     return merged(unit.spec, opened, new, unit.watermark, flush=flush)
 
 
-def opened_in(unit: FoldUnit) -> Parts | None:
+def opened_in(unit: FoldUnit) -> SessionParts | None:
     """What the open sessions of the bucket came to so far; None where rows are carried instead."""
     if not carries_sums(unit.spec):
         return None
@@ -177,7 +186,7 @@ def rows_in(unit: FoldUnit) -> pa.Table:
 
 def _behind_sealed(unit: FoldUnit, rows: pa.Table, sealed: int) -> pa.Table:
     """Without the rows of windows that began before raw was gone, and went on."""
-    held = known(standing(unit.spec, unit.stream, unit.held, Scope(whole=True)))
+    held = known(standing(unit.spec, unit.stream, unit.held, ResultScope(whole=True)))
     start, end = (held.column(name).cast(pa.int64()).to_numpy() for name in ("start", "end"))
     held = held.filter(pa.array((start < sealed) & (end > sealed)))
     if not held.num_rows or not rows.num_rows:
@@ -198,14 +207,14 @@ def _keys(spec: WindowSpec, rows: pa.Table) -> tuple[np.ndarray, list[Key]]:
     return codes, [(str(values[0]), tuple(values[1:])) for values in found]
 
 
-def held_by(unit: FoldUnit, rows: pa.Table, opened: Parts | None = None) -> pa.Table:
+def held_by(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None = None) -> pa.Table:
     """What stands of what this bucket answers for."""
     spec = unit.spec
     if spec.kind.by_time:
-        return standing(spec, unit.stream, unit.held, Scope(starts=unit.starts))
+        return standing(spec, unit.stream, unit.held, ResultScope(starts=unit.starts))
     if not unit.whole:
-        return standing(spec, unit.stream, unit.held, Scope(since=_since(unit, rows, opened)))
-    held = standing(spec, unit.stream, unit.held, Scope(whole=True))
+        return standing(spec, unit.stream, unit.held, ResultScope(since=_since(unit, rows, opened)))
+    held = standing(spec, unit.stream, unit.held, ResultScope(whole=True))
     if unit.sealed is not None:
         starts = held.column("start").cast(pa.int64()).to_numpy()
         held = held.filter(pa.array(starts >= unit.sealed))
@@ -216,7 +225,7 @@ def held_by(unit: FoldUnit, rows: pa.Table, opened: Parts | None = None) -> pa.T
     return held.filter(pa.array(np.array(mine, np.bool_)[codes]))
 
 
-def _since(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> dict[Key, int]:
+def _since(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None) -> dict[Key, int]:
     """Where the computation of each key begins: with its first row, or where it was disturbed."""
     codes, keys = _keys(unit.spec, rows)
     first = np.full(len(keys), -1, np.int64)
@@ -232,7 +241,7 @@ def _since(unit: FoldUnit, rows: pa.Table, opened: Parts | None) -> dict[Key, in
     return since
 
 
-def _carry(unit: FoldUnit, rows: pa.Table, sessions: Parts | None) -> tuple[str | None, Ints]:
+def _carry(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None) -> tuple[str | None, Ints]:
     """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those; of
     `sessions` what they came to, in place of their rows."""
     if unit.open_file is None:
@@ -250,7 +259,7 @@ def _carry(unit: FoldUnit, rows: pa.Table, sessions: Parts | None) -> tuple[str 
     return unit.open_file, assigned.start[~assigned.closed]
 
 
-def _carry_sums(unit: FoldUnit, sessions: Parts) -> tuple[str | None, Ints]:
+def _carry_sums(unit: FoldUnit, sessions: SessionParts) -> tuple[str | None, Ints]:
     found = sessions.filter(~np.asarray(sessions.table.column("closed").to_numpy(), np.bool_))
     if not found.table.num_rows or unit.open_file is None:
         return None, np.empty(0, np.int64)

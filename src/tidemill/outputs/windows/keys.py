@@ -1,4 +1,4 @@
-"""Whose rows are whose: tenant and key values as codes, and the bucket that a key is folded in.
+"""Assigns rows to keys: tenant and key values as codes, and the bucket that a key is folded in.
 
 The same key has the same bucket in every process. Nothing here looks at time.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.model.streaming import Close, WindowSpec
-from tidemill.outputs.windows.checkpoints import Mark
+from tidemill.outputs.windows.checkpoints import Checkpoint
 from tidemill.outputs.windows.tasks import Task
 from tidemill.storage.tables.snapshot import Snapshot
 from tidemill.storage.tables.table import Table
@@ -36,10 +36,10 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WindowWork:
     """What is to be computed of a window, as of one look."""
 
     look: Look
-    mark: Mark  # when it is done
+    mark: Checkpoint  # when it is done
     task: Task
     batch: int

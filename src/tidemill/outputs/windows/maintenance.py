@@ -14,22 +14,22 @@ from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.ingest.warehouse import Progress
 from tidemill.outputs.windows.decoded import RowGroups
-from tidemill.outputs.windows.looks import Look, Work
-from tidemill.outputs.windows.offsets import Places
+from tidemill.outputs.windows.looks import Look, WindowWork
+from tidemill.outputs.windows.offsets import SliceOffsets
 from tidemill.outputs.windows.reader import spec_named
-from tidemill.outputs.windows.refresh import Refreshed, Refresher
+from tidemill.outputs.windows.refresh import Refresher, WindowRefresh
 from tidemill.outputs.windows.results import ResultsFooter
-from tidemill.outputs.windows.verify import Difference
+from tidemill.outputs.windows.verify import ResultDifference
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage import layout
-from tidemill.storage.state.faults import Round
+from tidemill.storage.state.faults import RoundFaults
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
 from tidemill.storage.tables.tidy import tidy
 
 
-class Flow:
+class StreamingWindows:
     """Streaming windows of one project."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Flow:
         self._progress = progress
         self._expiries = expiries
         self._refreshers: dict[tuple[str, str], Refresher] = {}
-        self._places: dict[str, Places] = {}
+        self._places: dict[str, SliceOffsets] = {}
         self._shared: dict[str, RowGroups] = {}
         self._raw: dict[str, Table] = {}
 
@@ -55,7 +55,7 @@ class Flow:
         """Streams with streaming windows."""
         return {name: stream for name, stream in self._project.streams.items() if stream.windows}
 
-    def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[Refreshed]:
+    def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[WindowRefresh]:
         """Bring the results of a stream up to its watermark; with `flush` open windows come out, too."""
         look = self._look(stream, now, flush=flush)
         if look is None:
@@ -69,29 +69,31 @@ class Flow:
             computed = {
                 refresher.spec.name: pool.submit(refresher.compute, work)
                 for refresher, work in planned
-                if isinstance(work, Work)
+                if isinstance(work, WindowWork)
             }
         done = []
         for refresher, work in planned:
             name = refresher.spec.name
-            finished = refresher.finish(work, computed[name].result()) if isinstance(work, Work) else work
+            finished = (
+                refresher.finish(work, computed[name].result()) if isinstance(work, WindowWork) else work
+            )
             done.append(finished)
             self._progress(stream, f"window {name}", 1.0)
             tidy([refresher.table], self._project.engine.keep_replaced, now)
         return done
 
     def refresh_all(
-        self, names: Iterable[str], now: int, faults: Round, *, flush: bool = False
-    ) -> dict[str, list[Refreshed]]:
+        self, names: Iterable[str], now: int, faults: RoundFaults, *, flush: bool = False
+    ) -> dict[str, list[WindowRefresh]]:
         """`refresh` these streams; what is wrong with one does not keep the others waiting."""
-        done: dict[str, list[Refreshed]] = {}
+        done: dict[str, list[WindowRefresh]] = {}
         for name in names:
             if name not in faults.found:
                 with faults.apart(name):
                     done[name] = self.refresh(name, now, flush=flush)
         return done
 
-    def repair(self, stream: str, window: str, now: int) -> Refreshed:
+    def repair(self, stream: str, window: str, now: int) -> WindowRefresh:
         """Make results that are damaged again from raw; those that are not stay as they are."""
         look = self._look(stream, now, flush=False)
         spec_named(self._project.stream(stream), window)
@@ -99,7 +101,7 @@ class Flow:
             if refresher.spec.name == window and look is not None:
                 refresher.repair(now, read=True)
                 return refresher.refresh(look)
-        return Refreshed(window)
+        return WindowRefresh(window)
 
     def recall(self, stream: str, now: int) -> int:
         """After a recovery: announce again what the results tables of a stream hold; how many commits."""
@@ -118,7 +120,7 @@ class Flow:
                 found += 1
         return found
 
-    def verify(self, stream: str) -> Iterator[Difference | int]:
+    def verify(self, stream: str) -> Iterator[ResultDifference | int]:
         """Compute all results anew, from raw, and compare; the numbers are of results compared."""
         look = self._look(stream, 0, flush=False)
         if look is not None:
@@ -150,7 +152,7 @@ class Flow:
 
     def _of(self, stream: str) -> list[Refresher]:
         declared = self._project.stream(stream)
-        places = self._places.setdefault(stream, Places(self._state, stream))
+        places = self._places.setdefault(stream, SliceOffsets(self._state, stream))
         needed = (column for spec in declared.window_specs for column in spec.columns)
         shared = self._shared.setdefault(stream, RowGroups(needed))
         for spec in declared.window_specs:

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, Interval
-from tidemill.outputs.windows.rows import Place
+from tidemill.outputs.windows.rows import RowPosition
 from tidemill.storage.state.newer import newer
 from tidemill.storage.state.protocol import State
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    place: Place
+    place: RowPosition
     observed: Interval
     watermark: int
 
 
-class Places:
+class SliceOffsets:
     """The accepted slices of one stream."""
 
     def __init__(self, state: State, stream: str) -> None:
@@ -49,9 +49,9 @@ class Places:
     def _learn(self, entry: SliceEntry) -> None:
         if entry.status is SliceStatus.ACCEPTED and entry.observed is not None:
             met = entry.watermark if entry.watermark is not None else MIN_INSTANT
-            self._known[entry.id] = _Known(Place(entry.seq, entry.name), entry.observed, met)
+            self._known[entry.id] = _Known(RowPosition(entry.seq, entry.name), entry.observed, met)
 
-    def touching(self, span: Interval) -> dict[str, Place]:
+    def touching(self, span: Interval) -> dict[str, RowPosition]:
         """Slices with rows that may count at an instant of `span`: where they are, or came late."""
         return {
             name: known.place

@@ -56,14 +56,14 @@ def _part(function: Function, aggregate: Aggregate) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SessionParts:
     """Results of windows, by `in_parts`, without what slices they are made of …"""
 
     table: pa.Table
     members: Members  # … which are told apart
 
-    def filter(self, keep: Mask) -> Parts:
-        return Parts(self.table.filter(pa.array(keep)), self.members.take(np.flatnonzero(keep)))
+    def filter(self, keep: Mask) -> SessionParts:
+        return SessionParts(self.table.filter(pa.array(keep)), self.members.take(np.flatnonzero(keep)))
 
 
 def schema_of(spec: WindowSpec, stream: Stream) -> pa.Schema:
@@ -72,25 +72,25 @@ def schema_of(spec: WindowSpec, stream: Stream) -> pa.Schema:
     )
 
 
-def no_parts(spec: WindowSpec, stream: Stream) -> Parts:
-    return Parts(
+def no_parts(spec: WindowSpec, stream: Stream) -> SessionParts:
+    return SessionParts(
         schema_of(spec, stream).empty_table(), Members((), np.empty(0, np.int64), np.empty(0, np.int64))
     )
 
 
-def parts_of(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assigned) -> Parts:
+def parts_of(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assigned) -> SessionParts:
     """Of new rows."""
     if not assigned.row.size:
         return no_parts(spec, stream)
     columns, members = aggregated(in_parts(spec), rows, assigned)
     schema = schema_of(spec, stream)
-    return Parts(pa.table([columns[name] for name in schema.names], schema=schema), members)
+    return SessionParts(pa.table([columns[name] for name in schema.names], schema=schema), members)
 
 
 # -- on disk
 
 
-def write_parts(path: Path, parts: Parts) -> None:
+def write_parts(path: Path, parts: SessionParts) -> None:
     lists = pa.ListArray.from_arrays(
         pa.array(np.append(parts.members.starts, parts.members.codes.size).astype(np.int32)),
         pa.array(parts.members.codes.astype(np.int32)),
@@ -99,7 +99,7 @@ def write_parts(path: Path, parts: Parts) -> None:
     write_ipc(path, table.replace_schema_metadata({_NAMES: json.dumps(list(parts.members.names)).encode()}))
 
 
-def read_parts(spec: WindowSpec, stream: Stream, paths: Sequence[str]) -> Parts:
+def read_parts(spec: WindowSpec, stream: Stream, paths: Sequence[str]) -> SessionParts:
     """What was carried, of all buckets."""
     found = no_parts(spec, stream)
     for path in paths:
@@ -109,14 +109,16 @@ def read_parts(spec: WindowSpec, stream: Stream, paths: Sequence[str]) -> Parts:
         starts = integers(lists.offsets)[:-1]
         members = Members(names, starts, integers(lists.values))
         whole = pa.concat_tables([found.table, table.drop_columns([_SLICES]).cast(found.table.schema)])
-        found = Parts(whole.combine_chunks(), found.members.followed_by(members))
+        found = SessionParts(whole.combine_chunks(), found.members.followed_by(members))
     return found
 
 
 # -- what is new added to what was carried
 
 
-def merged(spec: WindowSpec, old: Parts, new: Parts, watermark: int | None, *, flush: bool) -> Parts:
+def merged(
+    spec: WindowSpec, old: SessionParts, new: SessionParts, watermark: int | None, *, flush: bool
+) -> SessionParts:
     """Sessions of the new rows, which all come after those that are open: the first one of a key goes on with
     the open one of that key if it is near enough."""
     if not old.table.num_rows:
@@ -137,7 +139,7 @@ def merged(spec: WindowSpec, old: Parts, new: Parts, watermark: int | None, *, f
         "end": pa.array(end[first]),
         "closed": pa.array(closed[first]),
     }
-    return Parts(
+    return SessionParts(
         pa.table([columns[name] for name in table.column_names], schema=table.schema),
         old.members.followed_by(new.members).regrouped(number, first.size),
     )
@@ -245,7 +247,7 @@ def _words(array: pa.Array) -> Sums:
 # -- results
 
 
-def finished(spec: WindowSpec, stream: Stream, parts: Parts, *, hashed: bool) -> pa.Table:
+def finished(spec: WindowSpec, stream: Stream, parts: SessionParts, *, hashed: bool) -> pa.Table:
     """As `aggregate` has them. Unless `hashed` those that are open have no hash: they do not come out, and it
     would be made anew each time of ever more slices."""
     table = parts.table

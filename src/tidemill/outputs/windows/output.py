@@ -9,15 +9,15 @@ from tidemill.config import Stream
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
-from tidemill.outputs.windows.maintenance import Flow
-from tidemill.outputs.windows.refresh import Refreshed
+from tidemill.outputs.windows.maintenance import StreamingWindows
+from tidemill.outputs.windows.refresh import WindowRefresh
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """What became of each window of a stream."""
 
-    windows: Sequence[Refreshed]
+    windows: Sequence[WindowRefresh]
 
     @property
     def idle(self) -> bool:
@@ -30,7 +30,7 @@ class Windows(Simple):
     name = "windows"
     stage = Stage.BUILT  # one that closes when it is complete waits for datasets
 
-    def __init__(self, warehouse: Warehouse, stream: Stream, flow: Flow) -> None:
+    def __init__(self, warehouse: Warehouse, stream: Stream, flow: StreamingWindows) -> None:
         self._warehouse = warehouse
         self._stream = stream
         self._flow = flow

@@ -30,7 +30,7 @@ FIRST_LOOK: Final = 16  # parts that are read for the newest results before more
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResultStatus:
     """How far the results of one declared window have come."""
 
     spec: WindowSpec
@@ -52,24 +52,24 @@ def spec_named(stream: Stream, window: str) -> WindowSpec:
     )
 
 
-def standings(warehouse: Path, stream: Stream, marks: Mapping[str, str]) -> list[Standing]:
+def standings(warehouse: Path, stream: Stream, marks: Mapping[str, str]) -> list[ResultStatus]:
     """Of all windows of the stream, as declared; `marks` are those of the state."""
     return [_standing(warehouse, stream, spec, marks.get(spec.name)) for spec in stream.window_specs]
 
 
-def _standing(warehouse: Path, stream: Stream, spec: WindowSpec, told: str | None) -> Standing:
+def _standing(warehouse: Path, stream: Stream, spec: WindowSpec, told: str | None) -> ResultStatus:
     root = _root(warehouse, spec)
     mark = read_mark(told, fingerprint_of(spec, stream))
     snapshot = _snapshot(root)
     is_current = snapshot is None or _is_current(spec, stream, snapshot)
     if snapshot is None or not is_current or not snapshot.parts:
-        return Standing(spec, 0, None, mark.watermark if mark else None, is_current, root)
+        return ResultStatus(spec, 0, None, mark.watermark if mark else None, is_current, root)
     names = ["window_id", "end", *group_columns(spec), "revision", "withdrawn"]
     schema = pa.schema([results_schema(spec, stream).field(name) for name in names])
     found = newest(_read(snapshot.paths(), schema).combine_chunks(), group_columns(spec))
     ends = found.filter(pc.invert(found.column("withdrawn"))).column("end").cast(pa.int64())
     watermark = mark.watermark if mark is not None else None
-    return Standing(spec, len(ends), pc.max(ends).as_py(), watermark, True, root)
+    return ResultStatus(spec, len(ends), pc.max(ends).as_py(), watermark, True, root)
 
 
 def read_results(

@@ -23,7 +23,7 @@ from tidemill.outputs.windows.decoded import GroupId, Narrow, RowGroup, Wide, gr
 from tidemill.outputs.windows.fates import counts_elsewhere, fates
 from tidemill.outputs.windows.grid import Grid
 from tidemill.outputs.windows.keys import key_codes
-from tidemill.outputs.windows.wanted import FIELD, PAST, TENANT, ExtractUnit, Wanted, row_schema
+from tidemill.outputs.windows.wanted import FIELD, PAST, TENANT, ExtractUnit, RowScope, row_schema
 from tidemill.storage.tables.parts import open_part
 
 _NARROW: Final = ["event_time", "watermark", "slice"]
@@ -36,7 +36,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 Found = tuple[pa.Table, Ints | None, Ints]  # rows, which of them (None: all), and the bucket of each
 
 
-class Reader:
+class RowReader:
     """The wanted rows of one unit, a bounded batch at a time, with their buckets."""
 
     def __init__(self, unit: ExtractUnit) -> None:
@@ -189,7 +189,7 @@ class Reader:
 class _Members:
     """Which slices the aggregation windows were built of."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: RowScope) -> None:
         assert wanted.slices is not None
         self._intervals = list(wanted.slices)
         self._sets = list(wanted.slices.values())
@@ -247,7 +247,7 @@ def _taken(whole: RowGroup, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
     yield whole.wide if rows.size == whole.narrow.time.size else whole.wide.take(rows), rows
 
 
-def _floor(wanted: Wanted) -> int:
+def _floor(wanted: RowScope) -> int:
     """No row that counts before this is wanted, whatever its key."""
     if wanted.again is None:
         return _LEAST

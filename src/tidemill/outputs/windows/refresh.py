@@ -28,26 +28,26 @@ from tidemill.model.streaming import Close, WindowKind, WindowSpec
 from tidemill.model.time import Interval, format_instant
 from tidemill.model.windows import OutboxEvent
 from tidemill.outputs.windows.announce import results_available, told_of
-from tidemill.outputs.windows.checkpoints import Mark, fingerprint_of, read_mark
-from tidemill.outputs.windows.compaction import MergeUnit, crowded_results, merge_results
+from tidemill.outputs.windows.checkpoints import Checkpoint, fingerprint_of, read_mark
+from tidemill.outputs.windows.compaction import ResultMergeUnit, crowded_results, merge_results
 from tidemill.outputs.windows.complete import has_news, heard_of
 from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.disturbed import disturbed_starts, first_instants, merged, restarts
-from tidemill.outputs.windows.fold import Folded, FoldUnit, fold
+from tidemill.outputs.windows.fold import FoldedResults, FoldUnit, fold
 from tidemill.outputs.windows.keys import Key
-from tidemill.outputs.windows.looks import Look, Work
-from tidemill.outputs.windows.offsets import Places
+from tidemill.outputs.windows.looks import Look, WindowWork
+from tidemill.outputs.windows.offsets import SliceOffsets
 from tidemill.outputs.windows.opened import carries_sums
 from tidemill.outputs.windows.results import (
+    ResultScope,
     ResultsFooter,
-    Scope,
     current,
     results_schema,
     results_table,
     standing,
 )
-from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, Wanted, extract, rows_of
+from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, RowScope, extract, rows_of
 from tidemill.outputs.windows.tasks import (
     ALL,
     Task,
@@ -59,7 +59,7 @@ from tidemill.outputs.windows.tasks import (
     parts_for,
     processing_watermark,
 )
-from tidemill.outputs.windows.verify import Difference, check
+from tidemill.outputs.windows.verify import ResultDifference, check
 from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors
 from tidemill.storage.state.protocol import State
@@ -76,7 +76,7 @@ PACKED: Final = "packed"  # … and one that puts the same rows into other parts
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class WindowRefresh:
     """What one look at a window did."""
 
     window: str
@@ -98,7 +98,7 @@ class Refresher:
         spec: WindowSpec,
         engine: Engine,
         state: State,
-        places: Places,
+        places: SliceOffsets,
         shared: RowGroups,
     ) -> None:
         self.stream = stream
@@ -124,7 +124,7 @@ class Refresher:
     def fingerprint(self) -> str:
         return fingerprint_of(self.spec, self.stream)
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> Checkpoint | None:
         """How far the results have come, with what a crash left between the commit and the state taken up."""
         mark = self._known()
         if mark is not None and self._table is None and Table.existing(self.root) is None:
@@ -150,7 +150,7 @@ class Refresher:
             told = replace(mark, version=version).text()
             self.state.set_mark(self.stream.name, self.spec.name, told)
 
-    def _known(self) -> Mark | None:
+    def _known(self) -> Checkpoint | None:
         return read_mark(self.state.marks(self.stream.name).get(self.spec.name), self.fingerprint)
 
     def _clear_other(self) -> None:
@@ -221,7 +221,7 @@ class Refresher:
             return 0
         snapshot = self.table.snapshot()
         paths = snapshot.paths(snapshot.select(None, {"start": (None, sealed - 1)}))
-        scope = Scope(starts=[Interval(ALL.start, sealed)])
+        scope = ResultScope(starts=[Interval(ALL.start, sealed)])
         return int(current(standing(self.spec, self.stream, paths, scope)).num_rows)
 
     def damaged(self, *, read: bool) -> list[DamagedPart]:
@@ -242,30 +242,30 @@ class Refresher:
             self.state.set_mark(self.stream.name, self.spec.name, None)
         return len(damaged)
 
-    def refresh(self, look: Look) -> Refreshed:
+    def refresh(self, look: Look) -> WindowRefresh:
         """Bring the results up to the watermark, or up to the datasets that were built."""
         work = self.plan(look)
-        return self.finish(work, self.compute(work)) if isinstance(work, Work) else work
+        return self.finish(work, self.compute(work)) if isinstance(work, WindowWork) else work
 
-    def plan(self, look: Look) -> Work | Refreshed:
+    def plan(self, look: Look) -> WindowWork | WindowRefresh:
         """What there is to compute; when that is nothing, what was done instead."""
         if look.watermark is not None and not self.stream.in_event_time:
             look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
         self.repair(look.now, read=False)
         mark = self.mark()
-        new = Mark(self.fingerprint, -1, look.snapshot.version, look.watermark)
+        new = Checkpoint(self.fingerprint, -1, look.snapshot.version, look.watermark)
         if self.spec.close is Close.COMPLETE:
             task, new = self._by_datasets(mark, new, look)
         else:
             if mark is None and look.watermark is None and not (look.flush or self.table.snapshot().parts):
-                return Refreshed(self.spec.name)
+                return WindowRefresh(self.spec.name)
             task = self._by_watermark(mark, look)
         if task is None:
             return self._nothing(mark, new)
         self.places.look(look.snapshot.version, anew=task.whole)
-        return Work(look, new, task, self.table.version + 1)
+        return WindowWork(look, new, task, self.table.version + 1)
 
-    def _nothing(self, mark: Mark | None, new: Mark) -> Refreshed:
+    def _nothing(self, mark: Checkpoint | None, new: Checkpoint) -> WindowRefresh:
         """Nothing to compute: remember what was looked at, so that it is not looked at again."""
         if mark is not None:
             new = replace(new, version=mark.version, carried=mark.carried, unsettled=mark.unsettled)
@@ -273,15 +273,17 @@ class Refresher:
                 self.state.set_mark(self.stream.name, self.spec.name, new.text())
             if not self._cleaned:
                 self._clean_up(new)
-        return Refreshed(self.spec.name)
+        return WindowRefresh(self.spec.name)
 
-    def _by_datasets(self, mark: Mark | None, new: Mark, look: Look) -> tuple[Task | None, Mark]:
+    def _by_datasets(
+        self, mark: Checkpoint | None, new: Checkpoint, look: Look
+    ) -> tuple[Task | None, Checkpoint]:
         before = mark.heard if mark is not None else 0
         sealed = look.sealed_for(self.spec)
         heard, task = heard_of(self.spec, self.stream, self.state, before, sealed)
         return task, replace(new, heard=heard, watermark=None)
 
-    def _by_watermark(self, mark: Mark | None, look: Look) -> Task | None:
+    def _by_watermark(self, mark: Checkpoint | None, look: Look) -> Task | None:
         added = self._added(mark, look)
         if mark is None or added is None:
             return self._anew(look, gone=mark is not None)
@@ -306,7 +308,7 @@ class Refresher:
         trigger = first_trigger(self.spec, flush=look.flush)
         (span,) = self._not_sealed([ALL], look)
         starts = (span,) if self.spec.kind.by_time else ()
-        wanted = Wanted(span, starts=starts or None)
+        wanted = RowScope(span, starts=starts or None)
         return Task(wanted, starts, whole=True, gone=gone, flush=look.flush, trigger=trigger)
 
     def _not_sealed(self, starts: Sequence[Interval], look: Look) -> list[Interval]:
@@ -317,9 +319,9 @@ class Refresher:
     def _of_grid(self, starts: Sequence[Interval], look: Look) -> Task:
         span = Interval(starts[0].start, starts[-1].end + self.spec.size)
         trigger = first_trigger(self.spec, flush=look.flush)
-        return Task(Wanted(span, starts=starts), starts, flush=look.flush, trigger=trigger)
+        return Task(RowScope(span, starts=starts), starts, flush=look.flush, trigger=trigger)
 
-    def _of_keys(self, mark: Mark, late: pa.Table | None, watermark: int, look: Look) -> Task | None:
+    def _of_keys(self, mark: Checkpoint, late: pa.Table | None, watermark: int, look: Look) -> Task | None:
         carried = self._carried(mark)
         if carried is None:
             return self._anew(look, gone=False)
@@ -342,7 +344,7 @@ class Refresher:
         ]
         return Task(
             held_from=min(concerned),
-            wanted=Wanted(span, again=again or None, since=low if again else None),
+            wanted=RowScope(span, again=again or None, since=low if again else None),
             again=again,
             carried=carried,
             floor=floor,
@@ -350,7 +352,7 @@ class Refresher:
             trigger=first_trigger(self.spec, flush=look.flush),
         )
 
-    def _carried(self, mark: Mark) -> list[str] | None:
+    def _carried(self, mark: Checkpoint) -> list[str] | None:
         """Files about windows that are open; None when one is missing, or from before sessions had sums."""
         paths = [layout.open_rows(self.root) / name for name in mark.carried]
         sums = carries_sums(self.spec)
@@ -358,7 +360,7 @@ class Refresher:
             return None
         return [str(path) for path in paths]
 
-    def _added(self, mark: Mark | None, look: Look) -> list[Part] | None:
+    def _added(self, mark: Checkpoint | None, look: Look) -> list[Part] | None:
         """Parts of raw since the mark; None when that is not known, or when some went."""
         if mark is None:
             return None
@@ -391,7 +393,7 @@ class Refresher:
         span = Interval(low, before + 1)
         snapshot = replace(look.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
-        found = self._extract(Wanted(span), snapshot, parts, [], 1, "late")
+        found = self._extract(RowScope(span), snapshot, parts, [], 1, "late")
         files = [path for one in found for path in one.files.values()]
         return rows_of(self.spec, self.stream, files) if files else None
 
@@ -399,7 +401,7 @@ class Refresher:
 
     def _extract(
         self,
-        wanted: Wanted,
+        wanted: RowScope,
         snapshot: Snapshot,
         parts: Sequence[Part],
         cuts: Sequence[int],
@@ -494,12 +496,12 @@ class Refresher:
             return snapshot.paths()
         return snapshot.paths(snapshot.select(None, {"start": (task.held_from, None)}))
 
-    def verify(self, look: Look) -> list[Difference | int]:
+    def verify(self, look: Look) -> list[ResultDifference | int]:
         """Compute everything anew and compare; the numbers are of results compared. What raw or the watermark
         has brought since the last refresh is left to the next one."""
         unreadable = [one for one in self.damaged(read=True) if not one.readable]
         if unreadable:
-            return [Difference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
+            return [ResultDifference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
         mark = self.mark()
         if mark is None or mark.raw != look.snapshot.version:
             return []
@@ -518,7 +520,7 @@ class Refresher:
         self.table.clean_staging()
         return found
 
-    def compute(self, work: Work) -> list[Folded]:
+    def compute(self, work: WindowWork) -> list[FoldedResults]:
         """Changes nothing but what is staged: several windows may be computed at once."""
         units = self._units(work.task, work.look, work.batch)
         if not self.spec.kind.by_time:
@@ -526,7 +528,7 @@ class Refresher:
         size = sum(Path(path).stat().st_size for unit in units for path in unit.files)
         return self.engine.run(fold, units, f"fold {self.spec.name}", size)
 
-    def finish(self, work: Work, folded: Sequence[Folded]) -> Refreshed:
+    def finish(self, work: WindowWork, folded: Sequence[FoldedResults]) -> WindowRefresh:
         """Commit what was computed, and remember how far that is."""
         table, look, batch = self.table, work.look, work.batch
         failpoint("results.after_fold")
@@ -551,7 +553,7 @@ class Refresher:
         if parts:
             self.compact(look.now)
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
-        return Refreshed(self.spec.name, results, withdrawn)
+        return WindowRefresh(self.spec.name, results, withdrawn)
 
     def compact(self, now: int) -> int:
         """Merge small parts of the results of about one size; how many went."""
@@ -559,7 +561,7 @@ class Refresher:
         if not crowded:
             return 0
         number = self.table.version + 1
-        unit = MergeUnit(
+        unit = ResultMergeUnit(
             self.spec,
             self.stream,
             self.fingerprint,
@@ -587,7 +589,7 @@ class Refresher:
             replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}{suffix}")) for unit in units
         ]
 
-    def _clean_up(self, mark: Mark) -> None:
+    def _clean_up(self, mark: Checkpoint) -> None:
         """Rows of windows that were open before are not needed any more, nor is what a crash left."""
         self.table.clean_staging()
         folder = layout.open_rows(self.root)

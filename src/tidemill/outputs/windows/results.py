@@ -126,7 +126,7 @@ class ResultsFooter:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ResultScope:
     """Which standing results a fresh computation answers for."""
 
     starts: Sequence[Interval] | None = None  # by_time: windows that start in one of these
@@ -143,7 +143,7 @@ class Scope:
         return by_start or last >= min((self.since or {}).values(), default=_MOST)
 
 
-def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: Scope) -> pa.Table:
+def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: ResultScope) -> pa.Table:
     """What stands in these parts of the results table and lies in the scope (withdrawn ones too, so that
     their revision goes on), in the schema of the table."""
     schema = results_schema(spec, stream)
@@ -158,7 +158,7 @@ def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: Scop
     return newest(pa.concat_tables(found).combine_chunks(), group_columns(spec))
 
 
-def _inside(spec: WindowSpec, table: pa.Table, scope: Scope) -> Mask:
+def _inside(spec: WindowSpec, table: pa.Table, scope: ResultScope) -> Mask:
     if scope.whole:
         return np.ones(table.num_rows, np.bool_)
     start = _ints(table.column("start"))

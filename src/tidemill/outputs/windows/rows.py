@@ -18,7 +18,7 @@ from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
 from tidemill.model.streaming import WindowSpec
-from tidemill.outputs.windows.reading import Reader
+from tidemill.outputs.windows.reading import RowReader
 from tidemill.outputs.windows.wanted import (
     AT,
     BYTES,
@@ -31,8 +31,8 @@ from tidemill.outputs.windows.wanted import (
     TIME,
     Extracted,
     ExtractUnit,
-    Place,
-    Wanted,
+    RowPosition,
+    RowScope,
     field_type,
     row_schema,
 )
@@ -50,8 +50,8 @@ __all__ = [
     "TIME",
     "ExtractUnit",
     "Extracted",
-    "Place",
-    "Wanted",
+    "RowPosition",
+    "RowScope",
     "extract",
     "field_type",
     "row_schema",
@@ -64,7 +64,7 @@ _HELD_BYTES: Final = 32 << 20  # of rows on their way to their files
 def extract(unit: ExtractUnit) -> Iterator[Extracted]:
     """The wanted rows of the unit's parts, set down in its folder."""
     with _Files(unit) as files:
-        for table, row, bucket in Reader(unit).read():
+        for table, row, bucket in RowReader(unit).read():
             files.add(table, row, bucket)
         files.finish()
         yield Extracted(dict(sorted(files.paths.items())), files.rows)

@@ -14,7 +14,7 @@ import numpy as np
 from tidemill.model.streaming import LatePolicy, Trigger, WindowKind, WindowSpec
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.outputs.windows.keys import Key
-from tidemill.outputs.windows.rows import Wanted
+from tidemill.outputs.windows.rows import RowScope
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 BUCKET_BYTES: Final = 4 << 20  # of raw that is worth a task of its own …
@@ -27,7 +27,7 @@ _SAMPLES: Final = 64
 class Task:
     """What has to be computed."""
 
-    wanted: Wanted
+    wanted: RowScope
     starts: Sequence[Interval] = ()  # by_time: windows that start in these are answered for …
     only: Sequence[Interval] | None = None  # … and of those, only these may stand; None: by the watermark
     again: Mapping[Key, int] = field(default_factory=dict)

@@ -24,12 +24,12 @@ _STORY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ResultDifference:
     place: str
     what: str
 
 
-def check(unit: FoldUnit) -> Iterator[Difference | int]:
+def check(unit: FoldUnit) -> Iterator[ResultDifference | int]:
     """What differs in a bucket; last, how many results were compared."""
     rows = rows_in(unit)
     fresh = computed(unit, rows)
@@ -48,18 +48,18 @@ def check(unit: FoldUnit) -> Iterator[Difference | int]:
     still_open = set(zip(*(waiting.column(n).to_pylist() for n in ("tenant", "start")), strict=True))
     found, wanted = _by_key(unit.spec, current(held)), _by_key(unit.spec, expected)
     for key in sorted(wanted.keys() - found.keys(), key=str):
-        yield Difference(_place(unit.spec, wanted[key]), "is missing")
+        yield ResultDifference(_place(unit.spec, wanted[key]), "is missing")
     for key in sorted(found.keys() - wanted.keys(), key=str):
         row = found[key]
         open_yet = (row["tenant"], row["start"]) in still_open or _begins_after(
             unit.spec, row, unit.watermark
         )
         if not (row["trigger"] == Trigger.STOP.value and open_yet):
-            yield Difference(_place(unit.spec, row), "should not be there")
+            yield ResultDifference(_place(unit.spec, row), "should not be there")
     for key in sorted(wanted.keys() & found.keys(), key=str):
         wrong = [name for name in wanted[key] if name not in _STORY and wanted[key][name] != found[key][name]]
         if wrong:
-            yield Difference(_place(unit.spec, wanted[key]), f"differs in {', '.join(wrong)}")
+            yield ResultDifference(_place(unit.spec, wanted[key]), f"differs in {', '.join(wrong)}")
     yield len(wanted)
 
 

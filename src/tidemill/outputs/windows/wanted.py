@@ -41,7 +41,7 @@ _TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPosition:
     """What the ledger says of a slice."""
 
     seq: int
@@ -49,7 +49,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowScope:
     """Which used rows a fold needs. `span` and `starts` are half-open, sorted and disjoint."""
 
     span: Interval  # the instants they count at
@@ -66,8 +66,8 @@ class ExtractUnit:
     spec: WindowSpec
     stream: Stream
     parts: Sequence[str]  # absolute paths of raw parts
-    ledger: Mapping[str, Place]  # by slice id; rows of a slice that is not in it are left out
-    wanted: Wanted
+    ledger: Mapping[str, RowPosition]  # by slice id; rows of a slice that is not in it are left out
+    wanted: RowScope
     cuts: Sequence[int] = ()  # by_time: bucket i holds windows that start in [cuts[i-1], cuts[i])
     buckets: int = 1  # others: by a hash of the key
     folder: str = ""

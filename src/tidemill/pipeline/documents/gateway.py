@@ -14,11 +14,11 @@ from tidemill.pipeline.documents.shapes import Document, instant
 from tidemill.pipeline.documents.shapes import status as stream_status
 
 if TYPE_CHECKING:
-    from tidemill.config.gateway import Gateway
+    from tidemill.config.gateway import GatewaySettings
     from tidemill.pipeline.reports import StreamStatus
 
 
-def settings(of: Gateway) -> Document:
+def settings(of: GatewaySettings) -> Document:
     """How events are gathered, and what memory they may take."""
     window = of.window.model_dump()
     spelled = {key: format_duration(window[key]) for key in window if key not in ("kind", "target")}
@@ -49,7 +49,7 @@ def status(of: GatewayStatus) -> Document:
 
 
 def project_status(
-    now: int, streams: Sequence[StreamStatus], gateway: Gateway, running: Sequence[GatewayStatus]
+    now: int, streams: Sequence[StreamStatus], gateway: GatewaySettings, running: Sequence[GatewayStatus]
 ) -> Document:
     """The streams, how the gateway is set, and the gateways that run."""
     return {

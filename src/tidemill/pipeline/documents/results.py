@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.model.streaming import WindowSpec
-    from tidemill.outputs.windows.reader import Standing
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.reader import ResultStatus
+    from tidemill.outputs.windows.refresh import WindowRefresh
 
-Flushed = Mapping[str, Sequence["Refreshed"]]  # by stream
+Flushed = Mapping[str, Sequence["WindowRefresh"]]  # by stream
 
 BEFORE_VALUES = (
     "revision", "rows", "late_rows", "first_time", "last_time", "bytes", "trigger", "watermark", "hash",
@@ -52,7 +52,7 @@ def _value(value: object) -> object:
     return unending(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> Document:
+def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> Document:
     return {
         "stream": stream,
         "windows": [
@@ -70,7 +70,7 @@ def standings(stream: str, windows: Sequence[Standing], warehouse: Path) -> Docu
     }
 
 
-def refreshed(done: Sequence[Refreshed]) -> Document:
+def refreshed(done: Sequence[WindowRefresh]) -> Document:
     """What came out of each window."""
     return {one.window: {"results": one.results, "withdrawn": one.withdrawn} for one in done if not one.idle}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.reports import SourceStanding, StreamStatus
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
-    from tidemill.query.cover import Piece
+    from tidemill.query.cover import CoverPiece
     from tidemill.storage.state.faults import StreamFault
 
 Document = Mapping[str, object]  # what a command prints and a route answers, and every object inside it
@@ -313,7 +313,7 @@ def pending(of: Pending) -> Document:
     }
 
 
-def _piece(of: Piece) -> Document:
+def _piece(of: CoverPiece) -> Document:
     return {"source": of.source, "span": interval(of.span)}
 
 

@@ -19,9 +19,9 @@ from tidemill.pipeline.documents.shapes import Document, counts, entry, fault, i
 from tidemill.pipeline.documents.windows import outcome, outcome_word
 
 if TYPE_CHECKING:
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.rollups.roller import Rebuilt
-    from tidemill.outputs.windows.refresh import Refreshed
+    from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.reports import StreamTick, TickReport
     from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
     from tidemill.raw.retract import RetractionPlan, Step
@@ -47,12 +47,12 @@ class Busy:
     """A stream that something was done for."""
 
     tick: StreamTick
-    builds: Sequence[Outcome]
-    results: Sequence[Refreshed]  # of streaming windows that came out or were taken back
+    builds: Sequence[BuildOutcome]
+    results: Sequence[WindowRefresh]  # of streaming windows that came out or were taken back
 
 
 def busy(report: TickReport) -> Iterator[Busy]:
-    by_stream: dict[str, list[Outcome]] = {}
+    by_stream: dict[str, list[BuildOutcome]] = {}
     for one in report.builds:
         by_stream.setdefault(one.key.stream, []).append(one)
     for done in report.streams:
@@ -118,7 +118,7 @@ def _indexed(done: StreamTick) -> Document | None:
     return {"built": done.indexed.built, "removed": done.indexed.removed, "entries": done.indexed.entries}
 
 
-def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Document | None:
+def _windows(done: StreamTick, builds: Sequence[BuildOutcome]) -> Document | None:
     if done.windows is None:
         return None
     found = by_outcome(builds)
@@ -132,7 +132,7 @@ def _windows(done: StreamTick, builds: Sequence[Outcome]) -> Document | None:
     }
 
 
-def by_outcome(builds: Sequence[Outcome]) -> Counter[str]:
+def by_outcome(builds: Sequence[BuildOutcome]) -> Counter[str]:
     return Counter(map(outcome_word, builds))
 
 

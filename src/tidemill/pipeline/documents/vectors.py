@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from tidemill.outputs.vectors.batches import BatchStats
     from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound
-    from tidemill.outputs.vectors.keeper import Step
-    from tidemill.outputs.vectors.view import ChainView, Link
+    from tidemill.outputs.vectors.keeper import CompactionStep
+    from tidemill.outputs.vectors.view import ChainLink, ChainView
 
 
 def vector(stream: str, found: pa.Table, at: int | None) -> Document:
@@ -54,7 +54,7 @@ def chain(of: ChainView) -> Document:
     }
 
 
-def _link(of: Link) -> Document:
+def _link(of: ChainLink) -> Document:
     return {
         "ts": format_instant(of.ts),
         "delta_id": of.delta_id,
@@ -121,7 +121,7 @@ def _round(stream: str, of: ChainRound) -> Document:
     }
 
 
-def planned(plans: Mapping[str, Sequence[Step]]) -> Document:
+def planned(plans: Mapping[str, Sequence[CompactionStep]]) -> Document:
     return {
         "streams": [
             {

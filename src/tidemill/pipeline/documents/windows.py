@@ -16,7 +16,7 @@ from tidemill.outputs.datasets.damage import repair_command
 from tidemill.pipeline.documents.shapes import Document, entry, instant, interval, took
 
 if TYPE_CHECKING:
-    from tidemill.outputs.datasets.builder import Outcome
+    from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
 
 
@@ -153,7 +153,7 @@ def step(of: RebuildStep) -> Document:
     }
 
 
-def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcome]) -> Document:
+def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome]) -> Document:
     """The plan, each step with what became of it; null where nothing was done or another builder has it."""
     by_key = last_of(outcomes)
     done = [
@@ -162,11 +162,11 @@ def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[Outcom
     return {"stream": stream, "steps": done}
 
 
-def last_of(outcomes: Sequence[Outcome]) -> Mapping[WindowKey, Outcome]:
+def last_of(outcomes: Sequence[BuildOutcome]) -> Mapping[WindowKey, BuildOutcome]:
     return {one.key: one for one in outcomes}
 
 
-def outcome(of: Outcome) -> Document:
+def outcome(of: BuildOutcome) -> Document:
     built = of.dataset
     return {
         **key(of.key),
@@ -184,7 +184,7 @@ def outcome(of: Outcome) -> Document:
     }
 
 
-def outcome_word(of: Outcome) -> str:
+def outcome_word(of: BuildOutcome) -> str:
     if of.error is not None:
         return "failed"
     return "lost" if of.lost else "built"

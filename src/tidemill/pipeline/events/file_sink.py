@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidemill.pipeline.events.sending import Message, Sent, Trouble
+from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
 
 _WINDOW: Final = 64 * 1024
 _HINT: Final = "check the disk, and that the user running tidemill may write there"
@@ -34,14 +34,14 @@ class FileSender:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> Sent:
+    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> SentEvents:
         content = b"".join(message.body + b"\n" for message in messages)
         try:
             self._append(content)
         except OSError as error:
             hint = _HINTS.get(error.errno or 0, _HINT)
-            return Sent(0, Trouble(f"can not append to {self._path}: {error.strerror or error}", hint))
-        return Sent(len(messages))
+            return SentEvents(0, Trouble(f"cannot append to {self._path}: {error.strerror or error}", hint))
+        return SentEvents(len(messages))
 
     def _append(self, content: bytes) -> None:
         created = self._make_folders()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config.events import RedisSink
 from tidemill.model.time import SECOND
-from tidemill.pipeline.events.sending import Message, Sent, Trouble
+from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
 
 if TYPE_CHECKING:
     import redis
@@ -26,12 +26,12 @@ class RedisSender:
         self._sink = sink
         self._environment = environment
 
-    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> Sent:
+    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> SentEvents:
         import redis  # only those with such a sink wait for it
 
         name = self._sink.secret_env
         if name is not None and not self._environment.get(name):
-            return Sent(
+            return SentEvents(
                 0,
                 Trouble(
                     f"the environment variable {name} is not set", "set it to the password", refused=True
@@ -48,15 +48,15 @@ class RedisSender:
                     )
                 answers = pipeline.execute(raise_on_error=False)
         except redis.AuthenticationError as error:  # to redis-py this is a kind of lost connection
-            return Sent(0, _refused(error))
+            return SentEvents(0, _refused(error))
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            return Sent(0, Trouble(f"Redis can not be reached: {error}", "check that it is up"))
+            return SentEvents(0, Trouble(f"Redis cannot be reached: {error}", "check that it is up"))
         except (redis.RedisError, ValueError) as error:
-            return Sent(0, _refused(error))
+            return SentEvents(0, _refused(error))
         for count, answer in enumerate(answers):
             if isinstance(answer, Exception):
-                return Sent(count, _refused(answer))
-        return Sent(len(messages))
+                return SentEvents(count, _refused(answer))
+        return SentEvents(len(messages))
 
     def _client(self) -> redis.Redis:
         import redis

@@ -29,7 +29,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentEvents:
     """The first `count` messages are safe at the sink; what stopped it there, unless it was told to stop."""
 
     count: int
@@ -44,6 +44,6 @@ class Sender(Protocol):
         """How many messages it likes to have at once; as many may be repeated after a crash."""
         ...
 
-    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> Sent:
+    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> SentEvents:
         """Send in the order given, until one fails or `go_on` says to stop."""
         ...

@@ -24,7 +24,7 @@ from tidemill.config.events import WebhookSink
 from tidemill.model.errors import InputError
 from tidemill.model.time import DAY, SECOND, from_datetime
 from tidemill.pipeline.events.cloudevents import CONTENT_TYPE
-from tidemill.pipeline.events.sending import Message, Sent, Trouble
+from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
 
 MAX_ANSWER: Final = 64 * 1024  # bytes that are read of an answer
 LONGEST_WAIT: Final = DAY  # however long the other side asks for
@@ -56,21 +56,21 @@ class WebhookSender:
         self._target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
         self._where = f"{self._url.scheme}://{self._url.netloc}{self._url.path}"
 
-    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> Sent:
+    def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> SentEvents:
         secret = self._secret()
         if isinstance(secret, Trouble):
-            return Sent(0, secret)
+            return SentEvents(0, secret)
         connection = self._connection()
         try:
             for count, message in enumerate(messages):
                 if not go_on():
-                    return Sent(count)
+                    return SentEvents(count)
                 trouble = self._post(connection, message, secret, now)
                 if trouble is not None:
-                    return Sent(count, trouble)
+                    return SentEvents(count, trouble)
         finally:
             connection.close()
-        return Sent(len(messages))
+        return SentEvents(len(messages))
 
     def _secret(self) -> str | Trouble | None:
         name = self._sink.secret_env
@@ -85,7 +85,7 @@ class WebhookSender:
             _key(secret)
         except (binascii.Error, ValueError):
             hint = f"after {_PREFIX} comes the key in base64; without {_PREFIX} it is taken as it is"
-            return Trouble(f"the secret in {name} can not be read", hint, refused=True)
+            return Trouble(f"the secret in {name} cannot be read", hint, refused=True)
         return secret
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -117,7 +117,7 @@ class WebhookSender:
             hint = "SSL_CERT_FILE can name a file with the authorities to trust"
             return Trouble(f"{self._where} is not trusted: {error.verify_message}", hint, refused=True)
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            return Trouble(f"{self._where} can not be reached: {_reason(error)}", "check that it is up")
+            return Trouble(f"{self._where} cannot be reached: {_reason(error)}", "check that it is up")
         _finish(connection, answer)
         return self._trouble(answer.status, answer.getheader("Retry-After"), now)
 

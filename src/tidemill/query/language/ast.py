@@ -237,7 +237,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class OriginClause:
     """ORIGIN: an instant at which a bucket starts."""
 
     moment: Moment
@@ -255,7 +255,7 @@ class Query:
     bucket: Rollup | Every | None = None
     timezone: Choice | None = None
     week_start: Choice | None = None
-    origin: Origin | None = None
+    origin: OriginClause | None = None
     groups: tuple[Path, ...] = ()
     having: Expression | None = None
     edges: Choice | None = None

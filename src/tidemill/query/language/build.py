@@ -1,5 +1,5 @@
 """The grammar's rules as functions that make the frozen values; they run while the text is read, so that no
-tree is walked. Refuses what the grammar can not count, and never resolves a name.
+tree is walked. Refuses what the grammar cannot count, and never resolves a name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidemill.query.language.ast import (
     Not,
     Now,
     OrderKey,
-    Origin,
+    OriginClause,
     Path,
     Query,
     Rollup,
@@ -185,11 +185,11 @@ def builder() -> object:
         def origin(self, keyword: Token, given: tuple[Moment, int]) -> Clause:
             if isinstance(given[0], Now):
                 raise QueryError(
-                    "buckets can not start at now: they would move with every query",
+                    "buckets cannot start at now: they would move with every query",
                     hint="use an instant such as 2024-01-01T06:00:00Z",
                     position=given[1],
                 )
-            return "origin", _at(keyword), Origin(given[0], given[1])
+            return "origin", _at(keyword), OriginClause(given[0], given[1])
 
         def having(self, keyword: Token, condition: Expression) -> Clause:
             return "having", _at(keyword), condition

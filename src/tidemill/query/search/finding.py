@@ -20,7 +20,14 @@ import pyarrow.parquet as pq
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.model.time import Interval
-from tidemill.outputs.index.entries import Group, Tally, index_source, metadata_of, payload_source, text_group
+from tidemill.outputs.index.entries import (
+    EntryGroup,
+    Tally,
+    index_source,
+    metadata_of,
+    payload_source,
+    text_group,
+)
 from tidemill.outputs.index.numbers import number_of
 from tidemill.query.language.ast import Condition
 from tidemill.query.language.truth import truth, values_at
@@ -37,7 +44,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchScope:
     """What is searched for, the same in every part."""
 
     where: Condition | None
@@ -55,7 +62,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class FindUnit:
-    wanted: Wanted
+    wanted: SearchScope
     number: int  # of the part, among those that are considered
     raw: str
     rows: int
@@ -96,8 +103,8 @@ def slices_of(unit: SlicesUnit) -> Iterator[tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Places of slices in the ledger, for a process that can not ask it."""
+class KnownRows:
+    """Places of slices in the ledger, for a process that cannot ask it."""
 
     seqs: Mapping[str, int]
 
@@ -145,7 +152,7 @@ class _Finder:
     # -- the index
 
     def _by_index(self) -> Mask:
-        """Rows that may be wanted; what the index can not say is asked of their payloads."""
+        """Rows that may be wanted; what the index cannot say is asked of their payloads."""
         wanted, unit = self._wanted, self._unit
         everything = np.ones(unit.rows, np.bool_)
         if wanted.where is None:
@@ -163,7 +170,7 @@ class _Finder:
             return False
         return any(path.segments == (TENANT,) for path in paths_in(self._wanted.where))
 
-    def _extra(self) -> dict[str, list[Group]]:
+    def _extra(self) -> dict[str, list[EntryGroup]]:
         if not self._names_tenant():
             return {}
         column = self._file.read([TENANT], use_threads=False).column(TENANT)
@@ -294,7 +301,7 @@ class _Finder:
         payload = self._payloads.of(group).take(inside)
         passed = np.ones(len(payload), np.bool_)
         for condition, with_tenant in self._asked:
-            extra: dict[str, list[Group]] = {}
+            extra: dict[str, list[EntryGroup]] = {}
             if with_tenant:
                 column = self._file.read_row_group(group, [TENANT], use_threads=False).column(TENANT)
                 texts = one(column.cast(pa.string())).take(inside)
@@ -303,7 +310,7 @@ class _Finder:
         return passed
 
 
-def is_before(low: int, high: int, wanted: Wanted) -> bool:
+def is_before(low: int, high: int, wanted: SearchScope) -> bool:
     """Whether all rows between these instants were on the pages before, and nobody counts them."""
     if wanted.total or wanted.after is None or wanted.order != "ts":
         return False
@@ -313,7 +320,7 @@ def is_before(low: int, high: int, wanted: Wanted) -> bool:
 class _Enough:
     """Whether the rows at hand fill the page, so that no later group can add to it."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: SearchScope) -> None:
         self._wanted = wanted
         self._values: list[Ints] = []
         self._count = 0
@@ -332,7 +339,7 @@ class _Enough:
         return bool(edge > values[wanted.limit - 1])
 
 
-def holds(condition: Condition, payload: pa.StringArray, extra: Mapping[str, Sequence[Group]]) -> Mask:
+def holds(condition: Condition, payload: pa.StringArray, extra: Mapping[str, Sequence[EntryGroup]]) -> Mask:
     """For which payloads it is true."""
     paths = list(paths_in(condition))
     if any(

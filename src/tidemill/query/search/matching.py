@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.outputs.index.entries import Edge, Group, Source, Values
+from tidemill.outputs.index.entries import Edge, EntryGroup, EntrySource, Values
 from tidemill.outputs.index.numbers import Key, key_of_decimal, value_of
 from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, STRING
 from tidemill.query.language.ast import (
@@ -76,7 +76,7 @@ def kind_of(value: Scalar) -> str:
 class Matcher:
     """Conditions over one source."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EntrySource) -> None:
         self._source = source
         self._has: dict[tuple[str, str], Mask] = {}
 
@@ -158,7 +158,7 @@ class Matcher:
 
     # -- what would be read
 
-    def _needed(self, condition: Condition, *, wanted: bool) -> Iterator[Sequence[Group]]:
+    def _needed(self, condition: Condition, *, wanted: bool) -> Iterator[Sequence[EntryGroup]]:
         match condition:
             case Not(term):
                 yield from self._needed(term, wanted=not wanted)
@@ -176,13 +176,13 @@ class Matcher:
                     yield groups
 
 
-def _share(group: Group, test: Test) -> Share:
+def _share(group: EntryGroup, test: Test) -> Share:
     if group.low is None or group.high is None:
         return "some"
     return test.share(group.low, group.high)
 
 
-def _passing_rows(group: Group, test: Test) -> Ints:
+def _passing_rows(group: EntryGroup, test: Test) -> Ints:
     match _share(group, test):
         case "none":
             return np.empty(0, np.int64)

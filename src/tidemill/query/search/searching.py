@@ -31,10 +31,10 @@ from tidemill.query.search.finding import (
     TENANT,
     FindUnit,
     Hits,
-    Known,
+    KnownRows,
     Order,
+    SearchScope,
     SlicesUnit,
-    Wanted,
     find,
     is_before,
     slices_of,
@@ -63,7 +63,7 @@ ROWS: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SearchFacts:
     """What a search took. Parts are those of raw."""
 
     parts: int
@@ -80,7 +80,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchPage:
     """A page."""
 
     rows: pa.Table  # ROWS
@@ -88,7 +88,7 @@ class Found:
     cursor: str | None  # of the next page; None: this is the last one
     tenant: str | None  # None: of all tenants
     span: Interval | None
-    facts: Facts
+    facts: SearchFacts
     completeness: Completeness
 
 
@@ -142,7 +142,7 @@ def search(
     total: bool = False,
     engine: Engine | None = None,
     arrivals: Arrivals = NO_ARRIVALS,
-) -> Found:
+) -> SearchPage:
     """One page; `tenant` None is for all of them. `limit` goes before that of the text. With an engine the
     parts are searched on Spark, otherwise here."""
     check(said, over, tenant)
@@ -152,7 +152,7 @@ def search(
     span = at.span if at is not None else _span(said, now, over.timezone)
     bound = min(at.bound, over.bound) if at is not None else over.bound
     order, descending = _order(said)
-    wanted = Wanted(
+    wanted = SearchScope(
         where=said.where, filter=said.filter, indexed=over.indexed, span=span, tenant=tenant,
         order=order, descending=descending, bound=bound,
         after=at.after if at is not None else None,
@@ -165,7 +165,7 @@ def search(
     hits = _on_engine(engine, units) if engine is not None else _here(units, parts)
     page, more = _page(hits, wanted, size)
     rows = _rows([unit.raw for unit in units], page)
-    return Found(
+    return SearchPage(
         rows=rows,
         total=sum(hit.total or 0 for hit in hits) if total else None,
         cursor=Cursor(span, bound, _last(page)).text(identity) if more else None,
@@ -207,7 +207,7 @@ def explain(
 
 
 def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> Completeness:
-    """Of a search: what expired from raw can not be found any more."""
+    """Of a search: what expired from raw cannot be found any more."""
     asked = span or Interval(MIN_INSTANT, MAX_INSTANT)
     gone = over.raw_from
     missing = []
@@ -251,7 +251,7 @@ def _limit(size: int | None) -> int:
     if size is None:
         return DEFAULT_LIMIT
     if not 1 <= size <= MOST_LIMIT:
-        raise QueryError(f"a page of {size} rows can not be had", hint=f"LIMIT is 1 to {MOST_LIMIT}")
+        raise QueryError(f"a page of {size} rows cannot be had", hint=f"LIMIT is 1 to {MOST_LIMIT}")
     return size
 
 
@@ -265,7 +265,7 @@ def _order(said: Search) -> tuple[Order, bool]:
         return "ts", descending
     if name == "arrival":
         return "arrival", descending
-    raise QueryError(f"events can not be ordered by {name}", hint="ORDER BY ts or ORDER BY arrival")
+    raise QueryError(f"events cannot be ordered by {name}", hint="ORDER BY ts or ORDER BY arrival")
 
 
 def _span(said: Search, now: int, zone: str | None) -> Interval | None:
@@ -286,7 +286,7 @@ def _parts(over: Searched, span: Interval | None, tenant: str | None) -> list[Pa
     return [part for part in over.raw.select(ranges=ranges) if part.rows]
 
 
-def _ordered(parts: Sequence[Part], wanted: Wanted) -> list[Part]:
+def _ordered(parts: Sequence[Part], wanted: SearchScope) -> list[Part]:
     """Those that can hold the first rows come first; those of earlier pages are left out."""
     if wanted.order != "ts":
         return list(parts)
@@ -294,12 +294,12 @@ def _ordered(parts: Sequence[Part], wanted: Wanted) -> list[Part]:
     return sorted(parts, key=lambda part: _edge(part, wanted), reverse=wanted.descending)
 
 
-def _is_before(part: Part, wanted: Wanted) -> bool:
+def _is_before(part: Part, wanted: SearchScope) -> bool:
     low, high = part.mins.get("event_time"), part.maxs.get("event_time")
     return isinstance(low, int) and isinstance(high, int) and is_before(low, high, wanted)
 
 
-def _edge(part: Part, wanted: Wanted) -> int:
+def _edge(part: Part, wanted: SearchScope) -> int:
     """No row of the part comes before this instant in the order of the search."""
     edges = part.maxs if wanted.descending else part.mins
     found = edges.get("event_time")
@@ -314,7 +314,7 @@ def _index_of(over: Searched, part: Part) -> str | None:
 
 
 def _unit(
-    over: Searched, wanted: Wanted, number: int, part: Part, places: Callable[[str], int | None]
+    over: Searched, wanted: SearchScope, number: int, part: Part, places: Callable[[str], int | None]
 ) -> FindUnit:
     raw = f"{over.raw.root}/{part.path}"
     return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), places)
@@ -336,7 +336,7 @@ def _found(unit: FindUnit) -> list[Hits]:
     return list(find(unit))
 
 
-def _is_full(hits: Sequence[Hits], wanted: Wanted, following: Part) -> bool:
+def _is_full(hits: Sequence[Hits], wanted: SearchScope, following: Part) -> bool:
     if wanted.total or wanted.order != "ts":
         return False
     values = np.sort(np.concatenate([hit.value for hit in hits]))
@@ -349,12 +349,12 @@ def _is_full(hits: Sequence[Hits], wanted: Wanted, following: Part) -> bool:
 
 
 def _on_engine(engine: Engine, units: Sequence[FindUnit]) -> list[Hits]:
-    """Another process can not ask the ledger: it is told the places of the slices of its part."""
+    """Another process cannot ask the ledger: it is told the places of the slices of its part."""
     listed = engine.run(slices_of, [SlicesUnit(unit.raw) for unit in units], "slices to search")
     told = []
     for unit, slices in zip(units, listed, strict=True):
         places = {name: unit.seqs(name) for name in slices}
-        known = Known({name: place for name, place in places.items() if place is not None})
+        known = KnownRows({name: place for name, place in places.items() if place is not None})
         told.append(replace(unit, seqs=known))
     return engine.run(find, told, "search")
 
@@ -369,7 +369,7 @@ class _Page:
     key: np.ndarray  # value, seq and line of each row
 
 
-def _page(hits: Sequence[Hits], wanted: Wanted, size: int) -> tuple[_Page, bool]:
+def _page(hits: Sequence[Hits], wanted: SearchScope, size: int) -> tuple[_Page, bool]:
     empty = np.empty(0, np.int64)
     part = np.concatenate([empty, *(np.full(hit.row.size, hit.number) for hit in hits)])
     columns = [
@@ -418,12 +418,12 @@ def _fetched(path: str, rows: np.ndarray) -> Iterator[pa.Table]:
             yield table.select(list(COLUMNS)).take(inside).cast(ROWS)
 
 
-def _facts(over: Searched, said: Search, units: Sequence[FindUnit], hits: Sequence[Hits]) -> Facts:
+def _facts(over: Searched, said: Search, units: Sequence[FindUnit], hits: Sequence[Hits]) -> SearchFacts:
     read = {hit.number for hit in hits}
     scanned = [
         unit for unit in units if unit.number in read and unit.index is None and said.where is not None
     ]
-    return Facts(
+    return SearchFacts(
         parts=len(over.raw.parts),
         pruned=len(over.raw.parts) - len(units),
         unread=len(units) - len(hits),

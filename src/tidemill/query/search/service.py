@@ -10,8 +10,8 @@ from tidemill.model.slices import SliceStatus
 from tidemill.query.language.document import search_from
 from tidemill.query.language.parse import parse_search, pointed
 from tidemill.query.language.written import text_of
-from tidemill.query.search.searching import Found, Searched, SearchPlan, explain, search
-from tidemill.query.service import Whose, arrivals, tenant_of
+from tidemill.query.search.searching import Searched, SearchPage, SearchPlan, explain, search
+from tidemill.query.service import TenantChoice, arrivals, tenant_of
 from tidemill.storage import layout
 from tidemill.storage.tables.snapshot import Snapshot
 
@@ -27,14 +27,14 @@ def find(
     warehouse: Warehouse,
     stream: str,
     asked: str | Mapping[str, object],
-    whose: Whose,
+    whose: TenantChoice,
     cursor: str | None,
     limit: int | None,
     *,
     total: bool,
     strict: bool,
     engine: EngineName,
-) -> Found | SearchPlan:
+) -> SearchPage | SearchPlan:
     said, text = _read(asked)
     tenant = tenant_of(warehouse, stream, whose)
     known = arrivals(warehouse, stream, None, tiles=False)  # before the snapshot

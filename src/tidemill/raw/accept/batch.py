@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from tidemill.config import Engine as EngineSettings
+from tidemill.config import EngineSettings as EngineSettings
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
@@ -29,10 +29,10 @@ from tidemill.raw.accept.clocks import Clocks, Passing, all_again, recorded, set
 from tidemill.raw.accept.failed import declaration, next_try, trouble_with
 from tidemill.raw.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.raw.accept.repeats import find_repeats
-from tidemill.raw.accept.stage import Piece, StagedChunk, StageUnit, stage
+from tidemill.raw.accept.stage import SlicePiece, StagedChunk, StageUnit, stage
 from tidemill.raw.accept.write import Tap, WriteChunk, WriteUnit, Written, write
-from tidemill.raw.buffer import Buffer, Rows, buffered
 from tidemill.raw.buffer import Piece as Timings
+from tidemill.raw.buffer import Rows, StreamBuffer, buffered
 from tidemill.raw.footers import BatchFooter, ProgressAt, SliceSummary
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
@@ -88,7 +88,7 @@ class _Moved:
 
     clocks: Sequence[ClockState]  # of the sources that it heard of
     progress: Progress
-    buffer: Buffer
+    buffer: StreamBuffer
 
 
 class Acceptor:
@@ -118,10 +118,10 @@ class Acceptor:
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
         self.runs = layout.gate(warehouse, stream.name)
         self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
-        self._buffer: tuple[int, Buffer] | None = None  # as a version of raw has it
+        self._buffer: tuple[int, StreamBuffer] | None = None  # as a version of raw has it
 
     def accept(self, now: int = 0) -> Batch | None:
-        """Take the oldest pending slices that fit one batch; None when there are none. Those that can not be
+        """Take the oldest pending slices that fit one batch; None when there are none. Those that cannot be
         had from storage are tried again some time after `now`."""
         entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
         if not entries:
@@ -203,11 +203,11 @@ class Acceptor:
         elif s.retry_at is None:
             s.failed_as = declaration(self.stream)
         story = {"stream": self.stream.name, "slice": chunk.slice}
-        log.error("slice can not be read: %s", s.error, extra=story)
+        log.error("slice cannot be read: %s", s.error, extra=story)
 
-    def _pieces(self, entry: SliceEntry) -> list[Piece]:
+    def _pieces(self, entry: SliceEntry) -> list[SlicePiece]:
         new = entry.slice
-        whole = Piece(
+        whole = SlicePiece(
             order=0,
             slice=new.id,
             path=str(self.warehouse / new.path),
@@ -310,12 +310,12 @@ class Acceptor:
             rows=_rows(s.chunks, chunks, gated),
         )
 
-    def _buffered(self, progress: Progress) -> Buffer:
+    def _buffered(self, progress: Progress) -> StreamBuffer:
         """What the batches before have left; the one that this process committed is still at hand."""
         known, self._buffer = self._buffer, None
         if known is not None and known[0] == self.raw.version:
             return known[1]
-        return buffered(self.raw, progress.watermark) if progress.buffered_rows else Buffer()
+        return buffered(self.raw, progress.watermark) if progress.buffered_rows else StreamBuffer()
 
     # -- write
 

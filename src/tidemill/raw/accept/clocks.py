@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.raw.buffer import Buffer, Piece, Rows, held, no_rows
+from tidemill.raw.buffer import Piece, Rows, StreamBuffer, held, no_rows
 from tidemill.raw.watermark import TimeRules, stream_clock
 from tidemill.storage.state.protocol import NO_PROGRESS, ClockState, Progress
 from tidemill.storage.tables.table import Table
@@ -36,11 +36,11 @@ class Clocks:
         rules: TimeRules,
         states: Iterable[ClockState] = (),
         progress: Progress = NO_PROGRESS,
-        buffer: Buffer | None = None,
+        buffer: StreamBuffer | None = None,
     ) -> None:
         self.rules = rules
         self.clock = stream_clock(rules.tolerance, rules.idle_timeout, states, progress)
-        self.buffer = buffer if buffer is not None else Buffer()
+        self.buffer = buffer if buffer is not None else StreamBuffer()
         self._before = progress
         self._released_early = progress.released_early
 

@@ -22,13 +22,13 @@ from tidemill.formats.arrays import Bytes, Ints
 from tidemill.formats.decode import decode
 from tidemill.formats.naming import id_of
 from tidemill.model.errors import InputError
-from tidemill.model.slices import Outcome, SliceEntry
+from tidemill.model.slices import RecordOutcome, SliceEntry
 from tidemill.raw.standins import batch_of, is_shared
 from tidemill.storage.files import storage_errors
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 UNKNOWN: Final = "unknown"
-KINDS: Final = (UNKNOWN, *(outcome.value for outcome in Outcome))
+KINDS: Final = (UNKNOWN, *(outcome.value for outcome in RecordOutcome))
 READ_BYTES: Final = 64 << 20  # of a slice, to name records that neither table names
 _CHUNK: Final = 1 << 20
 _REFUSED: Final = ["line", "outcome", "reason", "detail", "event_id", "content_hash", "accepted_hash"]
@@ -39,7 +39,7 @@ class Decisions:
     """Of a slice with `size` records, the first of which is line 1."""
 
     kinds: Bytes  # per record, places in KINDS
-    ids: pa.StringArray  # per record; null where it can not be told
+    ids: pa.StringArray  # per record; null where it cannot be told
     refused: pa.Table  # rows of quarantine, by line
     lines: Ints  # of those
     code: str | None  # of rejected ones without a row in quarantine, where there is only one it can be
@@ -64,8 +64,8 @@ class Decisions:
 
 
 _UNKNOWN: Final = KINDS.index(UNKNOWN)
-_ACCEPTED: Final = KINDS.index(Outcome.ACCEPTED)
-_DUPLICATE: Final = KINDS.index(Outcome.DUPLICATE)
+_ACCEPTED: Final = KINDS.index(RecordOutcome.ACCEPTED)
+_DUPLICATE: Final = KINDS.index(RecordOutcome.DUPLICATE)
 
 
 def read_decisions(
@@ -106,10 +106,10 @@ def _left(entry: SliceEntry, accepted: int, refused: pa.Table) -> dict[str, int]
     found = refused.column("outcome").to_pylist()
     counts = entry.counts
     left = {
-        Outcome.ACCEPTED.value: counts.accepted - accepted,
-        Outcome.DUPLICATE.value: counts.duplicate,
-        Outcome.CONFLICT.value: counts.conflict - found.count(Outcome.CONFLICT.value),
-        Outcome.REJECTED.value: counts.rejected - found.count(Outcome.REJECTED.value),
+        RecordOutcome.ACCEPTED.value: counts.accepted - accepted,
+        RecordOutcome.DUPLICATE.value: counts.duplicate,
+        RecordOutcome.CONFLICT.value: counts.conflict - found.count(RecordOutcome.CONFLICT.value),
+        RecordOutcome.REJECTED.value: counts.rejected - found.count(RecordOutcome.REJECTED.value),
     }
     return {name: number for name, number in left.items() if number}
 

@@ -1,4 +1,4 @@
-"""Slices that can not be read as a whole: whether that is their storage's fault or their content's, and when
+"""Slices that cannot be read as a whole: whether that is their storage's fault or their content's, and when
 it is worth while to try again.
 
 It only looks at a slice's file. A slice is what landed: while its bytes are others, nothing is said of them.
@@ -18,7 +18,7 @@ OTHER_BYTES: Final = "its bytes are not those that landed"
 
 
 def trouble_with(path: Path, new: NewSlice) -> str | None:
-    """Why a slice can not be had from where it is kept; None when its bytes are there, as they landed."""
+    """Why a slice cannot be had from where it is kept; None when its bytes are there, as they landed."""
     try:
         size = path.stat().st_size
         if size != new.size:
@@ -26,7 +26,7 @@ def trouble_with(path: Path, new: NewSlice) -> str | None:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        return f"can not be read: {error.strerror or error}"
+        return f"cannot be read: {error.strerror or error}"
     return None if slice_id(new.stream, new.declared, digest) == new.id else OTHER_BYTES
 
 
@@ -47,5 +47,5 @@ def next_try(pack: Pack, failures: int, now: int) -> int:
 
 
 def declaration(stream: Stream) -> str:
-    """A name for all that the stream declares. What can not be read by it may be readable by another."""
+    """A name for all that the stream declares. What cannot be read by it may be readable by another."""
     return hashlib.sha256(stream.model_dump_json().encode()).hexdigest()[:16]

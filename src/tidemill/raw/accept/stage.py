@@ -28,7 +28,7 @@ from tidemill.raw.accept.failed import is_of_storage, wrong_size
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SlicePiece:
     """What one task reads: a slice, or a byte range of one."""
 
     order: int  # position in the batch: pieces of earlier slices come first
@@ -47,7 +47,7 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class StageUnit:
     plan: ReadPlan
-    pieces: Sequence[Piece]
+    pieces: Sequence[SlicePiece]
     folder: str  # the batch's staging folder
     chunk_bytes: int
 
@@ -68,12 +68,12 @@ class StagedChunk:
     columns: str
     keys: str
     refused: str | None
-    error: str | None = None  # the slice can not be read from here on
+    error: str | None = None  # the slice cannot be read from here on
     by_storage: bool = False  # … as the system says
 
 
 def stage(unit: StageUnit) -> Iterator[StagedChunk]:
-    """Parse every piece of the unit. A piece that can not be read says so and stops nothing else."""
+    """Parse every piece of the unit. A piece that cannot be read says so and stops nothing else."""
     folder = Path(unit.folder)
     for piece in unit.pieces:
         chunks = decode(
@@ -98,17 +98,17 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
             yield _unreadable(piece, part, error.message, by_storage=is_of_storage(error))
 
 
-def _check_size(piece: Piece) -> None:
+def _check_size(piece: SlicePiece) -> None:
     """Lines that were cut off leave no trace in those before them; that bytes changed, `verify` finds."""
     try:
         found = Path(piece.path).stat().st_size
     except OSError as error:
-        raise InputError(f"can not be read: {error.strerror}", where=piece.path) from error
+        raise InputError(f"cannot be read: {error.strerror}", where=piece.path) from error
     if found != piece.landed:
         raise InputError(wrong_size(found, piece.landed), where=piece.path)
 
 
-def _unreadable(piece: Piece, part: int, error: str, *, by_storage: bool) -> StagedChunk:
+def _unreadable(piece: SlicePiece, part: int, error: str, *, by_storage: bool) -> StagedChunk:
     return StagedChunk(
         order=(piece.order, part),
         slice=piece.slice,
@@ -127,7 +127,9 @@ def _unreadable(piece: Piece, part: int, error: str, *, by_storage: bool) -> Sta
     )
 
 
-def _stage_chunk(plan: ReadPlan, piece: Piece, part: int, chunk: RecordChunk, folder: Path) -> StagedChunk:
+def _stage_chunk(
+    plan: ReadPlan, piece: SlicePiece, part: int, chunk: RecordChunk, folder: Path
+) -> StagedChunk:
     name = f"{piece.order:06d}-{part:04d}"
     data_path = piece.path
     if not chunk.in_place:

@@ -18,7 +18,7 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, read_ipc, string_buffers
 from tidemill.formats.columns import copy_at
 from tidemill.model.levels import BASE
-from tidemill.model.slices import Outcome
+from tidemill.model.slices import RecordOutcome
 from tidemill.raw.accept.gate import CONFLICT
 from tidemill.raw.accept.stage import StagedChunk
 from tidemill.raw.footers import QUARANTINE_PART, BatchFooter, LargeRows
@@ -349,7 +349,7 @@ def _refusals(chunk: WriteChunk, data: np.ndarray) -> Iterator[dict[str, object]
             "slice": chunk.staged.slice,
             "line": chunk.first_line + row["row"],
             "arrival": chunk.staged.arrival,
-            "outcome": Outcome.REJECTED.value,
+            "outcome": RecordOutcome.REJECTED.value,
             "reason": row["reason"],
             "detail": row["detail"],
             "tenant": row["tenant"],
@@ -371,8 +371,8 @@ def _conflicts(
             "slice": chunk.staged.slice,
             "line": chunk.first_line + record["row"],
             "arrival": chunk.staged.arrival,
-            "outcome": Outcome.CONFLICT.value,
-            "reason": Outcome.CONFLICT.value,
+            "outcome": RecordOutcome.CONFLICT.value,
+            "reason": RecordOutcome.CONFLICT.value,
             "detail": f"another payload was accepted from slice {held_by[:12]} line {drop['line']}",
             "tenant": record["tenant"],
             "event_id": record["event_id"],

@@ -35,7 +35,7 @@ PAGE: Final = 500  # slices of the ledger that are looked at together
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UnpackedSlice:
     """A slice with rows in raw, as the choice sees it."""
 
     id: str
@@ -59,11 +59,11 @@ class Group:
     days: tuple[str, ...] = ()  # that they may have rows of
 
 
-def groups(waiting: Iterable[Waiting], pack: Pack) -> list[Group]:
+def groups(waiting: Iterable[UnpackedSlice], pack: Pack) -> list[Group]:
     """Full groups, oldest slices first, each of one partition; the slices behind the last one of theirs wait.
     A group is full once it has so many slices, or so many bytes, whatever comes first."""
     found: list[Group] = []
-    open_groups: dict[str, list[Waiting]] = {}
+    open_groups: dict[str, list[UnpackedSlice]] = {}
     sizes: dict[str, int] = {}
     for each in sorted(waiting, key=_age):
         current = open_groups.setdefault(each.partition, [])
@@ -75,11 +75,11 @@ def groups(waiting: Iterable[Waiting], pack: Pack) -> list[Group]:
     return found
 
 
-def _age(one: Waiting) -> tuple[int, int]:
+def _age(one: UnpackedSlice) -> tuple[int, int]:
     return one.start, one.seq
 
 
-def _group(members: Sequence[Waiting]) -> Group:
+def _group(members: Sequence[UnpackedSlice]) -> Group:
     return Group(
         slices=tuple(one.id for one in members),
         rows=sum(one.rows for one in members),
@@ -166,7 +166,7 @@ class Shelf(Protocol):
 
 def fresh(
     shelf: Shelf, *, packed_too: bool = False, partition: Callable[[SliceEntry], str] = lambda _entry: ""
-) -> list[Waiting]:
+) -> list[UnpackedSlice]:
     """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them), oldest first;
     none while slices wait to be judged again. `partition` says which may be packed together."""
     state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
@@ -239,15 +239,17 @@ class _Places:
         return [*own, *self._by_slice.get(entry.id, ())]
 
 
-def _waiting(entry: SliceEntry, rows: int, parts: Sequence[Part], claimed: Mapping[str, int]) -> Waiting:
+def _waiting(
+    entry: SliceEntry, rows: int, parts: Sequence[Part], claimed: Mapping[str, int]
+) -> UnpackedSlice:
     bounds = entry.bounds
     assert bounds is not None, entry.id
     size = sum(part.size * rows // claimed[part.path] for part in parts)
     paths = tuple(part.path for part in parts)
-    return Waiting(entry.id, entry.seq, bounds.start, rows, size, paths, entry.observed)
+    return UnpackedSlice(entry.id, entry.seq, bounds.start, rows, size, paths, entry.observed)
 
 
-def regrouped(waiting: Iterable[Waiting], pack: Pack, raw: Table) -> list[Group]:
+def regrouped(waiting: Iterable[UnpackedSlice], pack: Pack, raw: Table) -> list[Group]:
     """All slices grouped anew, from the oldest, but for groups that stand as they would be."""
     return [group for group in groups(waiting, pack) if not _stands(group, raw)]
 

@@ -91,7 +91,7 @@ class PackLook:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """Where slices lie, for who only looks."""
+    """Where slices lie, for those who only look."""
 
     stream: Stream
     state: State
@@ -363,7 +363,7 @@ def _commits(chosen: Sequence[Group]) -> list[list[Group]]:
 
 
 def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
-    """Whether what came since a look can not have filled a group. Unlike a look, it opens nothing."""
+    """Whether what came since a look cannot have filled a group. Unlike a look, it opens nothing."""
     if accepted < seen.accepted:
         return False
     small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_settled(part))

@@ -20,7 +20,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.raw.compaction.choosing import Group, PackedPart
 from tidemill.raw.compaction.rewrite import RewriteUnit, Rewritten, rewrite
-from tidemill.raw.compaction.scratch import Workshop
+from tidemill.raw.compaction.scratch import PackingFolder
 from tidemill.raw.footers import PACKED, PackedFooter, ProgressAt, stand_in_footer
 from tidemill.raw.recall import Held, held_told
 from tidemill.raw.spans import shared_days, spread_days
@@ -57,7 +57,7 @@ class PackedParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PackSource:
     """What is packed from: one version of raw, and what is known of its slices. It may be used by a thread of
     its own."""
 
@@ -79,7 +79,7 @@ class Prepared:
     replaced: Sequence[Part]
     facts: Mapping[str, Held]
     tag: str
-    workshop: Workshop
+    workshop: PackingFolder
 
     def discard(self) -> None:
         self.workshop.close()
@@ -93,13 +93,13 @@ def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[P
     return commit(acceptor, prepared, now) if prepared is not None else []
 
 
-def source_of(acceptor: Acceptor) -> Source:
+def source_of(acceptor: Acceptor) -> PackSource:
     raw = acceptor.raw
     by_day = DAY_COLUMN in raw.partition_by
-    return Source(acceptor.stream.name, raw.snapshot(), acceptor.state, acceptor.engine, by_day)
+    return PackSource(acceptor.stream.name, raw.snapshot(), acceptor.state, acceptor.engine, by_day)
 
 
-def prepare(source: Source, chosen: Sequence[Group], now: int) -> Prepared | None:
+def prepare(source: PackSource, chosen: Sequence[Group], now: int) -> Prepared | None:
     """Write the parts of the groups; None when raw has no row of them."""
     return _Preparing(source, chosen, now).run()
 
@@ -153,7 +153,7 @@ def _told(prepared: Prepared, now: int) -> list[PackedParts]:
 
 
 class _Preparing:
-    def __init__(self, source: Source, chosen: Sequence[Group], now: int) -> None:
+    def __init__(self, source: PackSource, chosen: Sequence[Group], now: int) -> None:
         self._source = source
         self._snapshot = source.raw
         self._chosen = chosen
@@ -166,7 +166,7 @@ class _Preparing:
         if not facts:
             return None
         tag = set_hash([*facts, *(set_hash(group.slices) for group in self._chosen)])[:24]
-        workshop = Workshop(self._snapshot.root, tag)
+        workshop = PackingFolder(self._snapshot.root, tag)
         try:
             return self._prepared(facts, tag, workshop)
         except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen anew
@@ -176,7 +176,7 @@ class _Preparing:
             workshop.close()
             raise
 
-    def _prepared(self, facts: Mapping[str, Held], tag: str, workshop: Workshop) -> Prepared:
+    def _prepared(self, facts: Mapping[str, Held], tag: str, workshop: PackingFolder) -> Prepared:
         folder = workshop.folder
         replaced = [part for part in self._snapshot.parts if part.path in facts]
         held = {part.path: facts[part.path] for part in replaced if part.rows}
@@ -210,7 +210,7 @@ class _Preparing:
         return {**held, **held_in(self._source, mute)}
 
 
-def held_in(source: Source, parts: Sequence[Part]) -> dict[str, Held]:
+def held_in(source: PackSource, parts: Sequence[Part]) -> dict[str, Held]:
     """What is in these parts, by their paths in the table."""
     paths = source.raw.paths(parts)
     size = sum(part.size for part in parts)
@@ -222,7 +222,7 @@ def held_in(source: Source, parts: Sequence[Part]) -> dict[str, Held]:
 class Writing:
     """Turns slices of parts into units of work, one for each part to write."""
 
-    def __init__(self, source: Source, now: int) -> None:
+    def __init__(self, source: PackSource, now: int) -> None:
         self._source = source
         self._now = now
         self._sizes = {part.path: part.size / part.rows for part in source.raw.parts if part.rows}
@@ -374,7 +374,7 @@ def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) ->
     source = source_of(acceptor)
     facts = held_in(source, parts)
     tag = set_hash([*facts, str(at)])[:24]
-    workshop = Workshop(source.raw.root, tag)
+    workshop = PackingFolder(source.raw.root, tag)
     folder = workshop.folder
     writing = Writing(source, now)
     units: list[RewriteUnit] = []

@@ -76,7 +76,7 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
 
 
 def _rows(path: str, unit: RewriteUnit) -> Iterator[pa.Table]:
-    """Row groups that can not have a wanted row are not read, those that have none by their slices only."""
+    """Row groups that cannot have a wanted row are not read, those that have none by their slices only."""
     low, high = unit.span
     with open_part(path, CODED) as file:
         for group in range(file.num_row_groups):

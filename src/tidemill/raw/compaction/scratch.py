@@ -19,7 +19,7 @@ from tidemill.storage.files import storage_errors
 _OWNER: Final = ".owner"  # file in a folder that its process keeps locked
 
 
-class Workshop:
+class PackingFolder:
     """A folder of this process; nobody else empties it until it is closed."""
 
     def __init__(self, root: Path, tag: str) -> None:

@@ -16,7 +16,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.streaming import Close, Fate, LateBy, LatePolicy, WindowSpec
 from tidemill.raw.tail.offsets import Feed
-from tidemill.raw.tail.rows import INSTANT, LATE, Raw, Wanted
+from tidemill.raw.tail.rows import INSTANT, LATE, TailRows, TailScope
 
 _READ: Final = pa.schema(
     [
@@ -66,7 +66,7 @@ def late_rows(
     `after`: those behind this one."""
     entries = _late(feed, since, None if tenant is not None else limit, after)
     found = [_READ.append(pa.field("seq", pa.int64())).empty_table()]
-    with Raw(feed) as raw:
+    with TailRows(feed) as raw:
         raw.look()
         wanted = _wanted(entries, _NEWEST_FIRST, tenant, limit, after)
         found.extend(pa.Table.from_batches([batch]) for batch in raw.rows(wanted, _READ))
@@ -92,7 +92,7 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
     conditions = [of for spec in specs for of in _conditions(spec).items()]
     unused = " OR ".join(of for fate, of in conditions if not fate.used) or str(not specs).lower()
     sums = ["count(*)", *(f"count(*) FILTER ({of})" for of in (unused, *(of for _, of in conditions)))]
-    with Raw(feed) as raw:
+    with TailRows(feed) as raw:
         raw.look()
         rows, dropped, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
     counts = iter(counted)
@@ -188,7 +188,7 @@ def _wanted(
     tenant: str | None,
     limit: int | None,
     after_row: Place | None = None,
-) -> Wanted:
+) -> TailScope:
     seqs = {entry.id: entry.seq for entry in entries}
     starts = [entry.observed.start for entry in entries if entry.observed is not None]
     met = [entry.watermark for entry in entries if entry.watermark is not None]
@@ -197,7 +197,7 @@ def _wanted(
     if after_row is not None:
         seq, line = after_row
         where = f"{LATE} AND (seq < {seq:d} OR (seq = {seq:d} AND line > {line:d}))"
-    return Wanted(seqs, where, order, after, max(met, default=None), tenant, limit)
+    return TailScope(seqs, where, order, after, max(met, default=None), tenant, limit)
 
 
 def _done(spec: WindowSpec, event_time: int, met: int) -> dict[str, object]:

@@ -35,7 +35,7 @@ class Feed:
     clock: Callable[[], int]
 
 
-class Places:
+class AcceptedOffsets:
     """The accepted slices, by id, with their place in the ledger."""
 
     def __init__(self, feed: Feed) -> None:
@@ -74,7 +74,7 @@ class StreamWatermark:
         self._instant = MIN_INSTANT
 
     def look(self, *, live: bool) -> int | None:
-        """As it stands now; `live`: and as what is being landed can not gainsay. Ask before looking at the
+        """As it stands now; `live`: and as what is being landed cannot gainsay. Ask before looking at the
         ledger: what moved it is in there then."""
         stream, state = self._feed.stream, self._feed.state
         now = self._feed.clock() - (SETTLE if live else 0)

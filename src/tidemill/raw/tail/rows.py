@@ -54,7 +54,7 @@ Values = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TailScope:
     """Which rows, in which order: `where` and `order` are SQL over raw and `seq`, written in this room."""
 
     seqs: Mapping[str, int]  # place in the ledger, by slice
@@ -66,7 +66,7 @@ class Wanted:
     limit: int | None = None
 
 
-class Raw:
+class TailRows:
     """Raw of one stream, open for reading. A context manager: it may need a folder to spill to."""
 
     def __init__(self, feed: Feed) -> None:
@@ -76,7 +76,7 @@ class Raw:
         self._spill = tempfile.TemporaryDirectory(prefix="tidemill-", ignore_cleanup_errors=True)
         self._connection: duckdb.DuckDBPyConnection | None = None
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> TailRows:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,7 +99,7 @@ class Raw:
             )
 
     def rows(
-        self, wanted: Wanted, columns: pa.Schema = ROWS, *, piecewise: bool = False
+        self, wanted: TailScope, columns: pa.Schema = ROWS, *, piecewise: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Columns of wanted rows, and `seq`. With `piecewise` parts whose times do not overlap are sorted one
         after the other, which is the same when order is by event time."""
@@ -115,7 +115,7 @@ class Raw:
             if left == 0:
                 return
 
-    def numbers(self, wanted: Wanted, sums: Sequence[str]) -> list[int]:
+    def numbers(self, wanted: TailScope, sums: Sequence[str]) -> list[int]:
         """Counts over wanted rows, each as SQL."""
         totals = [0] * len(sums)
         for paths in self._paths(wanted, piecewise=False):
@@ -126,7 +126,7 @@ class Raw:
             totals = [int(number) for number in found or totals]
         return totals
 
-    def _paths(self, wanted: Wanted, *, piecewise: bool) -> Iterator[list[str]]:
+    def _paths(self, wanted: TailScope, *, piecewise: bool) -> Iterator[list[str]]:
         if self._snapshot is None or not wanted.seqs or wanted.limit == 0:
             return
         ranges: dict[str, Range] = {"event_time": (wanted.after, wanted.upto)}
@@ -164,7 +164,7 @@ class Raw:
                 cursor.close()
         except duckdb.Error as error:
             raise StorageError(
-                f"raw can not be read: {str(error).splitlines()[0]}",
+                f"raw cannot be read: {str(error).splitlines()[0]}",
                 hint="try again; if it stays, run `tidemill verify`",
                 where=str(layout.raw(self._feed.warehouse, self._feed.stream.name)),
             ) from error
@@ -181,7 +181,7 @@ def of_slices(spans: Sequence[Interval | None]) -> tuple[int | None, int | None]
 _FROM: Final = "read_parquet($files, hive_partitioning = false) raw JOIN places USING (slice)"
 
 
-def _statement(wanted: Wanted, columns: pa.Schema, limit: int | None) -> tuple[str, Values]:
+def _statement(wanted: TailScope, columns: pa.Schema, limit: int | None) -> tuple[str, Values]:
     where, values = _where(wanted)
     named = ", ".join(_selected(name) for name in columns.names)
     text = f"SELECT {named}, seq FROM {_FROM} WHERE {where} ORDER BY {wanted.order}"
@@ -193,7 +193,7 @@ def _selected(name: str) -> str:
     return f"epoch_us(raw.{name}) AS {name}" if name in _INSTANTS else f"{name}"
 
 
-def _where(wanted: Wanted) -> tuple[str, dict[str, object]]:
+def _where(wanted: TailScope) -> tuple[str, dict[str, object]]:
     terms = [wanted.where]
     values: dict[str, object] = {}
     if wanted.after is not None:

@@ -20,8 +20,8 @@ from tidemill.eventtime.ordering import Watermark
 from tidemill.model.errors import BusyError
 from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_instant
-from tidemill.raw.tail.offsets import Feed, Places, StreamWatermark
-from tidemill.raw.tail.rows import BY_ARRIVAL, BY_TIME, ON_TIME, ROWS, Raw, Wanted, of_slices
+from tidemill.raw.tail.offsets import AcceptedOffsets, Feed, StreamWatermark
+from tidemill.raw.tail.rows import BY_ARRIVAL, BY_TIME, ON_TIME, ROWS, TailRows, TailScope, of_slices
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def tail(
     no watermark follows them.
     """
     left = limit
-    with Raw(feed) as raw:
+    with TailRows(feed) as raw:
         teller: _Teller = (
             _ByTime(feed, raw, since, tenant) if ordered else _ByArrival(feed, raw, since, tenant)
         )
@@ -101,10 +101,10 @@ def _at_most(items: Iterable[Item], limit: int | None) -> Iterator[Item]:
 class _ByTime:
     """On-time rows in order of event time."""
 
-    def __init__(self, feed: Feed, raw: Raw, since: int | None, tenant: str | None) -> None:
+    def __init__(self, feed: Feed, raw: TailRows, since: int | None, tenant: str | None) -> None:
         self._raw = raw
         self._tenant = tenant
-        self._places = Places(feed)
+        self._places = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
         self._at = since - 1 if since is not None else None  # rows up to here are through
         self._told: int | None = None
@@ -128,7 +128,7 @@ class _ByTime:
         return _cut(self._rows(None, limit), "event_time", [])
 
     def _rows(self, upto: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
-        wanted = Wanted(self._places.seqs, ON_TIME, BY_TIME, self._at, upto, self._tenant, limit)
+        wanted = TailScope(self._places.seqs, ON_TIME, BY_TIME, self._at, upto, self._tenant, limit)
         return self._raw.rows(wanted, piecewise=True)
 
     def _warn(self, new: Sequence[SliceEntry]) -> None:
@@ -147,11 +147,11 @@ class _ByTime:
 class _ByArrival:
     """All rows, late ones too, slice after slice."""
 
-    def __init__(self, feed: Feed, raw: Raw, since: int | None, tenant: str | None) -> None:
+    def __init__(self, feed: Feed, raw: TailRows, since: int | None, tenant: str | None) -> None:
         self._raw = raw
         self._since = since
         self._tenant = tenant
-        self._places = Places(feed)
+        self._places = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
         self._at: int | None = None
         self._seq = 0  # slices up to here are through
@@ -182,7 +182,7 @@ class _ByArrival:
     def _rows(self, entries: Sequence[SliceEntry], limit: int | None) -> Iterator[pa.RecordBatch]:
         seqs = {entry.id: entry.seq for entry in entries if entry.counts.accepted}
         after, upto = of_slices([entry.observed for entry in entries])
-        return self._raw.rows(Wanted(seqs, "true", BY_ARRIVAL, after, upto, self._tenant, limit))
+        return self._raw.rows(TailScope(seqs, "true", BY_ARRIVAL, after, upto, self._tenant, limit))
 
     def _moves(self, entries: Sequence[SliceEntry]) -> Iterator[tuple[int, int]]:
         """Where the watermark is told: before the rows of the first slice that met it."""

@@ -81,7 +81,7 @@ def checked_tenant(tenant: str | None) -> str | None:
         return None
     if not tenant or tenant != tenant.strip() or not tenant.isprintable():
         raise InputError(
-            f"{tenant!r} can not name a tenant",
+            f"{tenant!r} cannot name a tenant",
             hint="use printable text without spaces at its ends, such as acme; or all tenants",
         )
     if len(tenant.encode()) > MAX_TENANT_BYTES:
@@ -94,7 +94,7 @@ def checked_tenant(tenant: str | None) -> str | None:
 def checked_name(name: str) -> str:
     if len(name) > MAX_NAME or not name.isprintable():
         raise InputError(
-            f"{name[:MAX_NAME]!r} can not name a token", hint=f"use up to {MAX_NAME} printable characters"
+            f"{name[:MAX_NAME]!r} cannot name a token", hint=f"use up to {MAX_NAME} printable characters"
         )
     return name
 
@@ -110,8 +110,6 @@ def checked_rate(rate: int | None) -> int | None:
 
 def checked_expiry(expires: int | None, now: int) -> int | None:
     if expires is not None and not now < expires < MAX_INSTANT:
-        message = (
-            "a token that has expired is of no use" if expires <= now else "a token can not last so long"
-        )
+        message = "a token that has expired is of no use" if expires <= now else "a token cannot last so long"
         raise InputError(message, hint="let it last, such as 90d; leave it out for ever")
     return expires

@@ -58,7 +58,7 @@ class Tokens:
         rate: int | None = None,
         expires: int | None = None,
     ) -> tuple[Token, str]:
-        """A new token, durable, and its text `tm_<id>_<secret>`, which can not be had again.
+        """A new token, durable, and its text `tm_<id>_<secret>`, which cannot be had again.
 
         `tenant` None is all of them; `rate` is in events a second; `expires` is an instant.
         """

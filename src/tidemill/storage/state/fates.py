@@ -35,7 +35,7 @@ def _retracted(entry: SliceEntry, act: Retraction) -> SliceEntry:
 def _sent_back(entry: SliceEntry, act: Retraction) -> SliceEntry:
     if entry.status is SliceStatus.RETRACTED:
         raise StorageError(
-            f"slice {entry.id} can not go back to the gate: it was retracted",
+            f"slice {entry.id} cannot go back to the gate: it was retracted",
             hint="run `tidemill recover` to rebuild the state from the warehouse",
         )
     return replace(
@@ -80,7 +80,7 @@ def landed_again(entry: SliceEntry) -> SliceEntry:
 
 
 def postponed(entry: SliceEntry, error: str, retry_at: int) -> SliceEntry:
-    """It failed, and still can not be read."""
+    """It failed, and still cannot be read."""
     return replace(entry, error=error, failures=entry.failures + 1, retry_at=retry_at, failed_as=None)
 
 
@@ -88,7 +88,7 @@ def sent_again(entry: SliceEntry, place: int) -> SliceEntry:
     """It failed, and goes to the gate again behind all others."""
     if entry.status is not SliceStatus.FAILED:
         raise StorageError(
-            f"slice {entry.id} can not be tried again: it is {entry.status.value}",
+            f"slice {entry.id} cannot be tried again: it is {entry.status.value}",
             hint="run `tidemill recover` to rebuild the state from the warehouse",
         )
     return replace(

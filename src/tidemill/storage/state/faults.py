@@ -68,7 +68,7 @@ def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
         raise first
 
 
-class Round:
+class RoundFaults:
     """The faults of one round, of all its streams."""
 
     def __init__(self, state: State, now: int, unrecorded: dict[str, StreamFault]) -> None:

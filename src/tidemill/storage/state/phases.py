@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidemill.model.windows import Build, Dataset, Judged, Member, Phase, Window
+from tidemill.model.windows import Build, Dataset, Evaluation, Member, Phase, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Kept:
     building: str | None = None  # hash of the set that the lease on it is for
 
 
-def judged(kept: Kept, verdict: Judged) -> Kept:
+def judged(kept: Kept, verdict: Evaluation) -> Kept:
     before = kept.window
     if verdict.withdraw:
         before = replace(before, observed=None, file=None, rows=None, bytes=None, built_at=None, columns=None)

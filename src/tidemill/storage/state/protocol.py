@@ -18,7 +18,7 @@ from tidemill.model.time import Interval
 from tidemill.model.windows import (
     Build,
     Dataset,
-    Judged,
+    Evaluation,
     Member,
     MemberCounts,
     OutboxEvent,
@@ -182,7 +182,7 @@ class Ledger(Protocol):
         ...
 
     def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
-        """A failed slice still can not be read, by its storage: one failure more, the error is this one, and
+        """A failed slice still cannot be read, by its storage: one failure more, the error is this one, and
         it is tried again then. Nothing happens to one that has not failed."""
         ...
 
@@ -193,7 +193,7 @@ class Ledger(Protocol):
         batches are forgotten when none of their slices is left in them."""
         ...
 
-    def hasten(self, stream: str) -> int:
+    def prioritise(self, stream: str) -> int:
         """All failed slices of a stream are due, whatever they failed by, as if they had failed once; how
         many there are."""
         ...
@@ -340,7 +340,7 @@ class Windows(Protocol):
         too, and are unlaid again. When nothing changed, nothing happens."""
         ...
 
-    def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
+    def unassigned_slices(self, stream: str, limit: int) -> list[SliceEntry]:
         """Accepted slices whose windows were not entered yet, in ledger order. A batch makes its accepted
         slices unlaid; a slice that is retracted or sent back is not unlaid."""
         ...
@@ -372,7 +372,7 @@ class Windows(Protocol):
         it is not after `now`."""
         ...
 
-    def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
+    def judge(self, judged: Sequence[Evaluation]) -> list[WindowKey]:
         """Record judgements, each if the window still has the version it was made on; which were not.
 
         Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal, blocked_by; the
@@ -406,7 +406,7 @@ class Windows(Protocol):
 
     def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
         """What `window` says of each that starts in the span (all, when None), by start, and read page by
-        page: for who looks at all of them."""
+        page: for those who look at all of them."""
         ...
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]: ...

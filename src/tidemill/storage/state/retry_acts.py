@@ -1,4 +1,4 @@
-"""Slices that failed: which are due, those that still can not be read, those that go to the gate again.
+"""Slices that failed: which are due, those that still cannot be read, those that go to the gate again.
 
 Statements inside a transaction somebody else opened. A slice that is sent again takes a new place, and what
 still refers to it goes there with it.
@@ -38,7 +38,7 @@ def postpone(db: sqlite3.Connection, slice_id: str, error: str, retry_at: int) -
     _change(db, slice_id, lambda entry: fates.postponed(entry, error, retry_at))
 
 
-def hasten(db: sqlite3.Connection, stream: str) -> int:
+def prioritise(db: sqlite3.Connection, stream: str) -> int:
     rows = db.execute("SELECT id FROM slices WHERE stream = ? AND status = 'failed'", (stream,)).fetchall()
     for (slice_id,) in rows:
         _change(db, slice_id, fates.hastened)

@@ -40,11 +40,11 @@ def storage_errors(path: Path) -> Iterator[None]:
                 "no space left to write the state", where=str(path), hint="free disk space, then try again"
             ) from error
         raise StorageError(
-            f"state can not be used: {text}", where=str(path), hint="check that folder and file are writable"
+            f"state cannot be used: {text}", where=str(path), hint="check that folder and file are writable"
         ) from error
     except OSError as error:
         raise StorageError(
-            f"state can not be used: {error.strerror or error}",
+            f"state cannot be used: {error.strerror or error}",
             where=str(path),
             hint="check that there is space and that folder and file are writable",
         ) from error
@@ -80,7 +80,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Make the file whole under another name first: two processes that both create it can not meet half
+    """Make the file whole under another name first: two processes that both create it cannot meet half
     of it, and the switch to WAL, for which SQLite does not wait, is done before anybody else looks."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

@@ -23,7 +23,7 @@ from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
     Build,
     Dataset,
-    Judged,
+    Evaluation,
     Member,
     MemberCounts,
     OutboxEvent,
@@ -300,9 +300,9 @@ class SqliteState:
         with self._write() as db:
             return retry_acts.send_again(db, slice_ids)
 
-    def hasten(self, stream: str) -> int:
+    def prioritise(self, stream: str) -> int:
         with self._write() as db:
-            return retry_acts.hasten(db, stream)
+            return retry_acts.prioritise(db, stream)
 
     # -- windows
 
@@ -323,9 +323,9 @@ class SqliteState:
         with self._write() as db:
             return window_acts.forget(db, stream, before)
 
-    def unlaid(self, stream: str, limit: int) -> list[SliceEntry]:
+    def unassigned_slices(self, stream: str, limit: int) -> list[SliceEntry]:
         with self._read() as db:
-            return window_acts.unlaid(db, stream, limit)
+            return window_acts.unassigned_slices(db, stream, limit)
 
     def lay(
         self,
@@ -352,7 +352,7 @@ class SqliteState:
         with self._read() as db:
             return window_acts.undecided(db, stream)
 
-    def judge(self, judged: Sequence[Judged]) -> list[WindowKey]:
+    def judge(self, judged: Sequence[Evaluation]) -> list[WindowKey]:
         with self._write() as db:
             return window_acts.judge(db, judged)
 

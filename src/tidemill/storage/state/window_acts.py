@@ -15,7 +15,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_
 from tidemill.model.time import Interval
 from tidemill.model.windows import (
     Dataset,
-    Judged,
+    Evaluation,
     Member,
     MemberCounts,
     OutboxEvent,
@@ -173,7 +173,7 @@ def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
     return db.execute("DELETE FROM windows WHERE stream = ? AND start <= ?", where).rowcount
 
 
-def unlaid(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
+def unassigned_slices(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
     return [from_row(row) for row in db.execute(UNLAID, (stream, limit)).fetchall()]
 
 
@@ -247,7 +247,7 @@ def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
     ]
 
 
-def judge(db: sqlite3.Connection, judged: Sequence[Judged]) -> list[WindowKey]:
+def judge(db: sqlite3.Connection, judged: Sequence[Evaluation]) -> list[WindowKey]:
     void: list[WindowKey] = []
     version = stamp(db)
     for verdict in judged:
@@ -267,7 +267,7 @@ def judge(db: sqlite3.Connection, judged: Sequence[Judged]) -> list[WindowKey]:
     return void
 
 
-def _is_unblocked(db: sqlite3.Connection, verdict: Judged) -> bool:
+def _is_unblocked(db: sqlite3.Connection, verdict: Evaluation) -> bool:
     """Whether the slice that the window was to wait for has been decided meanwhile."""
     if verdict.blocked_by is None:
         return False
@@ -275,7 +275,7 @@ def _is_unblocked(db: sqlite3.Connection, verdict: Judged) -> bool:
     return row is None or row[0] not in (SliceStatus.PENDING, SliceStatus.FAILED)
 
 
-def _mark_judged(db: sqlite3.Connection, verdict: Judged, present: Sequence[Member]) -> None:
+def _mark_judged(db: sqlite3.Connection, verdict: Evaluation, present: Sequence[Member]) -> None:
     key = verdict.key
     strangers = verdict.used - {member.name for member in present}
     assert not strangers, f"{key}: {sorted(strangers)} are no members"

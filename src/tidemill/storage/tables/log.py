@@ -54,7 +54,7 @@ def entries(root: Path) -> dict[int, Path]:
 
 
 def is_newest(root: Path, version: int) -> bool:
-    """Whether the log ends with `version`; False also when that can not be told from two names.
+    """Whether the log ends with `version`; False also when that cannot be told from two names.
 
     Entries go oldest first, so as long as the entry of `version` is there, a later one is too.
     """

@@ -124,7 +124,7 @@ def open_part(
     hint: str = DAMAGED,
     metadata: pq.FileMetaData | None = None,
 ) -> Iterator[pq.ParquetFile]:
-    """A part, to be read piece by piece; StorageError with the hint when it can not be. Who has read its
+    """A part, to be read piece by piece; StorageError with the hint when it cannot be. Who has read its
     metadata before hands it in."""
     import pyarrow.parquet as pq
 
@@ -137,7 +137,7 @@ def open_part(
                 yield file
         except pa.ArrowInvalid as error:
             raise StorageError(
-                f"the part can not be read: {str(error).splitlines()[0]}", hint=hint, where=path
+                f"the part cannot be read: {str(error).splitlines()[0]}", hint=hint, where=path
             ) from error
 
 

@@ -26,7 +26,7 @@ class _Kept:
     table: Table | None = None
 
 
-class Looks:
+class TableReaders:
     """Snapshots by the kind of table and its stream. Who waits for one table does not wait for another."""
 
     def __init__(self, warehouse: Path) -> None:

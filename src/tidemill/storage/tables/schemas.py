@@ -43,7 +43,7 @@ def _stored(kind: pa.DataType, column: str) -> pa.DataType:
         or pa.types.is_decimal128(kind)
     ):
         return kind
-    raise ConfigError(f"column {column!r} can not be of type {kind} in a table", hint=_HINT)
+    raise ConfigError(f"column {column!r} cannot be of type {kind} in a table", hint=_HINT)
 
 
 def stored_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
@@ -75,7 +75,7 @@ def added_columns(
         problems.append(f"partitioned by {list(partition_by)} instead of {list(table_partition)}")
     if problems:
         raise ConfigError(
-            f"the table can not take this schema: {'; '.join(problems)}",
+            f"the table cannot take this schema: {'; '.join(problems)}",
             hint="columns can be added, never dropped or retyped: give a changed column a new name",
         )
     return [field for field in wanted if field.name not in table.names]

@@ -100,7 +100,7 @@ class Table:
         root = root.absolute()
         if unquote(str(root)) != str(root):
             raise ConfigError(
-                "the path of a table can not hold a % followed by two hexadecimal digits",
+                "the path of a table cannot hold a % followed by two hexadecimal digits",
                 hint="deltalake reads that as an escape: move the warehouse to a folder without it",
                 where=str(root),
             )
@@ -219,7 +219,7 @@ class Table:
     def _move(self, part: StagedPart) -> Part:
         values = dict(part.partition)
         assert set(values) == set(self._partition_by), (part.partition, self._partition_by)
-        # as Hive does: what can not be in a file name is escaped in the folder
+        # as Hive does: what cannot be in a file name is escaped in the folder
         folders = [f"{column}={quote(values[column], safe=' ')}" for column in self._partition_by]
         path = "/".join([*folders, _one_name(part.name)])
         target, staged = self.root / path, Path(part.path)
@@ -369,7 +369,7 @@ class Table:
     def trim_log(self, retain: int, now: int) -> int:
         """Delete log entries that no version younger than `retain` needs; returns how many.
 
-        `commits` can not go back further afterwards: call it once everything older is in the state.
+        `commits` cannot go back further afterwards: call it once everything older is in the state.
         """
         return log.trim(self.root, now - retain)
 
