@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import Project, Retention, parse_project
+from tidemill.config import Project, RetentionSettings, parse_project
 from tidemill.config.stream import MAX_INDEXED
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import DAY, HOUR
@@ -69,7 +69,7 @@ def test_mistake_about_the_index(written: str, message: str, hint: str) -> None:
 
 def test_without_limits_all_is_kept_for_ever() -> None:
     declared = load().stream("clicks").retention
-    assert declared == Retention()
+    assert declared == RetentionSettings()
     assert (declared.raw, declared.index, declared.quarantine, declared.datasets) == (None,) * 4
     assert (declared.rollups, declared.sealed) == ({}, "merge")
 

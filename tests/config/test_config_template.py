@@ -14,7 +14,7 @@ from tidemill.config import (
     LateSlices,
     Project,
     Ratio,
-    Retention,
+    RetentionSettings,
     StateMetric,
     Stream,
     Term,
@@ -87,8 +87,8 @@ def test_settings_that_are_commented_out_are_the_defaults_or_valid_examples() ->
     stream = project.stream("requests")
     assert stream.csv == Csv()
     assert stream.retention.rollups == {"5s": 7 * DAY, "1m": 90 * DAY}
-    assert stream.retention.sealed == Retention().sealed
-    assert stream.retention.model_fields_set == set(Retention.model_fields)
+    assert stream.retention.sealed == RetentionSettings().sealed
+    assert stream.retention.model_fields_set == set(RetentionSettings.model_fields)
     assert stream.pack == Pack()
     assert stream.pack.model_fields_set == set(Pack.model_fields)
     for kind in (Counter, Gauge, Histogram, StateMetric, Ratio):

@@ -41,7 +41,17 @@ from tidemill.config.packing import Pack
 from tidemill.config.project import BuilderSettings, EngineSettings, Limits, Settings, StateStore
 from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import Field
-from tidemill.config.stream import Csv, EventTime, EventType, Json, Link, Retention, Skew, Stream, Tenant
+from tidemill.config.stream import (
+    Csv,
+    EventTime,
+    EventType,
+    Json,
+    Link,
+    RetentionSettings,
+    Skew,
+    Stream,
+    Tenant,
+)
 from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.config.windowing import Gap, WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
@@ -410,7 +420,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "streams.NAME.metrics.NAME.transitions.NAME": (Transition, {}),
     "streams.NAME.metrics.NAME: ratio": (Ratio, {"kind": "ratio", "numerator": "a", "denominator": "b"}),
     "streams.NAME.metrics.NAME.numerator": (Term, {"metric": "m"}),
-    "streams.NAME.retention": (Retention, {}),
+    "streams.NAME.retention": (RetentionSettings, {}),
     "streams.NAME.query": (QueryDefaults, {}),
     "streams.NAME.pack": (Pack, {}),
     "streams.NAME.gateway": (gateway.StreamGateway, {}),

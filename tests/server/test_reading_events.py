@@ -137,10 +137,12 @@ def test_who_reads_slowly_holds_up_nobody_and_misses_nothing(served, monkeypatch
         assert len(outbox._kept) <= 3
 
 
-def _outbox(served) -> stream_events.Outbox:
+def _outbox(served) -> stream_events.EventFeed:
     import gc
 
-    return next(one for one in gc.get_objects() if isinstance(one, stream_events.Outbox) and one._listening)
+    return next(
+        one for one in gc.get_objects() if isinstance(one, stream_events.EventFeed) and one._listening
+    )
 
 
 def test_listeners_are_let_go_when_the_server_stops(served):

@@ -17,7 +17,7 @@ from tidemill.config.metrics import (
 from tidemill.config.project import FILE_NAME, BuilderSettings, EngineSettings, Limits, Project, StateStore
 from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
-from tidemill.config.stream import EventTime, EventType, Retention, Skew, Stream, Tenant
+from tidemill.config.stream import EventTime, EventType, RetentionSettings, Skew, Stream, Tenant
 from tidemill.config.template import read_template
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 
@@ -44,7 +44,7 @@ __all__ = [
     "Project",
     "Ratio",
     "RedisSink",
-    "Retention",
+    "RetentionSettings",
     "Sink",
     "Skew",
     "StateMetric",

@@ -177,7 +177,7 @@ class Skew(pydantic.BaseModel):
     future: Duration | None = DAY
 
 
-class Retention(pydantic.BaseModel):
+class RetentionSettings(pydantic.BaseModel):
     """How long what is kept is kept. None or absent: for ever."""
 
     model_config = SECTION
@@ -216,7 +216,7 @@ class Stream(pydantic.BaseModel):
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
-    retention: Retention = ABSENT
+    retention: RetentionSettings = ABSENT
     gateway: StreamGateway = ABSENT  # how its events are gathered, where that is not as of all
     query: QueryDefaults = ABSENT  # what queries do unless they say otherwise
     pack: Pack = ABSENT  # of small parts of raw into large ones

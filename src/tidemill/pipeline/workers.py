@@ -259,9 +259,9 @@ def _datasets(workers: Workers, stream: Stream) -> Output | None:
 def _windows(workers: Workers, stream: Stream) -> Output | None:
     if not stream.windows:
         return None
-    from tidemill.outputs.windows.output import Windows
+    from tidemill.outputs.windows.output import WindowResults
 
-    return Windows(workers.warehouse, stream, workers.streaming_windows)
+    return WindowResults(workers.warehouse, stream, workers.streaming_windows)
 
 
 Kind = Callable[[Workers, "Stream"], "Output | None"]  # None: the stream has none of it

@@ -15,7 +15,7 @@ from tidemill.query.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPlan:
+class QueryReading:
     """The pieces that are folded into the answer, and those that tell how many objects were in which state
     before them. A cell that meets a span of `lost` has no number, one that meets `unknown` no states."""
 
@@ -35,7 +35,7 @@ class ReadPlan:
         return RAW if self.cover.pieces else BASE.name
 
 
-def reading_of(plan: Plan, available: Available) -> ReadPlan:
+def reading_of(plan: Plan, available: Available) -> QueryReading:
     """One rule for totals, intervals and states."""
     if plan.filter is not None:
         only_raw = Available(dict.fromkeys(NAMES, ALL_TIME.end), available.raw)
@@ -63,20 +63,20 @@ def _unfiltered(span: Interval) -> Missing:
     )
 
 
-def _read(plan: Plan, available: Available) -> ReadPlan:
+def _read(plan: Plan, available: Available) -> QueryReading:
     read = plan.read or ALL_TIME
     body = _body(plan, read, available)
     if plan.states is None:
         lost = () if _is_of_what_there_is(plan, body) else body.missing
-        return ReadPlan(body, lost=lost, gone=body.missing)
+        return QueryReading(body, lost=lost, gone=body.missing)
     opening = cover(Interval(BEGINNING, read.start), available)
     if not opening.missing and not _before_the_end(plan, body):
-        return ReadPlan(body, opening, body.missing, body.missing, body.missing)
+        return QueryReading(body, opening, body.missing, body.missing, body.missing)
     if plan.states_alone:
         return _from_where_known(plan, read, available)
     gone = (*opening.missing, *body.missing)
     unknown = Interval(gone[0].start, ALL_TIME.end)
-    return ReadPlan(body, opening, body.missing, (unknown,), tuple(joined(gone)))
+    return QueryReading(body, opening, body.missing, (unknown,), tuple(joined(gone)))
 
 
 def _is_of_what_there_is(plan: Plan, body: Cover) -> bool:
@@ -103,7 +103,7 @@ def _before_the_end(plan: Plan, body: Cover) -> tuple[Interval, ...]:
     return tuple(span for span in body.missing if span.start < last)
 
 
-def _from_where_known(plan: Plan, read: Interval, available: Available) -> ReadPlan:
+def _from_where_known(plan: Plan, read: Interval, available: Available) -> QueryReading:
     """The states at the end of a cell are those of all changes before it, wherever the span starts. So where
     its start or its first cells cannot be read, the coarser buckets up to a later cell tell."""
     first = plan.grid.cells[0] if plan.grid and plan.grid.cells else read.start
@@ -113,7 +113,7 @@ def _from_where_known(plan: Plan, read: Interval, available: Available) -> ReadP
     before = [Interval(read.start, since)] if plan.is_bucketed and since > read.start else []
     unknown = (ALL_TIME,) if opening.missing else (*before, *body.missing)
     gone = (*opening.missing, *body.missing) if opening.missing else unknown
-    return ReadPlan(body, opening, unknown, unknown, tuple(gone))
+    return QueryReading(body, opening, unknown, unknown, tuple(gone))
 
 
 def _known_from(plan: Plan, body: Cover, first: int, end: int) -> int:
@@ -130,7 +130,7 @@ def _known_from(plan: Plan, body: Cover, first: int, end: int) -> int:
     return next((cell for cell in plan.grid.cells if cell >= after), plan.grid.end)
 
 
-def without_raw(reading: ReadPlan) -> ReadPlan:
+def without_raw(reading: QueryReading) -> QueryReading:
     """Where what raw says cannot be told yet: states and limited keys depend on what was before."""
     spans = tuple(joined([*reading.opening.raw, *reading.cover.raw]))
     lost = tuple(reading.cover.raw)
@@ -152,5 +152,5 @@ def without_raw(reading: ReadPlan) -> ReadPlan:
     )
 
 
-def _told(reading: ReadPlan, why: Callable[[Interval], Missing]) -> ReadPlan:
+def _told(reading: QueryReading, why: Callable[[Interval], Missing]) -> QueryReading:
     return replace(reading, missing=tuple(why(span) for span in reading.gone))

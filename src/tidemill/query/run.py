@@ -19,7 +19,7 @@ from tidemill.query.before import LastValues, values_before
 from tidemill.query.cover import RAW, outward
 from tidemill.query.grid import overlapped
 from tidemill.query.plan import Plan, laid_over
-from tidemill.query.reading import ReadPlan, reading_of, without_raw
+from tidemill.query.reading import QueryReading, reading_of, without_raw
 from tidemill.query.shape import AggregatedRows, shaped, values_of
 from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
 
@@ -217,7 +217,9 @@ def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Ta
     return cursor.execute(statement.text, statement.parameters).to_arrow_table()
 
 
-def _made_of_raw(plan: Plan, reading: ReadPlan, source: Source, cursor: duckdb.DuckDBPyConnection) -> RawRows:
+def _made_of_raw(
+    plan: Plan, reading: QueryReading, source: Source, cursor: duckdb.DuckDBPyConnection
+) -> RawRows:
     """The rows of all pieces that no bucket fits."""
     spans = [*reading.opening.raw, *reading.cover.raw]
     if not spans:
@@ -228,7 +230,7 @@ def _made_of_raw(plan: Plan, reading: ReadPlan, source: Source, cursor: duckdb.D
     return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter), cursor)
 
 
-def _scanned(reading: ReadPlan, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
+def _scanned(reading: QueryReading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
     """What is read for the cells, and what for the states before them."""
     body, earlier = scans_of(reading.cover, source), scans_of(reading.opening, source)
     if raw.rows is None or not reading.opening.raw:
@@ -240,7 +242,7 @@ def _scanned(reading: ReadPlan, source: Source, raw: RawRows) -> tuple[Scans, Sc
     return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
 
 
-def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tuple[ReadPlan, RawRows]:
+def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tuple[QueryReading, RawRows]:
     """What a plan reads, and the rows of its pieces of raw."""
     reading = reading_of(plan, source.available)
     raw = _made_of_raw(plan, reading, source, cursor)
@@ -267,7 +269,7 @@ def _laid(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPy
     return laid_over(plan, Interval(first, last) if first is not None and last is not None else None)
 
 
-def _level(plan: Plan, reading: ReadPlan) -> str:
+def _level(plan: Plan, reading: QueryReading) -> str:
     if plan.filter is not None:
         return RAW
     return plan.level.name if plan.level is not None else reading.level

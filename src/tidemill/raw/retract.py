@@ -18,7 +18,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, format_instant
 from tidemill.raw.accept.catch_up import ensure_runs, rebuild_runs
-from tidemill.raw.accept.clocks import Clocks, Passing, recorded
+from tidemill.raw.accept.clocks import Passing, SliceClocks, recorded
 from tidemill.raw.expiry import slices_expired
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.undo import clocks_left, progress_left, quarantined_rows, remove_batches
@@ -224,7 +224,7 @@ def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -
     the one that goes. What the bound of the buffer did is not asked for: without a slice it lets go of less,
     and if nobody met what it let go of, nobody will."""
     places = {e.id: e for e in entries}
-    clocks = Clocks(replace(rules, max_bytes=None))
+    clocks = SliceClocks(replace(rules, max_bytes=None))
     for each in recorded(entries):
         entry = places[each.slice]
         if entry.id == gone.id:

@@ -74,7 +74,7 @@ def _described() -> dict[str, Any]:
 class _EventRoutes:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
-        self._outbox = Outbox(readers)
+        self._outbox = EventFeed(readers)
 
     async def listen(
         self,
@@ -148,7 +148,7 @@ def _place(text: str) -> int:
     return int(text)
 
 
-class Outbox:
+class EventFeed:
     """The newest events of the outbox, looked at by one task for all listeners of one event loop."""
 
     def __init__(self, readers: Readers) -> None:

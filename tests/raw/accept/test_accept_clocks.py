@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
-from tidemill.raw.accept.clocks import Clocks, Passing, recorded, settled
+from tidemill.raw.accept.clocks import Passing, SliceClocks, recorded, settled
 from tidemill.raw.buffer import PIECES, Piece, StreamBuffer
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.state.protocol import ClockState, Progress
@@ -73,20 +73,20 @@ def passing(source: str, arrival: int, *found: tuple[int, int]) -> Passing:
 
 
 def test_what_slices_meet_and_leave() -> None:
-    clocks = Clocks(TimeRules(in_event_time=True, tolerance=10, max_bytes=100))
+    clocks = SliceClocks(TimeRules(in_event_time=True, tolerance=10, max_bytes=100))
     assert clocks.pass_by(passing("a", 1, (50, 30), (45, 30))) is None
     assert clocks.progress == Progress(40, 1, 2, 60, 0)
     assert clocks.pass_by(passing("a", 2, (47, 30), (30, 30), (52, 30))) == 40
     assert clocks.progress == Progress(45, 3, 3, 90, 1)  # 42, and then 45 by the bound
     assert clocks.pass_by(passing("b", 3)) == 45  # without a row it moves nothing
     assert clocks.states({"a", "b"}) == [ClockState("a", 52, 42, 2)]
-    again = Clocks(clocks.rules, clocks.states({"a"}), clocks.progress, clocks.buffer)
+    again = SliceClocks(clocks.rules, clocks.states({"a"}), clocks.progress, clocks.buffer)
     assert again.pass_by(passing("a", 4, (60, 10))) == 45
     assert again.progress == Progress(50, 4, 2, 40, 1)
 
 
 def test_by_processing_time_nothing_is_met_and_nothing_waits() -> None:
-    clocks = Clocks(TimeRules(in_event_time=False, tolerance=10), progress=Progress(7, 2, 0, 0, 1))
+    clocks = SliceClocks(TimeRules(in_event_time=False, tolerance=10), progress=Progress(7, 2, 0, 0, 1))
     assert clocks.pass_by(passing("a", 100, (100, 30))) is None
     assert clocks.pass_by(passing("a", 90, (90, 30))) is None
     assert clocks.progress == Progress(7, 2, 0, 0, 1)
@@ -111,6 +111,6 @@ def test_what_was_judged_before_comes_by_as_it_did_until_one_waits() -> None:
         ("s1", 50, None), ("s4", 60, 48), ("s6", 70, 58),
     ]  # fmt: skip
     assert [e.seq for e in settled(ledger)] == [1, 2, 3, 4]
-    clocks = Clocks(TimeRules(in_event_time=True, tolerance=20))  # 2, when they were judged
+    clocks = SliceClocks(TimeRules(in_event_time=True, tolerance=20))  # 2, when they were judged
     assert [clocks.pass_by(p) for p in recorded(settled(ledger))] == [None, 48]
     assert (clocks.clock.watermark, clocks.clock.emitted) == (48, 2)

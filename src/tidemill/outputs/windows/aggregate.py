@@ -32,7 +32,7 @@ from tidemill.outputs.windows.codes import (
     spans,
     stable_order,
 )
-from tidemill.outputs.windows.exact import Runs
+from tidemill.outputs.windows.exact import ValueRuns
 from tidemill.outputs.windows.measures import Measured, Picked, folded
 from tidemill.outputs.windows.wanted import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
 
@@ -212,7 +212,7 @@ def _results(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> _Results:
         starts = np.flatnonzero(np.diff(pairs[order], prepend=-1))
         window = window[order]
     as_they_are = row.size == rows.num_rows and bool((row == np.arange(row.size)).all())
-    picked = Picked(None if as_they_are else row, Runs(starts, row.size))
+    picked = Picked(None if as_they_are else row, ValueRuns(starts, row.size))
     return _Results(picked, window[starts], row[starts])
 
 

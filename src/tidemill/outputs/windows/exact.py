@@ -23,7 +23,7 @@ _EXACT: Final = 1 << 53  # integers below it are doubles
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class ValueRuns:
     """Where runs begin in a column that has one after another."""
 
     starts: Ints
@@ -66,7 +66,7 @@ class Sums:
         return [(h << 64) | low for low, h in zip(self.low.tolist(), self.high.tolist(), strict=True)]
 
 
-def sums(runs: Runs, values: Ints) -> Sums:
+def sums(runs: ValueRuns, values: Ints) -> Sums:
     """The sum of each run."""
     if not runs.total:
         return Sums(values.view(np.uint64), values)
@@ -102,7 +102,7 @@ def averages(total: Sums, counts: Ints, scale: int) -> Doubles:
     return found + 0.0
 
 
-def deviations(runs: Runs, values: Ints, valid: Mask | None, counts: Ints, scale: int) -> Doubles:
+def deviations(runs: ValueRuns, values: Ints, valid: Mask | None, counts: Ints, scale: int) -> Doubles:
     """The double nearest to the standard deviation of a sample; zero below two values.
 
     Values are told by their distance from the least one: squares stay small where values lie together.
@@ -130,7 +130,7 @@ def deviations(runs: Runs, values: Ints, valid: Mask | None, counts: Ints, scale
     )
 
 
-def _word_sums(runs: Runs, words: NDArray[np.uint64]) -> list[int]:
+def _word_sums(runs: ValueRuns, words: NDArray[np.uint64]) -> list[int]:
     """Sums of unsigned words."""
     high = runs.sum((words >> np.uint64(32)).view(np.int64))
     low = runs.sum((words & _LOW32).view(np.int64))
@@ -152,14 +152,14 @@ def _root(numerator: int, denominator: int) -> float:
         return math.inf
 
 
-def float_sums(runs: Runs, values: Doubles, valid: Mask | None) -> list[float | None]:
+def float_sums(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list[float | None]:
     """The exact sum of each run, rounded once; NaN for infinities of both signs, which have none."""
     there, cuts = _cut(runs, values, valid)
     flat = there.tolist()
     return [_sum(flat[cut]) if cut.start < cut.stop else None for cut in cuts]
 
 
-def float_averages(runs: Runs, values: Doubles, valid: Mask | None) -> list[float | None]:
+def float_averages(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list[float | None]:
     """The rounded sum by the count."""
     _, cuts = _cut(runs, values, valid)
     totals = float_sums(runs, values, valid)
@@ -169,7 +169,7 @@ def float_averages(runs: Runs, values: Doubles, valid: Mask | None) -> list[floa
     ]
 
 
-def float_deviations(runs: Runs, values: Doubles, valid: Mask | None) -> list[float | None]:
+def float_deviations(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list[float | None]:
     """The double nearest to that of a sample; None below two values, NaN where one is infinite."""
     there, cuts = _cut(runs, values, valid)
     endless = np.concatenate(([0], np.cumsum(np.isinf(there)))).tolist()
@@ -187,7 +187,7 @@ def float_deviations(runs: Runs, values: Doubles, valid: Mask | None) -> list[fl
     return found
 
 
-def _cut(runs: Runs, values: Doubles, valid: Mask | None) -> tuple[Doubles, list[slice]]:
+def _cut(runs: ValueRuns, values: Doubles, valid: Mask | None) -> tuple[Doubles, list[slice]]:
     """The values that are there, and those of each run."""
     starts, stops = runs.starts, runs.stops
     if valid is not None:

@@ -18,8 +18,8 @@ from tidemill.model.streaming import Aggregate, Function
 from tidemill.outputs.windows.codes import Ranked, decimals, doubles, plain, ranked, stable_order, validity
 from tidemill.outputs.windows.exact import (
     Doubles,
-    Runs,
     Sums,
+    ValueRuns,
     averages,
     deviations,
     float_averages,
@@ -37,7 +37,7 @@ class Picked:
     """Rows in order of their runs, and the runs."""
 
     rows: Ints | None  # indices into the columns; None: all of them as they are
-    runs: Runs
+    runs: ValueRuns
 
     def of(self, values: Ints) -> Ints:
         return values if self.rows is None else values[self.rows]

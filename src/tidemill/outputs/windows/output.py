@@ -24,7 +24,7 @@ class Results:
         return all(one.idle for one in self.windows)
 
 
-class Windows(Simple):
+class WindowResults(Simple):
     """The streaming windows of one stream."""
 
     name = "windows"

@@ -25,7 +25,7 @@ from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import Interval
-from tidemill.raw.accept.clocks import Clocks, Passing, all_again, recorded, settled
+from tidemill.raw.accept.clocks import Passing, SliceClocks, all_again, recorded, settled
 from tidemill.raw.accept.failed import declaration, next_try, trouble_with
 from tidemill.raw.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.raw.accept.repeats import find_repeats
@@ -293,7 +293,7 @@ class Acceptor:
         else:
             progress = self.state.progress(self.stream.name)
             states = self.state.clocks(self.stream.name)
-            clocks = Clocks(self.time, states, progress, self._buffered(progress))
+            clocks = SliceClocks(self.time, states, progress, self._buffered(progress))
             found = {p.slice: clocks.pass_by(p) for p in now.values()}
         for s in slices:
             s.watermark = found[s.entry.id]

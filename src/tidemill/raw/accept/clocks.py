@@ -28,7 +28,7 @@ class Passing:
     met: int | None = None
 
 
-class Clocks:
+class SliceClocks:
     """The clocks of a stream's sources, its watermark and its buffer; none before the first event."""
 
     def __init__(
@@ -107,10 +107,12 @@ def recorded(entries: Sequence[SliceEntry]) -> list[Passing]:
     ]
 
 
-def all_again(rules: TimeRules, passings: Sequence[Passing], raw: Table) -> tuple[Clocks, list[int | None]]:
+def all_again(
+    rules: TimeRules, passings: Sequence[Passing], raw: Table
+) -> tuple[SliceClocks, list[int | None]]:
     """All slices of a stream come by once more, from the first; what was judged before is read from raw. The
     clocks after it, and what each of them met."""
-    first = Clocks(replace(rules, max_bytes=None))
+    first = SliceClocks(replace(rules, max_bytes=None))
     after: dict[str, int] = {}
     for each in passings:
         first.pass_by(replace(each, rows=no_rows))
@@ -118,7 +120,7 @@ def all_again(rules: TimeRules, passings: Sequence[Passing], raw: Table) -> tupl
         if each.recorded and first.clock.watermark is not None:
             after[each.slice] = first.clock.watermark
     found = held(raw, after) if rules.in_event_time else {}
-    clocks, met = Clocks(rules), list[int | None]()
+    clocks, met = SliceClocks(rules), list[int | None]()
     for each in passings:
         rows = _of(found[each.slice]) if each.slice in found else each.rows
         met.append(clocks.pass_by(replace(each, rows=rows)))
