@@ -211,7 +211,7 @@ def expiry_step(step: ExpiryStep) -> Document:
     }
 
 
-_STEPS: Final = {"Mark": "retract", "Undo": "undo_batch", "JudgeAgain": "judge_again"}
+_STEPS: Final = {"MarkRetracted": "retract", "Undo": "undo_batch", "JudgeAgain": "judge_again"}
 
 
 def _fields(step: Step) -> Document:
