@@ -56,7 +56,9 @@ def test_every_kind_is_shown_and_explained() -> None:
     assert [code(row[0]) for row in kinds] == [[kind] for kind in MetricKind]
     gauge = next(row for row in kinds if code(row[0]) == ["gauge"])
     assert set(code(gauge[2])) > set(Policy)
-    assert {one.__name__.lower() for one in (*get_args(Kept), Ratio)} == set(MetricKind)
+    assert {one.__name__.lower().removesuffix("metric") for one in (*get_args(Kept), Ratio)} == set(
+        MetricKind
+    )
 
 
 def test_the_history_of_an_order_is_counted_as_shown() -> None:

@@ -214,7 +214,7 @@ def test_a_stream_by_arrival_without_type_tenant_or_gate_keeps_all_in_the_envelo
         ({"specversion": None}, "there is none"),
         ({"id": None}, "id is missing"),
         ({"source": ""}, "source is missing"),
-        ({"type": 5}, "type is missing, or is not a text"),
+        ({"type": 5}, "type is missing, or is not a non-empty string"),
         ({"Upper": "x"}, "'Upper' is no name of an attribute"),
         ({"extra": {"a": 1}}, "attribute extra is not a text"),
         ({"extra": 1.5}, "attribute extra is not a text"),

@@ -142,7 +142,7 @@ def test_json_that_parsers_differ_on_is_taken_as_it_is(text: bytes) -> None:
         (b'{"a":1}\n{"a":2}', "nothing is expected after the value at line 2 column 1"),
         ('["é", 01]'.encode(), "line 1 column 8"),
         (b'["a\nb"]', "control character"),
-        (b'["\\q"]', "escape that JSON has not"),
+        (b'["\\q"]', "invalid JSON escape sequence"),
         (b"[NaN]", "a value is expected"),
         (b"[1.]", "not a valid JSON number"),
         (b"{'a':1}", "a key in double quotes"),

@@ -367,8 +367,8 @@ def test_what_was_prepared_of_a_slice_that_is_retracted_is_thrown_away(
 DIES_WHILE_IT_PREPARES = """
 import os, sys
 from pathlib import Path
-from tidemill.raw.compaction.scratch import Workshop
-(Workshop(Path(sys.argv[1]), "dead").folder / "part.parquet").write_bytes(b"half of it")
+from tidemill.raw.compaction.scratch import PackingFolder
+(PackingFolder(Path(sys.argv[1]), "dead").folder / "part.parquet").write_bytes(b"half of it")
 os._exit(9)
 """
 
