@@ -15,7 +15,7 @@ from tidemill.mill import Mill, recover
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.slices import SliceStatus, set_hash
 from tidemill.model.time import Interval
-from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Verified
+from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
 from tidemill.pipeline import workers
 from tidemill.pipeline.workers import Workers
 
@@ -79,6 +79,19 @@ class Counts(Simple):
 def plant(new_plant: NewPlant, monkeypatch: pytest.MonkeyPatch) -> Plant:
     monkeypatch.setattr(workers, "KINDS", (*workers.KINDS, Counts))
     return new_plant(CONFIG)
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_round_tells_of_it_at_whatever_stage_it_is_refreshed(
+    plant: Plant, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counts, "stage", stage)
+    with plant.open() as mill:
+        land(mill, 1, 2)
+        assert [tick.others["counts"].idle for tick in (mill.tick().streams[0], mill.tick().streams[0])] == [
+            False, True,
+        ]  # fmt: skip
+    assert rows_of(plant) == 2
 
 
 def land(mill: Mill, *numbers: int) -> str:

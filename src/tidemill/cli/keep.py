@@ -14,7 +14,8 @@ from tidemill.pipeline import documents
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
+    from tidemill.model.expiry import ExpiryStep
+    from tidemill.pipeline.retention import ExpiryPlan
 
 
 @command("expire", Panel.FEED, "tidemill expire --explain", "tidemill expire requests")

@@ -99,7 +99,8 @@ class Output(Protocol):
         ...
 
     def has_work(self) -> bool:
-        """Whether a refresh could change anything; answered without opening a table that nobody wrote to."""
+        """Whether it is stale, or a process that died left something of it, though nothing is to be accepted;
+        answered without opening a table that nobody wrote to."""
         ...
 
     def accepted(self, batch: Batch) -> None:
@@ -149,7 +150,8 @@ class Simple:
         """Nothing is on record that a crash could have left behind."""
 
     def has_work(self) -> bool:
-        return True
+        """A refresh finds out by itself."""
+        return False
 
     def accepted(self, batch: Batch) -> None:
         """A refresh finds by itself what is new."""

@@ -12,6 +12,7 @@ from tidemill.storage.state.protocol import ClockState, Progress
 if TYPE_CHECKING:
     from tidemill.model.completeness import Pending
     from tidemill.model.errors import TidemillError
+    from tidemill.model.expiry import ExpiryStep
     from tidemill.outputs.contract import Refreshed
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.coordinator import Coordinated
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tidemill.outputs.vectors.chainer import ChainRound, ChainStanding
     from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
     from tidemill.pipeline.events.delivery import Delivered
-    from tidemill.pipeline.retention import ExpiryStep
     from tidemill.raw.accept.batch import Batch
     from tidemill.raw.compaction.packer import PackLook
     from tidemill.storage.state.faults import StreamFault

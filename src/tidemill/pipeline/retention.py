@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt_for
 from tidemill.ingest.expiries import QUARANTINE, RAW, Expiry
-from tidemill.model.expiry import ExpiryStep as ExpiryStep
+from tidemill.model.expiry import ExpiryStep
 from tidemill.model.streaming import LatePolicy
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, align, format_instant
 from tidemill.raw.compaction.packing import split_parts
@@ -47,7 +47,7 @@ class ExpiryPlan:
 
 
 class Retention:
-    """What a workers keeps and lets go."""
+    """What a warehouse keeps and lets go."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

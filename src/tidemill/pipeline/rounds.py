@@ -10,7 +10,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -26,7 +26,6 @@ from tidemill.outputs.index.indexer import Indexed
 from tidemill.outputs.rollups.output import RolledUp
 from tidemill.outputs.vectors.chainer import ChainRound
 from tidemill.outputs.windows.output import Results
-from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
 from tidemill.pipeline.reports import StreamTick, TickReport
 from tidemill.storage import layout
 from tidemill.storage.state.faults import RoundFaults, one_by_one
@@ -122,7 +121,8 @@ def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickRe
     names = [name for name in workers.project.streams if not (patient and faults.is_waiting(name))]
     done = tick_streams(workers, names, now, faults)
     builds = workers.dataset_builders.build(clock, BUILDS_PER_ROUND)
-    results = refresh_after_builds(workers, names, now, faults)
+    built = refresh_after_builds(workers, names, now, faults)
+    done = [_with(one, built.get(one.stream, {})) for one in done]
     delivered = workers.delivery.deliver(clock()) if workers.project.events.sinks else []
     expired = workers.retention.expire_due(now, [name for name in names if name not in faults.found])
     faults.finish(names)
@@ -132,7 +132,9 @@ def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickRe
         seconds=time.perf_counter() - began,
         builds=builds,
         delivered=delivered,
-        results=results,
+        results={
+            name: one.windows for name, of in built.items() for one in of.values() if isinstance(one, Results)
+        },
         expired=expired,
         faults=list(faults.found.values()),
         errors=faults.errors,
@@ -150,17 +152,15 @@ def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: Round
 
 def refresh_after_builds(
     workers: Workers, names: Iterable[str], now: int, faults: RoundFaults
-) -> dict[str, Sequence[WindowRefreshed]]:
-    """Refresh what is made of datasets, too; the results of streaming windows, by stream."""
-    results: dict[str, Sequence[WindowRefreshed]] = {}
+) -> dict[str, dict[str, Refreshed | None]]:
+    """Refresh what may be made of datasets, too; what was done, by stream and output."""
+    done: dict[str, dict[str, Refreshed | None]] = {}
     for name in names:
-        for output in workers.outputs(name) if name not in faults.found else ():
-            if output.stage is Stage.BUILT:
-                with faults.apart(name):
-                    done = output.refresh(RoundStart(now))
-                    if isinstance(done, Results):
-                        results[name] = done.windows
-    return results
+        if name not in faults.found:
+            with faults.apart(name):
+                outputs = (one for one in workers.outputs(name) if one.stage is Stage.BUILT)
+                done[name] = {output.name: output.refresh(RoundStart(now)) for output in outputs}
+    return done
 
 
 def tick_stream(workers: Workers, stream: Stream, now: int) -> StreamTick:
@@ -189,7 +189,7 @@ def settle(workers: Workers, stream: Stream, start: RoundStart) -> StreamTick:
     name, now = stream.name, start.now
     try_again(workers.warehouse, stream, now)
     outputs = [output for output in workers.outputs(name) if output.stage is Stage.ACCEPTED]
-    if not _has_raw_work(workers, name) and not workers.output(name, "rollups").has_work():
+    if not _has_raw_work(workers, name) and not any(output.has_work() for output in outputs):
         return _with(StreamTick(name), {one.name: one.refresh(start) for one in outputs})
     acceptor = workers.acceptor(name)
     workers.catch_up(name)
@@ -217,7 +217,7 @@ def _with(tick: StreamTick, done: Mapping[str, Refreshed | None]) -> StreamTick:
     others = dict(tick.others)
     for name, one in done.items():
         match one:
-            case None:
+            case None | Results():  # the report of the round has those
                 continue
             case RolledUp():
                 tick = replace(tick, tiles=one.tiles)

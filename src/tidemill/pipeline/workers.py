@@ -45,7 +45,6 @@ class Workers:
         self._acceptors: dict[str, Acceptor] = {}
         self._rollers: dict[str, Roller] = {}
         self._indexers: dict[str, Indexer] = {}
-        self.kinds: Sequence[Kind] = KINDS
         self._outputs: dict[str, Sequence[Output]] = {}
 
     def close(self) -> None:
@@ -195,7 +194,7 @@ class Workers:
         """Everything that is made of the slices of a stream, in the order in which a round refreshes it."""
         if stream not in self._outputs:
             declared = self.project.stream(stream)
-            made = (make(self, declared) for make in self.kinds)
+            made = (make(self, declared) for make in KINDS)
             self._outputs[stream] = [output for output in made if output is not None]
         return self._outputs[stream]
 

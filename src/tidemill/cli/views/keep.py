@@ -10,7 +10,8 @@ from tidemill.cli.views.layout import Piece, View, line, many, size
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
-    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
+    from tidemill.model.expiry import ExpiryStep
+    from tidemill.pipeline.retention import ExpiryPlan
 
 
 def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> View:

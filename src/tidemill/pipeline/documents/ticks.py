@@ -19,11 +19,12 @@ from tidemill.pipeline.documents.shapes import Document, counts, entry, fault, i
 from tidemill.pipeline.documents.windows import outcome, outcome_word
 
 if TYPE_CHECKING:
+    from tidemill.model.expiry import ExpiryStep
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.reports import StreamTick, TickReport
-    from tidemill.pipeline.retention import ExpiryPlan, ExpiryStep
+    from tidemill.pipeline.retention import ExpiryPlan
     from tidemill.raw.retract import RetractionPlan, Step
 
 

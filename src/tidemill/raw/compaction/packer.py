@@ -238,7 +238,7 @@ class Packer:
         raw.refresh()
         accepted = self._warehouse.state.totals(stream.name)["accepted_slices"]
         seen = self._seen.pop(stream.name, None)
-        if self.is_held_back(stream):
+        if self._is_held_back(stream):
             return PackLook(done, 0, stream.pack.partial)
         if seen is not None and (seen.version, seen.accepted) == (raw.version, accepted):
             if seen.since <= now < seen.until:
@@ -278,7 +278,7 @@ class Packer:
         prepared = job.prepared.result()
         if prepared is None:
             return []
-        if self.is_held_back(stream):
+        if self._is_held_back(stream):
             prepared.discard()
             return []
         acceptor = self._acceptor(stream.name)
@@ -286,7 +286,7 @@ class Packer:
         tidy([acceptor.raw], self._warehouse.project.engine.keep_replaced, now)
         return _packed(stream, job.groups, found, time.perf_counter() - job.began)
 
-    def is_held_back(self, stream: Stream) -> bool:
+    def _is_held_back(self, stream: Stream) -> bool:
         """Whether something is being taken back, or what that sent back still waits to be judged."""
         state = self._warehouse.state
         unfinished = RetractionLog(self._warehouse.root).unfinished(state, stream.name)
@@ -304,7 +304,7 @@ class Packer:
 
     def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
         raw = self._existing(stream)
-        if raw is None or self.is_held_back(stream):
+        if raw is None or self._is_held_back(stream):
             return _NOTHING
         partition = partial(_partition, stream.manifests.partition_by)
         waiting = fresh(_Shelf(stream, self._warehouse.state, raw), packed_too=rebuild, partition=partition)
