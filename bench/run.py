@@ -1,6 +1,7 @@
 """`python -m bench.run [--quick] [--case NAME] [--peers-only]`: runs the cases and keeps the numbers.
 
-The only part that prints. Exit code 1 when a target is missed (not with --quick, which is too small to tell).
+The only part that prints. Results are saved after each case. Exit code 1 when a case
+fails or a target is missed (with --quick, which is too small for targets, only when a case fails).
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def main() -> int:
     clean()
     bench = Bench(plan, None if asked.peers_only else contender(), lambda text: console.print(f"… {text}"))
     results: list[Result] = []
+    failed: list[str] = []
     try:
         bench.warm_up()
         if asked.peers_only:
@@ -77,16 +79,23 @@ def main() -> int:
         else:
             for name in asked.case or CASES:
                 console.print(f"[bold]{name}[/]")
-                found = CASES[name](bench)
+                try:
+                    found = CASES[name](bench)
+                except Exception:  # noqa: BLE001 (the other cases are still worth their time)
+                    console.print_exception()
+                    failed.append(name)
+                    continue
                 results += found
+                save(results, RESULTS)  # after each case: a run that is stopped keeps what it has
                 console.print(shown(found))
     finally:
         if bench.ours is not None:
             bench.ours.stop()
         clean()
-    if not asked.peers_only:
-        save(results, RESULTS)
     Console().print(shown(results))
+    if failed:
+        console.print(f"[red]failed: {', '.join(failed)}[/]")
+        return 1
     return 0 if asked.quick or all(result.ok for result in results) else 1
 
 
