@@ -111,6 +111,17 @@ class StorageError(TidemillError):
     exit_code = 3
 
 
+class DamageError(StorageError):
+    """A file of the warehouse is missing, cut short, or is not what was written; `where` names the file."""
+
+    code = "damaged"
+    retry = Retry.NEVER
+
+    def __init__(self, message: str, *, where: str, hint: str = "") -> None:
+        hint = hint or "`tidemill repair` sets the file aside and makes it again from what is whole"
+        super().__init__(message, hint=hint, where=where)
+
+
 class MachineError(TidemillError):
     """The machine lacks something: Java, Python, memory."""
 

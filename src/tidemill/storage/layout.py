@@ -64,6 +64,11 @@ def tokens(warehouse: Path) -> Path:
     return warehouse / "access" / "tokens.json"
 
 
+def damaged(warehouse: Path) -> Path:
+    """Damaged files, set aside under the path they had; each with its reason beside it."""
+    return warehouse / "_damaged"
+
+
 # -- slices, and the logs beside them
 
 
