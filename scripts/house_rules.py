@@ -61,7 +61,7 @@ ON_DISK = re.compile(
 IN_FOLDER = re.compile(rf"^({'|'.join(sorted(FOLDERS))})/")
 ADDRESSES = ("src/tidemill/client/", "src/tidemill/server/")
 MADE = ("build/", "dist/", "demo/", "bench/work/")  # by running things, not by people
-TEXT = {".py", ".toml", ".lock", ".md", ".yaml", ".yml", ".sh", ".cfg", ".txt", ".lark", ".html", ".js", ""}
+TEXT = {".py", ".toml", ".lock", ".md", ".yaml", ".yml", ".sh", ".cfg", ".txt", ".html", ".js", ""}
 
 
 def files() -> Iterator[tuple[str, str]]:

@@ -49,7 +49,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "status": ("deltalake", "numpy", "pyarrow", "pydantic", "rich"),
 }
 HEAVY = (
-    "deltalake", "duckdb", "fastapi", "google.protobuf", "httpx", "lark", "numba", "numpy", "orjson",
+    "deltalake", "duckdb", "fastapi", "google.protobuf", "httpx", "numba", "numpy", "orjson",
     "pandas", "prometheus_client", "pyarrow", "pydantic", "pyspark", "redis", "rich", "uvicorn",
 )  # fmt: skip
 IMPORTED = """

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.config import Project, parse_aggregate, parse_project
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.errors import ConfigError, InputError
 from tidemill.model.names import RESULT_COLUMNS
-from tidemill.model.predicates import parse_predicate
 from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 
@@ -104,7 +104,7 @@ def test_v17_count_window() -> None:
 
 def test_v20_state_window_grouped_by_another_column() -> None:
     found = spec("{kind: state, open: units = 1, emit: units = 4, group_by: shop.name}")
-    assert (found.open, found.emit) == (parse_predicate("units = 1"), parse_predicate("units = 4"))
+    assert (found.open, found.emit) == (parse_condition("units = 1"), parse_condition("units = 4"))
     assert (found.key, found.group_by, found.grouped_by) == ((), ("shop.name",), ("shop.name",))
     assert found.columns == ("shop.name", "units")
 
@@ -448,27 +448,29 @@ def test_a_column_that_is_key_and_group_is_one_column() -> None:
         "gift = true or gift != false or gift is null",
         "tags is null or more is not null",
         "id > 'm'",
+        "id like 'a%' or shop.name not ilike '%x' or units between 1 and 2.5",
+        "gift in (true) or gift > false",
     ],
 )
 def test_conditions_that_suit_the_columns(condition: str) -> None:
     text = f'{{kind: state, open: "{condition}", emit: units = 4, key: id}}'
-    assert spec(text).open == parse_predicate(condition)
+    assert spec(text).open == parse_condition(condition)
 
 
 @pytest.mark.parametrize(
     ("condition", "message", "hint"),
     [
-        ("units = ", "expected a value at character 8, found the end", "text goes in quotes"),
-        ("units => 1", "expected a value at character 8, found '>'", "numbers"),
+        ("units = ", "unexpected end of the condition at character 8", "expected a string in quotes"),
+        ("units => 1", "unexpected '>' at character 8", "a number"),
         ("unit = 1", "column 'unit' at character 1 is not in the schema", "did you mean units?"),
         ("units = 1 and (gone is null)", "column 'gone' at character 16 is not in the schema", "columns"),
-        ("units = 'x'", "'x' at character 9 does not go with 'units', of type integer",
-         "compare it with a number, such as 1"),
-        ("units in (1, true)", "true at character 14 does not go with 'units', of type integer", "a number"),
-        ("id = 1", "1 at character 6 does not go with 'id', of type string", "text in quotes, such as 'eu'"),
-        ("gift = 'true'", "'true' at character 8 does not go with 'gift', of type boolean", "true or false"),
-        ("gift >= true", ">= at character 6 does not go with 'gift', a boolean", "use = or !="),
-        ("gift in (true)", "IN at character 6 does not go with 'gift', a boolean", "use = or !="),
+        ("units = 'x'", "'units' is of type integer, and 'x' at character 9 is a string",
+         "compare it with a number without quotes"),
+        ("units in (1, true)", "'units' is of type integer, and true at character 14 is a boolean", "a num"),
+        ("units like '1%'", "'units' is of type integer, and '1%' at character 12 is a string", "a number"),
+        ("id = 1", "'id' is of type string, and 1 at character 6 is a number", "in quotes, such as 'eu'"),
+        ("id in ('a') or id > 2", "'id' is of type string, and 2 at character 22 is a number", "a string"),
+        ("gift = 'true'", "'gift' is of type boolean, and 'true' at character 8 is a string", "true or fal"),
         ("more = 1", "column 'more' at character 1 is of type any", "others can be IS NULL"),
         ("tags = 'x'", "column 'tags' at character 1 is of type array", "string or boolean"),
     ],

@@ -1,4 +1,4 @@
-"""Conditions over columns have the truth that `Predicate.holds` has for each row."""
+"""Conditions over columns come to what they come to for each row."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from tests.support.hypothesis_settings import examples
 
 from tidemill.formats.arrow import one
 from tidemill.formats.conditions import holds
-from tidemill.model.predicates import (
-    OPERATORS,
-    And,
-    FieldCompare,
-    FieldIsNull,
-    Given,
-    Literal,
-    Negation,
-    Node,
-    OneOf,
-    Or,
-    Predicate,
+from tidemill.model.conditions.ast import (
+    COMPARISONS,
+    All,
+    Among,
+    AnyOf,
+    Compare,
+    Condition,
+    IsNull,
+    Like,
+    Literally,
+    Not,
+    Path,
+    Scalar,
+    Within,
 )
+from tidemill.model.conditions.truth import FieldValue, truth
 
 TYPES = {
     "i": pa.int64(),
@@ -43,7 +46,7 @@ NUMBERS = st.one_of(
     st.sampled_from([2**63 - 1, -(2**63)]),
 )
 THOUSANDTHS = st.integers(-3_000, 3_000).map(lambda n: Decimal(n).scaleb(-3))
-LITERALS: st.SearchStrategy[Literal] = st.one_of(
+LITERALS: st.SearchStrategy[Scalar] = st.one_of(
     st.sampled_from([Decimal("0.0005"), Decimal("-0.0"), Decimal("1e30"), Decimal("-1e30"), Decimal("0.1")]),
     st.sampled_from([Decimal(2**63), Decimal(-(2**63)), Decimal(-(2**63) - 1), Decimal("1e400")]),
     THOUSANDTHS,
@@ -62,21 +65,34 @@ ROWS = st.lists(
     ),
     max_size=12,
 )
-COLUMNS = st.sampled_from([name.removeprefix("") for name in TYPES])
-LEAVES: st.SearchStrategy[Node] = st.one_of(
-    st.builds(FieldCompare, COLUMNS, st.sampled_from(OPERATORS), LITERALS),
-    st.builds(OneOf, COLUMNS, st.lists(LITERALS, min_size=1, max_size=3).map(tuple)),
-    st.builds(FieldIsNull, COLUMNS),
+COLUMNS = st.sampled_from(list(TYPES)).map(Path)
+NEGATED = st.booleans()
+WRITTEN = LITERALS.map(Literally)
+PATTERNS = st.sampled_from(["", "%", "a%", "_", "A", "É", "%b"]).map(Literally)
+LEAVES: st.SearchStrategy[Condition] = st.one_of(
+    st.builds(Compare, COLUMNS, st.sampled_from(COMPARISONS), WRITTEN),
+    st.builds(Among, COLUMNS, st.lists(WRITTEN, min_size=1, max_size=3).map(tuple), NEGATED),
+    st.builds(Like, COLUMNS, PATTERNS, NEGATED, st.booleans()),
+    st.builds(Within, COLUMNS, WRITTEN, WRITTEN, NEGATED),
+    st.builds(IsNull, COLUMNS, NEGATED),
 )
-NODES = st.recursive(
+CONDITIONS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.builds(Negation, inner),
-        st.builds(And, st.lists(inner, min_size=1, max_size=3).map(tuple)),
-        st.builds(Or, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(Not, inner),
+        st.builds(All, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(AnyOf, st.lists(inner, min_size=1, max_size=3).map(tuple)),
     ),
     max_leaves=6,
 )
+
+
+def compare(column: str, operator: str, value: Scalar) -> Condition:
+    return Compare(Path(column), operator, Literally(value))
+
+
+def holds_for(condition: Condition, values: dict[str, FieldValue]) -> bool:
+    return truth(condition, lambda path: (values[path.text],)) is True
 
 
 def columns_of(rows: list[Row]) -> Callable[[str], tuple[pa.Array, int]]:
@@ -88,36 +104,38 @@ def columns_of(rows: list[Row]) -> Callable[[str], tuple[pa.Array, int]]:
 
 
 @examples(400)
-@given(NODES, ROWS)
-@example(FieldCompare("d", "<", Decimal("1e400")), [(None, Decimal(1), 1.0, None, None, None)])
-def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(node: Node, rows: list[Row]) -> None:
-    predicate = Predicate("", node)
-
-    def one_by_one(row: Row) -> bool:
-        values: dict[str, Given] = dict(zip((name.removeprefix("") for name in TYPES), row, strict=True))
-        return predicate.holds(values.__getitem__)
-
-    assert holds(predicate, columns_of(rows)).tolist() == [one_by_one(row) for row in rows]
+@given(CONDITIONS, ROWS)
+@example(compare("d", "<", Decimal("1e400")), [(None, Decimal(1), 1.0, None, None, None)])
+def test_a_condition_holds_for_the_rows_it_holds_for_one_by_one(
+    condition: Condition, rows: list[Row]
+) -> None:
+    expected = [holds_for(condition, dict(zip(TYPES, row, strict=True))) for row in rows]
+    assert holds(condition, columns_of(rows)).tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("node", "expected"),
+    ("condition", "expected"),
     [
-        (FieldCompare("i", "=", Decimal(1)), [True, False, False]),
-        (Negation(FieldCompare("i", "=", Decimal(1))), [False, True, False]),
-        (Or((FieldCompare("i", "=", Decimal(1)), FieldIsNull("i"))), [True, False, True]),
-        (FieldCompare("i", ">", Decimal("1.5")), [False, True, False]),
-        (Negation(OneOf("i", (Decimal(1), Decimal(3)))), [False, True, False]),
-        (FieldCompare("i", "=", "1"), [False, False, False]),
-        (Negation(FieldCompare("i", "=", "1")), [False, False, False]),
+        (compare("i", "=", 1), [True, False, False]),
+        (compare("i", "!=", 1), [False, True, False]),
+        (Not(compare("i", "=", 1)), [False, True, False]),
+        (AnyOf((compare("i", "=", 1), IsNull(Path("i")))), [True, False, True]),
+        (compare("i", ">", Decimal("1.5")), [False, True, False]),
+        (Among(Path("i"), (Literally(1), Literally(3)), negated=True), [False, True, False]),
+        (Within(Path("i"), Literally(2), Literally(3)), [False, True, False]),
+        (Within(Path("i"), Literally(2), Literally(3), negated=True), [True, False, False]),
+        (compare("i", "=", "1"), [False, False, False]),
+        (Not(compare("i", "=", "1")), [False, False, False]),
     ],
 )
-def test_a_missing_value_is_unknown_and_unknown_does_not_pass(node: Node, expected: list[bool]) -> None:
+def test_a_missing_value_is_unknown_and_unknown_does_not_pass(
+    condition: Condition, expected: list[bool]
+) -> None:
     rows: list[Row] = [(value, None, None, None, None, None) for value in (1, 2, None)]
-    assert holds(Predicate("", node), columns_of(rows)).tolist() == expected
+    assert holds(condition, columns_of(rows)).tolist() == expected
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", COMPARISONS)
 @pytest.mark.parametrize(
     "literal", ["0", "12.34", "12.345", "-12.345", "9" * 36 + ".99", "1e36", "-1e36", "1e40", "1e-9"]
 )
@@ -125,6 +143,6 @@ def test_sums_that_64_bits_do_not_hold_are_compared_exactly(operator: str, liter
     texts = ["0", "12.34", "-12.34", "-12.35", "9" * 36 + ".99", "-" + "9" * 36 + ".99", None]
     values = [None if text is None else Decimal(text) for text in texts]
     column = pa.array(values, pa.decimal128(38, 2))
-    predicate = Predicate("", FieldCompare("sum", operator, Decimal(literal)))
-    expected = [predicate.holds(lambda _, value=value: value) for value in values]
-    assert holds(predicate, lambda _: (column, 0)).tolist() == expected
+    condition = compare("sum", operator, Decimal(literal))
+    expected = [holds_for(condition, {"sum": value}) for value in values]
+    assert holds(condition, lambda _: (column, 0)).tolist() == expected

@@ -22,8 +22,6 @@ DATA = (
     "config/templates/events.yaml",
     "config/templates/requests.yaml",
     "py.typed",
-    "query/language/grammar.lark",
-    "query/language/grammar.tables",
 )
 
 

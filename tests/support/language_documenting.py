@@ -4,27 +4,11 @@ Numbers with a fraction are decimals in it, exactly as they were given.
 
 from __future__ import annotations
 
+from tidemill.model.conditions.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Within
+from tidemill.model.conditions.words import written_path
 from tidemill.model.time import format_duration
-from tidemill.query.language.ast import (
-    All,
-    Among,
-    AnyOf,
-    Between,
-    Compare,
-    Condition,
-    IsNull,
-    Item,
-    Like,
-    Not,
-    OrderKey,
-    Query,
-    Rollup,
-    Search,
-    Since,
-    Within,
-)
-from tidemill.query.language.words import written_path
-from tidemill.query.language.written import every_text, expression_text, moment_text
+from tidemill.query.language.ast import Between, Item, OrderKey, Query, Rollup, Search, Since
+from tidemill.query.language.written import every_text, expression_text, having_text, moment_text
 
 
 def document_of(said: Query | Search) -> dict[str, object]:
@@ -49,7 +33,7 @@ def _query(query: Query) -> dict[str, object]:
     if query.origin is not None:
         document["origin"] = moment_text(query.origin.moment)
     if query.having is not None:
-        document["having"] = expression_text(query.having)
+        document["having"] = having_text(query.having)
     if query.offset:
         document["offset"] = query.offset
     if query.groups:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
-from tidemill.model.predicates import parse_predicate
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.streaming import (
     Aggregate,
     Close,
@@ -26,8 +26,9 @@ from tidemill.model.streaming import (
 )
 from tidemill.model.time import Interval
 from tidemill.testing import StreamingOracle, StreamingRow, StreamingSlice, meet, same_results
+from tidemill.testing.conditions import condition_is
 from tidemill.testing.strategies_streaming import SCALES, StreamingCase, records, renamed, streaming_cases
-from tidemill.testing.streaming import aggregated, nearest_root, truth
+from tidemill.testing.streaming import aggregated, nearest_root
 
 quick = examples(100)
 SUM = (Aggregate("total", Function.SUM, "a", "integer"),)
@@ -98,7 +99,7 @@ def test_count_and_state_windows_close_by_rows_that_the_watermark_has_passed() -
     assert sums(counts, given, 3) == [(1, 3, 30)]
     assert sums(counts, given, 9) == [(1, 3, 30), (3, 5, 70)]
     assert sums(counts, given, 9, flush=True) == [(1, 3, 30), (3, 5, 70), (5, 6, 50)]
-    states = StreamingOracle(spec("state", open=parse_predicate("a = 1"), emit=parse_predicate("a = 4")))
+    states = StreamingOracle(spec("state", open=parse_condition("a = 1"), emit=parse_condition("a = 4")))
     assert sums(states, rows((1, 0), (2, 1), (3, 2), (4, 4), (5, 4)), 9) == [(2, 5, 7)]
 
 
@@ -238,11 +239,17 @@ def test_the_nearest_root_of_a_square_is_the_number(number: float) -> None:
         ("n in (1, 2)", None),
         ("b in ('y', 'x')", True),
         ("ok != true", True),
+        ("a between 1 and 2", True),
+        ("a not between 1 and 2", False),
+        ("b like '_'", True),
+        ("b not ilike 'X%'", False),
+        ("n like 'x'", None),
+        ("b = 1", None),
     ],
 )
 def test_conditions_are_true_false_or_unknown(text: str, expected: bool | None) -> None:
     given: dict[str, str | bool | Fraction | None] = {"a": Fraction(1), "b": "x", "n": None, "ok": False}
-    assert truth(parse_predicate(text).node, given.__getitem__) is expected
+    assert condition_is(parse_condition(text).condition, given.__getitem__) is expected
 
 
 def test_results_are_compared_to_the_bit_but_for_averages_of_floats() -> None:

@@ -10,15 +10,15 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from tidemill.config.quantities import wrong
-from tidemill.model.errors import InputError
-from tidemill.model.predicates import parse_predicate
+from tidemill.model.conditions.declared import parse_condition
+from tidemill.model.errors import QueryError
 
 
 def _condition(text: str) -> str:
     try:
-        parse_predicate(text)
-    except InputError as error:
-        raise wrong(error.message, error.hint) from None
+        parse_condition(text)
+    except QueryError as error:
+        raise wrong(f"{error.message} at character {(error.position or 0) + 1}", error.hint) from None
     return text
 
 

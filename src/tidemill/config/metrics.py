@@ -17,8 +17,8 @@ from tidemill.config.conditions import Condition
 from tidemill.config.names import SafeName
 from tidemill.config.quantities import wrong
 from tidemill.config.schema import SECTION
+from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.metrics import CHANGE, Bins, TransitionRule, bounded, log_scaled
-from tidemill.model.predicates import Predicate, parse_predicate
 
 DEFAULT_ACCURACY: Final = Decimal("0.01")
 MIN_ACCURACY, MAX_ACCURACY = Decimal("0.0005"), Decimal("0.5")
@@ -222,5 +222,5 @@ Kept = Counter | Gauge | Histogram | StateMetric
 Metric = Annotated[Counter | Gauge | Histogram | StateMetric | Ratio, pydantic.Field(discriminator="kind")]
 
 
-def filter_of(metric: Kept) -> Predicate | None:
-    return parse_predicate(metric.filter) if metric.filter is not None else None
+def filter_of(metric: Kept) -> DeclaredCondition | None:
+    return parse_condition(metric.filter) if metric.filter is not None else None

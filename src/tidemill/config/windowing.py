@@ -19,8 +19,8 @@ from tidemill.config.late import LateRows
 from tidemill.config.quantities import PositiveDuration, Step, wrong
 from tidemill.config.schema import ABSENT, SECTION, ColumnList
 from tidemill.model.choices import choices
+from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.errors import InputError
-from tidemill.model.predicates import Predicate, parse_predicate
 from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import format_duration
 
@@ -232,13 +232,13 @@ def spec_of(stream: Stream, name: str, declared: WindowDeclaration) -> WindowSpe
         gap=declared.gap.duration if declared.gap is not None else 0,
         inclusive=declared.gap.inclusive if declared.gap is not None else True,
         count=declared.n or 0,
-        open=_predicate(declared.open),
-        emit=_predicate(declared.emit),
+        open=_condition(declared.open),
+        emit=_condition(declared.emit),
         emit_on_open=declared.emit_on_open is not False,
         key=declared.key,
         group_by=declared.group_by,
         aggregates=tuple(_aggregate_of(stream, name, text) for name, text in declared.aggregates.items()),
-        having=_predicate(declared.having),
+        having=_condition(declared.having),
         close=Close(declared.close),
         late=LatePolicy(declared.late.policy),
         max_lateness=declared.late.max_lateness or 0,
@@ -246,8 +246,8 @@ def spec_of(stream: Stream, name: str, declared: WindowDeclaration) -> WindowSpe
     )
 
 
-def _predicate(text: str | None) -> Predicate | None:
-    return parse_predicate(text) if text is not None else None
+def _condition(text: str | None) -> DeclaredCondition | None:
+    return parse_condition(text) if text is not None else None
 
 
 def _aggregate_of(stream: Stream, name: str, text: str) -> Aggregate:

@@ -1,11 +1,8 @@
-"""Conditions over whole columns: the same truth as `Predicate.holds`, for all rows at once.
-
-Missing values make unknown, unknown is kept through NOT, AND and OR, and only true passes.
-"""
+"""Conditions over whole columns: what `model.conditions.truth` says of each row, for all rows at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, localcontext
 from functools import reduce
 from typing import Final
@@ -16,54 +13,70 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import unscaled
-from tidemill.model.predicates import (
-    And,
-    FieldCompare,
-    FieldIsNull,
-    Literal,
-    Negation,
-    Node,
-    OneOf,
-    Or,
-    Predicate,
-)
+from tidemill.model.conditions.ast import Among, Compare, Condition, FieldTest, IsNull, Like, Scalar, Within
+from tidemill.model.conditions.like import matcher
+from tidemill.model.conditions.truth import evaluate
 
 ColumnOf = Callable[[str], tuple[pa.Array, int]]
 """The values of a field, and the scale of integers that stand for decimals (else 0)."""
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
-    "=": pc.equal, "!=": pc.not_equal,
-    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+    "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
 _TO_FLOOR: Final = {"<": "<=", ">=": ">"}  # of a literal between two integers, against the one below it
 _WORD_DIGITS: Final = 18  # of a decimal that fits 64 bits
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-def holds(predicate: Predicate, column_of: ColumnOf) -> Mask:
+class _Kleene:
+    """Null is unknown."""
+
+    def negated(self, term: pa.BooleanArray) -> pa.BooleanArray:
+        return pc.invert(term)
+
+    def every(self, terms: Iterable[pa.BooleanArray]) -> pa.BooleanArray:
+        return reduce(pc.and_kleene, terms)
+
+    def some(self, terms: Iterable[pa.BooleanArray]) -> pa.BooleanArray:
+        return reduce(pc.or_kleene, terms)
+
+
+def holds(condition: Condition, column_of: ColumnOf) -> Mask:
     """For each row whether the condition is true."""
-    truth = _truth(predicate.node, column_of)
+    truth = evaluate(condition, lambda test: _tested(test, column_of), _Kleene())
     return np.asarray(truth.fill_null(False) if truth.null_count else truth)
 
 
-def _truth(node: Node, column_of: ColumnOf) -> pa.BooleanArray:
-    match node:
-        case FieldCompare(column, operator, literal):
-            return _compared(*column_of(column), operator, literal)
-        case OneOf(column, literals):
-            values, scale = column_of(column)
-            return reduce(pc.or_kleene, [_compared(values, scale, "=", literal) for literal in literals])
-        case FieldIsNull(column):
-            return pc.is_null(column_of(column)[0])
-        case Negation(inner):
-            return pc.invert(_truth(inner, column_of))
-        case And(parts):
-            return reduce(pc.and_kleene, [_truth(part, column_of) for part in parts])
-        case Or(parts):
-            return reduce(pc.or_kleene, [_truth(part, column_of) for part in parts])
+def _tested(test: FieldTest, column_of: ColumnOf) -> pa.BooleanArray:
+    values, scale = column_of(test.operand.text)
+    match test:
+        case Compare(_, operator, literal):
+            return _compared(values, scale, operator, literal.value)
+        case Among(_, literals):
+            equal = (_compared(values, scale, "=", literal.value) for literal in literals)
+            return reduce(pc.or_kleene, equal)
+        case Within(_, low, high):
+            above, below = (
+                _compared(values, scale, operator, literal.value)
+                for operator, literal in ((">=", low), ("<=", high))
+            )
+            return pc.and_kleene(above, below)
+        case Like(_, pattern, _, any_case):
+            return _matched(values, matcher(str(pattern.value), any_case))
+        case IsNull():
+            return pc.is_null(values)
 
 
-def _compared(values: pa.Array, scale: int, operator: str, literal: Literal) -> pa.BooleanArray:
+def _matched(values: pa.Array, matches: Callable[[str], bool]) -> pa.BooleanArray:
+    if pa.types.is_string(values.type):
+        values = values.dictionary_encode()
+    if not pa.types.is_dictionary(values.type):
+        return pa.nulls(len(values), pa.bool_())
+    known = [None if text is None else matches(text) for text in values.dictionary.to_pylist()]
+    return pa.array(known, pa.bool_()).take(values.indices)
+
+
+def _compared(values: pa.Array, scale: int, operator: str, literal: Scalar) -> pa.BooleanArray:
     """Values of different kinds have no order and are not known to differ."""
     kind = values.type
     if pa.types.is_dictionary(kind) and isinstance(literal, str):
@@ -72,7 +85,7 @@ def _compared(values: pa.Array, scale: int, operator: str, literal: Literal) -> 
         return _COMPARE[operator](values, pa.scalar(literal))
     if pa.types.is_boolean(kind) and isinstance(literal, bool):
         return _COMPARE[operator](values.cast(pa.int8()), pa.scalar(int(literal), pa.int8()))
-    if isinstance(literal, Decimal):
+    if isinstance(literal, int | Decimal) and not isinstance(literal, bool):
         if pa.types.is_floating(kind):
             return _COMPARE[operator](values, pa.scalar(float(literal)))
         if pa.types.is_integer(kind):
@@ -85,27 +98,27 @@ def _compared(values: pa.Array, scale: int, operator: str, literal: Literal) -> 
     return pa.nulls(len(values), pa.bool_())
 
 
-def _compared_exactly(values: pa.Array, operator: str, literal: Decimal, scale: int) -> pa.BooleanArray:
+def _compared_exactly(values: pa.Array, operator: str, literal: int | Decimal, scale: int) -> pa.BooleanArray:
     """Integers against a literal that may lie between two of them, or beyond all."""
     above, below = literal.as_integer_ratio()
     floor, rest = divmod(above * 10**scale, below)
     if not rest and _LEAST <= floor <= _MOST:
         return _COMPARE[operator](values, pa.scalar(floor, pa.int64()))
-    if operator in ("=", "!="):
-        return _constant(values, operator == "!=")
+    if operator == "=":
+        return _constant(values, False)
     if not _LEAST <= floor <= _MOST:
         return _constant(values, (floor > _MOST) == operator.startswith("<"))
     return _COMPARE[_TO_FLOOR.get(operator, operator)](values, pa.scalar(floor, pa.int64()))
 
 
-def _compared_wide(values: pa.Array, operator: str, literal: Decimal) -> pa.BooleanArray:
+def _compared_wide(values: pa.Array, operator: str, literal: int | Decimal) -> pa.BooleanArray:
     """The same for decimals that 64 bits do not hold."""
     kind = values.type
     above, below = literal.as_integer_ratio()
     floor, rest = divmod(above * 10**kind.scale, below)
     beyond = abs(floor) >= 10**kind.precision
-    if operator in ("=", "!=") and (rest or beyond):
-        return _constant(values, operator == "!=")
+    if operator == "=" and (rest or beyond):
+        return _constant(values, False)
     if beyond:
         return _constant(values, (floor > 0) == operator.startswith("<"))
     with localcontext(prec=kind.precision):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from tidemill.model.predicates import Predicate
+from tidemill.model.conditions.declared import DeclaredCondition
 from tidemill.model.time import Interval
 
 
@@ -132,8 +132,8 @@ class WindowSpec:
     gap: int = 0  # of sessions: a row longer than this after the last one begins the next
     inclusive: bool = True  # of sessions: so does not one that is exactly this long after it
     count: int = 0
-    open: Predicate | None = None  # of state windows
-    emit: Predicate | None = None
+    open: DeclaredCondition | None = None  # of state windows
+    emit: DeclaredCondition | None = None
     key: tuple[str, ...] = ()  # each value has its own sessions, counts, states
     group_by: tuple[str, ...] = ()  # within a window each value has its own result
     aggregates: tuple[Aggregate, ...] = ()
@@ -143,7 +143,7 @@ class WindowSpec:
     late_by: LateBy = LateBy.ROW
     lookahead: int = 0  # of a window for each row
     emit_on_open: bool = True  # of state windows: the row that opens one may also end it
-    having: Predicate | None = None  # results that do not meet it do not come out
+    having: DeclaredCondition | None = None  # results that do not meet it do not come out
 
     @property
     def opens_after(self) -> int:
@@ -176,14 +176,16 @@ class WindowSpec:
     def columns(self) -> tuple[str, ...]:
         """Every field that is read, each once."""
         used = [*self.key, *self.group_by, *(a.column for a in self.aggregates if a.column is not None)]
-        for predicate in (self.open, self.emit):
-            used.extend(predicate.columns if predicate is not None else ())
+        for condition in (self.open, self.emit):
+            used.extend(condition.columns if condition is not None else ())
         return tuple(dict.fromkeys(used))
 
     @property
     def fingerprint(self) -> str:
         """Another one when results would be others: everything but the stream's and the window's name."""
-        told = asdict(self) | {"stream": "", "name": ""}
+        told = asdict(replace(self, stream="", name="", open=None, emit=None, having=None))
+        conditions = {"open": self.open, "emit": self.emit, "having": self.having}
+        told |= {name: of.identity for name, of in conditions.items() if of is not None}
         if self.kind is not WindowKind.SESSION:
             del told["inclusive"]
         for name in _ADDED:  # what was declared before there was such a choice keeps its results

@@ -4,14 +4,17 @@ Null wherever an operand is null or a divisor is zero; it never uses floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from tidemill.model.conditions.ast import Among, Compare, IsNull, Like, Literally, Test, Within
+from tidemill.model.conditions.truth import evaluate
 from tidemill.model.errors import QueryError
 from tidemill.query.groups import flat
-from tidemill.query.language.ast import COMPARISONS, Binary, Expression, Literally, Unary, Value
+from tidemill.query.language.ast import Binary, Expression, Having, Unary, Value
 from tidemill.query.ratio import DIGITS
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ _LIMIT: Final = 10**38
 _CONTEXT: Final = Context(prec=2_000)  # nothing is rounded on the way
 _KEPT: Final[Mapping[str, Callable[[int], bool]]] = {
     "=": lambda order: order == 0,
-    "!=": lambda order: order != 0,
     "<": lambda order: order < 0,
     "<=": lambda order: order <= 0,
     ">": lambda order: order > 0,
@@ -83,34 +85,55 @@ def computed(
     return pa.chunked_array([pa.array(exact, type=pa.decimal128(38, scale))])
 
 
-def holds(condition: Expression, columns: Mapping[Value, pa.ChunkedArray], rows: int) -> NDArray[np.bool_]:
+def holds(condition: Having, columns: Mapping[Value, pa.ChunkedArray], rows: int) -> NDArray[np.bool_]:
     """For each row whether the condition of HAVING is true."""
-    return _truths(condition, columns, rows).true
+    return evaluate(condition, lambda test: _tested(test, columns, rows), _LOGIC).true
 
 
-def _truths(condition: Expression, columns: Mapping[Value, pa.ChunkedArray], rows: int) -> Truths:
+class _Columns:
+    """NOT, AND and OR over columns of truths."""
+
+    def negated(self, term: Truths) -> Truths:
+        return Truths(term.false, term.true)
+
+    def every(self, terms: Iterable[Truths]) -> Truths:
+        return reduce(lambda a, b: Truths(a.true & b.true, a.false | b.false), terms)
+
+    def some(self, terms: Iterable[Truths]) -> Truths:
+        return reduce(lambda a, b: Truths(a.true | b.true, a.false & b.false), terms)
+
+
+_LOGIC: Final = _Columns()
+
+
+def _tested(
+    test: Test[Expression, Expression], columns: Mapping[Value, pa.ChunkedArray], rows: int
+) -> Truths:
+    of = _numbers(test.operand, columns, rows)
+
+    def compared(operator: str, other: Expression) -> Truths:
+        return _compared(of, operator, _numbers(other, columns, rows))
+
+    match test:
+        case Compare(_, operator, value):
+            return compared(operator, value)
+        case Among(_, values):
+            return _LOGIC.some(compared("=", value) for value in values)
+        case Within(_, low, high):
+            return _LOGIC.every((compared(">=", low), compared("<=", high)))
+        case IsNull():
+            return Truths(of.null, ~of.null)
+        case Like():
+            raise AssertionError("the grammar of HAVING has no LIKE")
+
+
+def _compared(a: Numbers, operator: str, b: Numbers) -> Truths:
     import numpy as np
 
-    match condition:
-        case Unary("not", term):
-            of = _truths(term, columns, rows)
-            return Truths(of.false, of.true)
-        case Unary(operator, term):
-            null = _numbers(term, columns, rows).null
-            return Truths(null, ~null) if operator == "is null" else Truths(~null, null)
-        case Binary(("and" | "or") as operator, left, right):
-            one, other = (_truths(side, columns, rows) for side in (left, right))
-            if operator == "and":
-                return Truths(one.true & other.true, one.false | other.false)
-            return Truths(one.true | other.true, one.false & other.false)
-        case Binary(operator, left, right):
-            assert operator in COMPARISONS
-            a, b = (_numbers(side, columns, rows) for side in (left, right))
-            order = a.over * b.under - b.over * a.under
-            passed = np.fromiter(map(_KEPT[operator], order), np.bool_, rows)
-            known = ~(a.null | b.null)
-            return Truths(passed & known, ~passed & known)
-    raise AssertionError("the grammar lets no value stand for a condition")
+    order = a.over * b.under - b.over * a.under
+    passed = np.fromiter(map(_KEPT[operator], order), np.bool_, len(order))
+    known = ~(a.null | b.null)
+    return Truths(passed & known, ~passed & known)
 
 
 def _numbers(expression: Expression, columns: Mapping[Value, pa.ChunkedArray], rows: int) -> Numbers:

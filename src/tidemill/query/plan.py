@@ -4,10 +4,13 @@ Every name that does not exist is refused with those that do. Never touches a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from tidemill.model.conditions.ast import Condition, Path, literals_in, mapped, paths_in
+from tidemill.model.conditions.types import check_types
 from tidemill.model.errors import InputError, QueryError
 from tidemill.model.levels import LEVELS, Level, level_for, level_named
 from tidemill.model.metrics import dimension_id, measure_id
@@ -29,33 +32,23 @@ from tidemill.query.declared import (
 from tidemill.query.grid import CellGrid, lay, lay_cells
 from tidemill.query.language.ast import (
     WEEKDAYS,
-    All,
-    Among,
-    AnyOf,
     Binary,
-    Compare,
-    Condition,
     Edges,
     Every,
     Expression,
     Fill,
     Format,
-    IsNull,
+    Having,
     Item,
-    Like,
-    Literally,
-    Not,
     OrderKey,
-    Path,
     Query,
     Since,
     Unary,
     Value,
-    Within,
     values_in,
+    values_in_having,
 )
 from tidemill.query.language.moments import instant_of, span_of
-from tidemill.query.language.types import check_types
 from tidemill.query.values import ValueColumn, ValuePart, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -95,7 +88,7 @@ class Plan:
     columns: tuple[ValueColumn, ...]  # one for each value that is named anywhere
     leaves: Mapping[Value, str]  # the column of each of these values
     outputs: tuple[PlannedValue, ...]  # what the answer shows of them
-    having: Expression | None
+    having: Having | None
     groups: tuple[DeclaredDimension, ...]
     where: Condition | None
     filter: Condition | None  # on the payload: answered from raw
@@ -143,7 +136,7 @@ class Plan:
     @property
     def uses(self) -> dict[str, frozenset[str]]:
         """The dimensions and measures, as they are declared, that the answer depends on, by metric."""
-        named = [*self.groups, *(self.dimensions[path.text] for path in _paths(self.where))]
+        named = [*self.groups, *(self.dimensions[path.text] for path in paths_in(self.where))]
         measures = [part.measure for part in self.parts if part.measure is not None]
         columns = frozenset(
             [
@@ -164,7 +157,7 @@ class Plan:
 def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None, now: int) -> Plan:
     stream, metric = _source(query, streams)
     outputs = tuple(_output(item) for item in query.items)
-    having = None if query.having is None else _with_aliases(query.having, outputs, query.groups)
+    having = _having(query, outputs)
     leaves = _leaves(outputs, having)
     columns = tuple(column_of(value, name, stream, metric or "") for value, name in leaves.items())
     _check_heatmap(query, columns)
@@ -298,6 +291,16 @@ def _output(item: Item) -> PlannedValue:
     return PlannedValue(item.alias.text if item.alias else label(item.value), item.value)
 
 
+def _having(query: Query, outputs: tuple[PlannedValue, ...]) -> Having | None:
+    if query.having is None:
+        return None
+
+    def meant(expression: Expression) -> Expression:
+        return _with_aliases(expression, outputs, query.groups)
+
+    return mapped(query.having, meant, meant)
+
+
 def _with_aliases(
     expression: Expression, outputs: tuple[PlannedValue, ...], groups: tuple[Path, ...]
 ) -> Expression:
@@ -321,11 +324,11 @@ def _with_aliases(
             return expression
 
 
-def _leaves(outputs: tuple[PlannedValue, ...], having: Expression | None) -> dict[Value, str]:
+def _leaves(outputs: tuple[PlannedValue, ...], having: Having | None) -> dict[Value, str]:
     """A column for each value: under the name that the answer shows it by, or one that nobody can write."""
     names = {each.expression: each.name for each in outputs if isinstance(each.expression, Value)}
-    asked = [*(each.expression for each in outputs), *([having] if having is not None else [])]
-    found = dict.fromkeys(value for expression in asked for value in values_in(expression))
+    of_outputs = [value for each in outputs for value in values_in(each.expression)]
+    found = dict.fromkeys([*of_outputs, *values_in_having(having)])
     return {value: names.get(value, f"\0{index}") for index, value in enumerate(found)}
 
 
@@ -377,72 +380,16 @@ def _filter(query: Query, rows: tuple[Rows, ...], stream: Stream) -> Condition |
     return query.filter
 
 
-def _paths(condition: Condition | None) -> Iterator[Path]:
-    match condition:
-        case None:
-            return
-        case Not(term):
-            yield from _paths(term)
-        case All(terms) | AnyOf(terms):
-            for term in terms:
-                yield from _paths(term)
-        case _:
-            yield condition.dimension
-
-
 def _check_condition(condition: Condition, dimensions: Mapping[str, DeclaredDimension], metric: str) -> None:
-    match condition:
-        case Not(term):
-            _check_condition(term, dimensions, metric)
-        case All(terms) | AnyOf(terms):
-            for term in terms:
-                _check_condition(term, dimensions, metric)
-        case IsNull(path):
-            _dimension(path, dimensions, metric)
-        case Compare(path, operator, literal):
-            dimension = _dimension(path, dimensions, metric)
-            _check_type(dimension, literal)
-            if operator not in ("=", "!="):
-                _check_ordered(dimension, path)
-        case Within(path, low, high):
-            dimension = _dimension(path, dimensions, metric)
-            _check_type(dimension, low)
-            _check_type(dimension, high)
-            _check_ordered(dimension, path)
-        case Among(path, literals):
-            dimension = _dimension(path, dimensions, metric)
-            for literal in literals:
-                _check_type(dimension, literal)
-        case Like(path, pattern):
-            dimension = _dimension(path, dimensions, metric)
-            _check_type(dimension, pattern)
-            text = str(pattern.value)
-            if (len(text) - len(text.rstrip("\\"))) % 2:
-                raise QueryError(
-                    "the pattern ends with an open escape",
-                    hint="write \\\\\\\\ for one backslash, \\% and \\_ for the characters themselves",
-                    position=pattern.position,
-                )
-
-
-def _check_ordered(dimension: DeclaredDimension, path: Path) -> None:
-    if dimension.type == "boolean":
-        raise QueryError(
-            f"{dimension.name!r} is true or false and has no order",
-            hint="use = or !=",
-            position=path.position,
-        )
-
-
-def _check_type(dimension: DeclaredDimension, literal: Literally) -> None:
-    wanted = {"string": str, "integer": int, "boolean": bool}[dimension.type]
-    if type(literal.value) is not wanted:
-        written = {"string": "a string in quotes", "integer": "a whole number", "boolean": "true or false"}
-        raise QueryError(
-            f"dimension {dimension.name!r} is of type {dimension.type}",
-            hint=f"compare it with {written[dimension.type]}",
-            position=literal.position,
-        )
+    types = {path.text: _dimension(path, dimensions, metric).type for path in paths_in(condition)}
+    check_types(condition, types)
+    for literal in literals_in(condition):
+        if isinstance(literal.value, Decimal):
+            raise QueryError(
+                f"{literal.value} is not an integer, and no dimension is of another type of number",
+                hint="compare it with a whole number; FILTER takes any number",
+                position=literal.position,
+            )
 
 
 def _refuse_bucket_words(query: Query) -> None:
@@ -535,8 +482,8 @@ def _level(query: Query, step: CalendarStep | None) -> tuple[Level | None, int |
 
 def _check_rate(query: Query, span: Interval | None) -> None:
     """Of a total: there must be a time to divide by."""
-    asked = [*(item.value for item in query.items), *([query.having] if query.having is not None else [])]
-    values = (value for expression in asked for value in values_in(expression))
+    values = [value for item in query.items for value in values_in(item.value)]
+    values += values_in_having(query.having)
     rate = next((value for value in values if value.function.text.lower() == "rate"), None)
     if rate and span is None:
         raise QueryError(

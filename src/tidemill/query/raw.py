@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tidemill.config import Limits, Stream
+    from tidemill.model.conditions.ast import Condition
     from tidemill.outputs.rollups.spec import Metric, RollupSpec
     from tidemill.outputs.rollups.state_history import Recollection
-    from tidemill.query.language.ast import Condition
     from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 
 _COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from tidemill.query.language.ast import Condition
+    from tidemill.model.conditions.ast import Condition
     from tidemill.storage.tables.snapshot import Part, Snapshot
 
 

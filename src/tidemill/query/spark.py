@@ -4,13 +4,16 @@ Gives the same tables to the last bit; never sends SQL text, and leaves the rest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from itertools import pairwise
 from operator import and_, or_
 from typing import TYPE_CHECKING, Final
 
+from tidemill.model.conditions.ast import Among, Compare, FieldTest, IsNull, Like, Within
+from tidemill.model.conditions.like import lowered, plain_pattern
+from tidemill.model.conditions.truth import evaluate
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
@@ -27,9 +30,6 @@ from tidemill.query.declared import (
     DeclaredMeasure,
     Rows,
 )
-from tidemill.query.language.ast import All, Among, AnyOf, Compare, Condition, IsNull, Like, Not, Path, Within
-from tidemill.query.language.like import lowered
-from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans
 from tidemill.query.sql import FEW, WIDTH, group_columns, key_columns
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _COMPARED: Final[Mapping[str, Callable[[Column, Column], Column]]] = {
     "=": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
@@ -157,7 +156,7 @@ def _grouped(plan: Plan, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     if plan.where is not None:
-        rows = rows.where(_condition(plan.where, plan.dimensions))
+        rows = rows.where(evaluate(plan.where, lambda test: _test(test, plan.dimensions), _Columns()))
     named = {f"g{i}": f.col(_quoted(group.column)) for i, group in enumerate(plan.groups)}
     return rows.withColumns(named) if named else rows
 
@@ -321,32 +320,34 @@ def _within(span: Interval) -> Column:
     return (f.col("bucket") >= start) & (f.col("bucket") < end)
 
 
-def _condition(condition: Condition, dimensions: Mapping[str, DeclaredDimension]) -> Column:
+class _Columns:
+    """Spark has the same NOT, AND and OR."""
+
+    def negated(self, term: Column) -> Column:
+        return ~term
+
+    def every(self, terms: Iterable[Column]) -> Column:
+        return reduce(and_, terms)
+
+    def some(self, terms: Iterable[Column]) -> Column:
+        return reduce(or_, terms)
+
+
+def _test(test: FieldTest, dimensions: Mapping[str, DeclaredDimension]) -> Column:
     from pyspark.sql import functions as f
 
-    def column(path: Path) -> Column:
-        return f.col(_quoted(dimensions[path.text].column))
-
-    match condition:
-        case Not(term):
-            return ~_condition(term, dimensions)
-        case All(terms):
-            return reduce(and_, (_condition(term, dimensions) for term in terms))
-        case AnyOf(terms):
-            return reduce(or_, (_condition(term, dimensions) for term in terms))
-        case Compare(path, operator, literal):
-            return _COMPARED[operator](column(path), f.lit(literal.value))
-        case Among(path, literals, negated):
-            among = column(path).isin([literal.value for literal in literals])
-            return ~among if negated else among
-        case Like(path, pattern, negated, any_case):
+    column = f.col(_quoted(dimensions[test.operand.text].column))
+    match test:
+        case Compare(_, operator, literal):
+            return _COMPARED[operator](column, f.lit(literal.value))
+        case Among(_, literals):
+            return column.isin([literal.value for literal in literals])
+        case Like(_, pattern, _, any_case):
             text = plain_pattern(str(pattern.value))
-            # Java lowers these two by what stands around them, or to two characters; the others do not.
-            plain = f.lower(f.translate(column(path), "İΣ", "iσ")) if any_case else column(path)
-            like = plain.like(lowered(text) if any_case else text)
-            return ~like if negated else like
-        case Within(path, low, high, negated):
-            inside = column(path).between(f.lit(low.value), f.lit(high.value))
-            return ~inside if negated else inside
-        case IsNull(path, negated):
-            return column(path).isNotNull() if negated else column(path).isNull()
+            # Java lowers these two by what is around them, or to two characters; the others do not.
+            plain = f.lower(f.translate(column, "İΣ", "iσ")) if any_case else column
+            return plain.like(lowered(text) if any_case else text)
+        case Within(_, low, high):
+            return column.between(f.lit(low.value), f.lit(high.value))
+        case IsNull():
+            return column.isNull()

@@ -4,31 +4,28 @@ quoted; nothing a user wrote is ever spliced into the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
+from tidemill.model.conditions.ast import (
+    COMPARISONS,
+    Among,
+    Compare,
+    FieldTest,
+    IsNull,
+    Like,
+    Literally,
+    Within,
+)
+from tidemill.model.conditions.like import lowered, plain_pattern
+from tidemill.model.conditions.truth import evaluate
 from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, DeclaredMeasure, Rows
-from tidemill.query.language.ast import (
-    All,
-    Among,
-    AnyOf,
-    Compare,
-    Condition,
-    IsNull,
-    Like,
-    Literally,
-    Not,
-    Path,
-    Within,
-)
-from tidemill.query.language.like import lowered
-from tidemill.query.like import plain_pattern
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans
 from tidemill.query.values import ValuePart
@@ -307,36 +304,40 @@ def _bounds(span: Interval, made: Statement, of: str) -> str:
 
 
 def _and_condition(plan: Plan, made: Statement) -> str:
-    return f"\n  AND {_condition(plan.where, plan, made)}" if plan.where else ""
+    if plan.where is None:
+        return ""
+    return f"\n  AND {evaluate(plan.where, lambda test: _test(test, plan, made), _Sql())}"
 
 
-def _condition(condition: Condition, plan: Plan, made: Statement) -> str:
-    def column(path: Path) -> str:
-        return quoted(plan.dimensions[path.text].column)
+class _Sql:
+    """SQL has the same NOT, AND and OR."""
 
-    match condition:
-        case Not(term):
-            return f"(NOT {_condition(term, plan, made)})"
-        case All(terms):
-            return "(" + " AND ".join(_condition(term, plan, made) for term in terms) + ")"
-        case AnyOf(terms):
-            return "(" + " OR ".join(_condition(term, plan, made) for term in terms) + ")"
-        case Compare(path, operator, literal):
-            assert operator in ("=", "!=", "<", "<=", ">", ">=")
-            return f"{column(path)} {operator} {made.bind(_scalar(literal))}"
-        case Among(path, literals, negated):
-            values = ", ".join(made.bind(_scalar(literal)) for literal in literals)
-            return f"{column(path)} {'NOT IN' if negated else 'IN'} ({values})"
-        case Like(path, pattern, negated, any_case):
-            word = "NOT LIKE" if negated else "LIKE"
+    def negated(self, term: str) -> str:
+        return f"(NOT {term})"
+
+    def every(self, terms: Iterable[str]) -> str:
+        return f"({' AND '.join(terms)})"
+
+    def some(self, terms: Iterable[str]) -> str:
+        return f"({' OR '.join(terms)})"
+
+
+def _test(test: FieldTest, plan: Plan, made: Statement) -> str:
+    column = quoted(plan.dimensions[test.operand.text].column)
+    match test:
+        case Compare(_, operator, literal):
+            assert operator in COMPARISONS
+            return f"{column} {operator} {made.bind(_scalar(literal))}"
+        case Among(_, literals):
+            return f"{column} IN ({', '.join(made.bind(_scalar(literal)) for literal in literals)})"
+        case Like(_, pattern, _, any_case):
             text = plain_pattern(str(pattern.value))
-            side = f"lower({column(path)})" if any_case else column(path)
-            return f"({side} {word} {made.bind(lowered(text) if any_case else text)} ESCAPE '\\')"
-        case Within(path, low, high, negated):
-            bounds = f"{made.bind(_scalar(low))} AND {made.bind(_scalar(high))}"
-            return f"({column(path)} {'NOT BETWEEN' if negated else 'BETWEEN'} {bounds})"
-        case IsNull(path, negated):
-            return f"{column(path)} IS {'NOT NULL' if negated else 'NULL'}"
+            side = f"lower({column})" if any_case else column
+            return f"({side} LIKE {made.bind(lowered(text) if any_case else text)} ESCAPE '\\')"
+        case Within(_, low, high):
+            return f"({column} BETWEEN {made.bind(_scalar(low))} AND {made.bind(_scalar(high))})"
+        case IsNull():
+            return f"{column} IS NULL"
 
 
 def _scalar(literal: Literally) -> str | int | bool:

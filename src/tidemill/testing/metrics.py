@@ -11,12 +11,13 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.levels import LEVELS, level_named
 from tidemill.model.metrics import NONE_STATE, OTHER, Bins, TransitionRule, percentile
 from tidemill.model.names import column_name
-from tidemill.model.predicates import parse_predicate
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval, align
+from tidemill.testing.conditions import condition_is
 from tidemill.testing.kinds import (
     OracleCounter,
     OracleGauge,
@@ -174,7 +175,8 @@ class MetricOracle:
                 return False
         if metric.filter is None:
             return True
-        return parse_predicate(metric.filter).holds(lambda column: self._given(event, column))
+        condition = parse_condition(metric.filter).condition
+        return condition_is(condition, lambda column: self._given(event, column)) is True
 
     def _other(self, metric: OracleKept) -> Dimensions:
         types = [self.stream.fields[column].type for column in metric.dimensions]

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from tidemill.model.predicates import Predicate, parse_predicate
+from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.streaming import (
     Aggregate,
     Close,
@@ -143,7 +143,7 @@ def window_specs(
         max_lateness=unit * draw(st.sampled_from([1, 4, 15, 1000])) if late is LatePolicy.REEMIT else 0,
         late_by=draw(st.sampled_from([*LateBy] if by_window else [LateBy.ROW])),
     )
-    conditions = st.sampled_from(_CONDITIONS).map(parse_predicate)
+    conditions = st.sampled_from(_CONDITIONS).map(parse_condition)
     match kind:
         case WindowKind.TUMBLING:
             size = unit * draw(st.sampled_from([1, 3, 10]))
@@ -164,11 +164,11 @@ def window_specs(
             return replace(spec, size=unit * draw(st.sampled_from([1, 2, 5])), lookahead=lookahead)
 
 
-def _havings(aggregates: Sequence[Aggregate]) -> st.SearchStrategy[Predicate | None]:
+def _havings(aggregates: Sequence[Aggregate]) -> st.SearchStrategy[DeclaredCondition | None]:
     """Mostly none; else one on a value of the results."""
     texts = [f"{each.name} {_result_condition(each)}" for each in aggregates]
     texts += [f"not {text}" for text in texts] + [" or ".join(texts)]
-    return st.sampled_from([None, None, None, *(parse_predicate(text) for text in texts)])
+    return st.sampled_from([None, None, None, *(parse_condition(text) for text in texts)])
 
 
 def _result_condition(aggregate: Aggregate) -> str:

@@ -7,15 +7,15 @@ where the two differ, one of them is wrong.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import inf, isclose, isfinite, ldexp, nan, nextafter, sqrt
 from typing import NamedTuple
 
-from tidemill.model.predicates import And, FieldCompare, FieldIsNull, Literal, Negation, Node, OneOf, Or
+from tidemill.model.conditions.declared import DeclaredCondition
 from tidemill.model.streaming import Aggregate, Fate, Value, WindowResult, WindowSpec
 from tidemill.model.time import Interval
+from tidemill.testing.conditions import RecordValue, condition_is
 
 
 class StreamingRow(NamedTuple):
@@ -201,20 +201,20 @@ class StreamingOracle:
         found: list[tuple[list[_Placed], bool]] = []
         current: list[_Placed] = []
         for each in rows:
-            if current or self._true(self.spec.open.node, each.row):
+            if current or self._true(self.spec.open, each.row):
                 current.append(each)
                 may_end = self.spec.emit_on_open or len(current) > 1
-                if may_end and self._true(self.spec.emit.node, each.row):
+                if may_end and self._true(self.spec.emit, each.row):
                     found.append((current, True))
                     current = []
         return [*found, (current, False)] if current else found
 
-    def _true(self, node: Node, row: StreamingRow) -> bool:
-        return truth(node, lambda column: self._given(row, column)) is True
+    def _true(self, declared: DeclaredCondition, row: StreamingRow) -> bool:
+        return condition_is(declared.condition, lambda column: self._value(row, column)) is True
 
-    def _given(self, row: StreamingRow, column: str) -> Given:
+    def _value(self, row: StreamingRow, column: str) -> RecordValue:
         value = row.fields.get(column)
-        if value is None or isinstance(value, bool | str):
+        if value is None or isinstance(value, bool | str | float):
             return value
         return Fraction(value) / Fraction(10) ** self.scales.get(column, 0)
 
@@ -228,23 +228,23 @@ class StreamingOracle:
             for group in groups if window.closed else ():
                 rows = [row for row in window.rows if tuple(row.fields.get(c) for c in columns) == group]
                 result = self._result(window, group, rows)
-                if self.spec.having is None or self._meets(self.spec.having.node, result, columns):
+                if self.spec.having is None or self._meets(self.spec.having, result, columns):
                     found.append((window.ordinal, result))
         return sorted(found, key=_order)
 
-    def _meets(self, having: Node, result: WindowResult, columns: Sequence[str]) -> bool:
+    def _meets(self, having: DeclaredCondition, result: WindowResult, columns: Sequence[str]) -> bool:
         """A column of the condition is an aggregate, or what results are grouped by."""
         values = dict(zip(columns, result.group, strict=True)) | dict(result.values)
         rounded = ("count", "avg", "stddev")
         scales = {each.name: each.scale for each in self.spec.aggregates if each.function not in rounded}
 
-        def value_of(name: str) -> Given:
+        def value_of(name: str) -> RecordValue:
             value = values[name]
-            if value is None or isinstance(value, bool | str):
+            if value is None or isinstance(value, bool | str | float):
                 return value
             return Fraction(value) / Fraction(10) ** scales.get(name, 0)
 
-        return truth(having, value_of) is True
+        return condition_is(having.condition, value_of) is True
 
     def _result(
         self, window: _Window, group: tuple[Value, ...], rows: Sequence[StreamingRow]
@@ -387,48 +387,6 @@ def _close(one: Value, other: Value) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return isclose(one, other, rel_tol=1e-12, abs_tol=1e-12) or (one != one and other != other)
     return one == other
-
-
-# --- conditions ------------------------------------------------------------------------------------
-
-
-Given = str | bool | Fraction | None
-
-
-def _exact(literal: Literal) -> Given:
-    return Fraction(literal) if isinstance(literal, Decimal) else literal
-
-
-def truth(node: Node, value_of: Callable[[str], Given]) -> bool | None:
-    """True, False or, when a missing value decides, None: as in SQL."""
-    if isinstance(node, FieldIsNull):
-        return value_of(node.column) is None
-    if isinstance(node, Negation):
-        inner = truth(node.inner, value_of)
-        return None if inner is None else not inner
-    if isinstance(node, And | Or):
-        told = [truth(part, value_of) for part in node.parts]
-        decisive = isinstance(node, Or)
-        return decisive if decisive in told else None if None in told else not decisive
-    value = value_of(node.column)
-    if value is None:
-        return None
-    if isinstance(node, OneOf):
-        return value in [_exact(each) for each in node.values]
-    return _compared(node, value)
-
-
-def _compared(node: FieldCompare, value: Given) -> bool:
-    other = _exact(node.value)
-    less, equal = value < other, value == other  # type: ignore[operator]  # both are of the type of the field
-    return {
-        "=": equal,
-        "!=": not equal,
-        "<": less,
-        "<=": less or equal,
-        ">": not (less or equal),
-        ">=": not less,
-    }[node.operator]
 
 
 # --- watermarks ------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.levels import LEVELS
 from tidemill.model.metrics import MetricKind, TransitionRule, bounded, log_scaled
-from tidemill.model.predicates import parse_predicate
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.cell_files import read_cells, read_partial, write_cells, write_partial
 from tidemill.outputs.rollups.cells import Cells, accumulate, cell_schema, merge, no_cells, of_tiles
@@ -39,7 +39,9 @@ API, STATUS, OK = (
     Dimension("ok", "boolean", 2),
 )
 BYTES, LATENCY = Measure("bytes", "integer", 0, 0), Measure("latency", "decimal", 3, 1)
-FAST = Filter(parse_predicate("latency < 0.250 AND NOT api = 'b'"), (("latency", "m1", 3), ("api", "d0", 0)))
+FAST = Filter(
+    parse_condition("latency < 0.250 AND NOT api = 'b'").condition, (("latency", "m1", 3), ("api", "d0", 0))
+)
 BOUNDS = bounded([Decimal("-1.5"), Decimal(0), Decimal("0.0105"), Decimal("1e16")], 3)
 SPEC = RollupSpec(
     "s",

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.metrics import OTHER, MetricKind
-from tidemill.model.predicates import parse_predicate
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys, keys_of
 from tidemill.outputs.rollups.observations import placed
 from tidemill.outputs.rollups.spec import Dimension, Filter, Metric, RollupSpec
@@ -34,7 +34,7 @@ def metric_of(limit: int = 2, condition: str | None = None) -> Metric:
         name="requests",
         kind=MetricKind.COUNTER,
         dimensions=(Dimension("path", "string", 0), Dimension("status", "integer", 1)),
-        filter=Filter(parse_predicate(condition), (("status", "d1", 0),)) if condition else None,
+        filter=Filter(parse_condition(condition).condition, (("status", "d1", 0),)) if condition else None,
         limit=limit,
     )
 

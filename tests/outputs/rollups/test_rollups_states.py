@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.levels import BASE
 from tidemill.model.metrics import CHANGE, NONE_STATE, MetricKind, TransitionRule
-from tidemill.model.predicates import parse_predicate
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.outputs.rollups.observations import in_order, observed, placed
 from tidemill.outputs.rollups.spec import Dimension, Filter, Following, Metric
@@ -212,7 +212,7 @@ def test_equal_times_are_ordered_by_event_id() -> None:
 
 
 def test_only_events_that_pass_and_say_object_and_state_are_followed() -> None:
-    condition = parse_predicate("region = 'eu'")
+    condition = parse_condition("region = 'eu'").condition
     metric = replace(metric_of(LOCAL), filter=Filter(condition, (("region", "d2", 0),)))
     seen = [
         Seen("o", "a", START, "1", "eu"),

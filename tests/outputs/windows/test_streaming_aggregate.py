@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.config.stream import Stream
-from tidemill.model.predicates import parse_predicate
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, WindowKind, WindowSpec
 from tidemill.outputs.windows.aggregate import aggregate, fresh_schema, value_type
@@ -140,8 +140,8 @@ def test_v20_a_state_window_by_group() -> None:
         "s",
         "w",
         WindowKind.STATE,
-        open=parse_predicate("a = 1"),
-        emit=parse_predicate("a = 4"),
+        open=parse_condition("a = 1"),
+        emit=parse_condition("a = 4"),
         group_by=("b",),
         aggregates=SUM_A,
     )

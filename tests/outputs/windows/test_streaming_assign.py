@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
-from tidemill.model.predicates import parse_predicate
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.outputs.windows.assign import Assigned, assign
 
@@ -80,7 +80,7 @@ def count(n: int, *key: str) -> WindowSpec:
 
 def state(opens: str, emits: str, *key: str) -> WindowSpec:
     spec = WindowSpec("s", "w", WindowKind.STATE, key=key)
-    return replace(spec, open=parse_predicate(opens), emit=parse_predicate(emits))
+    return replace(spec, open=parse_condition(opens), emit=parse_condition(emits))
 
 
 # -- tumbling and sliding

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 from tests.support.streaming_stepping import STREAM, Emitted, EventTime, ProcessingTime, Windows
 
-from tidemill.model.predicates import parse_predicate
+from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.slices import set_hash
 from tidemill.model.streaming import (
     Aggregate,
@@ -169,7 +169,7 @@ def test_v17_a_count_window_comes_out_with_its_last_row_and_a_stop_flushes_the_r
 
 def test_v20_a_state_window_opens_and_emits_by_conditions_and_groups_inside() -> None:
     windows = Windows(
-        spec("state", open=parse_predicate("a = 1"), emit=parse_predicate("a = 4"), group_by=("k",))
+        spec("state", open=parse_condition("a = 1"), emit=parse_condition("a = 4"), group_by=("k",))
     )
     windows.push(batch((1, 1, 1), (2, 2, 2), (3, 4, 1), by="k"))
     out = windows.advance(3 * SECOND)
@@ -189,21 +189,21 @@ def test_d8_windows_without_rows_hold_nobody_up() -> None:
 
 def test_a_condition_on_a_float_takes_the_nearest_double_of_its_number() -> None:
     """As it does where whole columns are looked at: 0.1 of a feed is the 0.1 of the declaration."""
-    windows = Windows(spec("state", open=parse_predicate("f = 0.1"), emit=parse_predicate("f > 0.1")))
+    windows = Windows(spec("state", open=parse_condition("f = 0.1"), emit=parse_condition("f > 0.1")))
     rows = [StreamingRow("t", at, 1, at, "x", fields={"a": at, "f": f}) for at, f in ((1, 0.1), (2, 0.5))]
     windows.push(rows)
     assert [each.result.values["total"] for each in windows.advance(2)] == [3]
 
 
 def test_rows_outside_a_state_window_are_in_none_and_an_opening_row_may_emit() -> None:
-    windows = Windows(spec("state", open=parse_predicate("a >= 1"), emit=parse_predicate("a >= 4")))
+    windows = Windows(spec("state", open=parse_condition("a >= 1"), emit=parse_condition("a >= 4")))
     windows.push(batch((1, 0), (2, 5), (3, 0), (4, 1), (5, 0), (6, 9), (7, 1)))
     assert told(windows.advance(7 * SECOND)) == [(2, 2.000001, 5, 1, "state"), (4, 6.000001, 10, 1, "state")]
     assert told(windows.stop()) == [(7, 7.000001, 1, 1, "stop")]
 
 
 def test_conditions_compare_decimals_by_their_scale() -> None:
-    windows = Windows(spec("state", open=parse_predicate("d >= 1.5"), emit=parse_predicate("d < 0.25")))
+    windows = Windows(spec("state", open=parse_condition("d >= 1.5"), emit=parse_condition("d < 0.25")))
     windows.push(batch((1, 1, 149), (2, 2, 150), (3, 4, 25), (4, 8, 24), (5, 16, 24), by="d"))
     assert sums(windows.advance(9 * SECOND)) == [14]
 
@@ -435,8 +435,8 @@ def test_a_late_row_that_opens_a_state_earlier_changes_what_follows() -> None:
     windows = Windows(
         spec(
             "state",
-            open=parse_predicate("a = 1"),
-            emit=parse_predicate("a = 4"),
+            open=parse_condition("a = 1"),
+            emit=parse_condition("a = 4"),
             late=LatePolicy.REEMIT,
             max_lateness=HOUR,
         )

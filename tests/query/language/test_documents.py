@@ -87,14 +87,14 @@ def test_names_in_documents_have_quotes_already():
         "filter": {"and": [{"field": name, "op": "is_null"} for name in ("user-agent.x y", "`a.b`.c")]}
     }
     terms = search_from(document).filter.terms
-    assert [term.dimension.segments for term in terms] == [("user-agent", "x y"), ("a.b", "c")]
+    assert [term.operand.segments for term in terms] == [("user-agent", "x y"), ("a.b", "c")]
 
 
 def test_numbers_are_what_was_written():
     text = '{"filter": {"field": "a", "op": "in", "values": [0.1, 1.50, 12345678901234567890.5, 1e2, 7]}}'
-    values = [literal.value for literal in search_from(text).filter.literals]
+    values = [literal.value for literal in search_from(text).filter.values]
     assert list(map(str, values)) == ["0.1", "1.50", "12345678901234567890.5", "1E+2", "7"]
-    (value,) = search_from({"filter": {"field": "a", "op": "in", "values": [0.1]}}).filter.literals
+    (value,) = search_from({"filter": {"field": "a", "op": "in", "values": [0.1]}}).filter.values
     assert value.value == Decimal("0.1")
 
 

@@ -9,27 +9,31 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 from tests.support.language_documenting import document_of
 
-from tidemill.model.errors import InputError
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, WEEK
-from tidemill.query.language.ast import (
+from tidemill.model.conditions.ast import (
     All,
     Among,
     AnyOf,
+    Compare,
+    IsNull,
+    Like,
+    Literally,
+    Not,
+    Path,
+    Within,
+)
+from tidemill.model.conditions.words import is_open
+from tidemill.model.errors import InputError
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, WEEK
+from tidemill.query.language.ast import (
     Between,
     Binary,
     Choice,
-    Compare,
     Every,
-    IsNull,
     Item,
-    Like,
-    Literally,
     Moment,
-    Not,
     Now,
     OrderKey,
     OriginClause,
-    Path,
     Query,
     Rollup,
     Search,
@@ -37,11 +41,10 @@ from tidemill.query.language.ast import (
     Unary,
     Value,
     Wall,
-    Within,
 )
 from tidemill.query.language.document import query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
-from tidemill.query.language.words import INT64, checked_span, is_open
+from tidemill.query.language.words import INT64, checked_span
 from tidemill.query.language.written import text_of
 
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -106,12 +109,17 @@ EXPRESSIONS = st.recursive(
 )
 HAVINGS = st.recursive(
     st.one_of(
-        st.builds(Binary, st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), EXPRESSIONS, EXPRESSIONS),
-        st.builds(Unary, st.sampled_from(["is null", "is not null"]), EXPRESSIONS),
+        st.builds(Compare, EXPRESSIONS, st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), EXPRESSIONS),
+        st.builds(
+            Among, EXPRESSIONS, st.lists(EXPRESSIONS, min_size=1, max_size=2).map(tuple), st.booleans()
+        ),
+        st.builds(Within, EXPRESSIONS, EXPRESSIONS, EXPRESSIONS, st.booleans()),
+        st.builds(IsNull, EXPRESSIONS, st.booleans()),
     ),
     lambda inner: st.one_of(
-        st.builds(Binary, st.sampled_from(["and", "or"]), inner, inner),
-        st.builds(Unary, st.just("not"), inner),
+        st.builds(Not, inner),
+        st.builds(All, st.lists(inner, min_size=2, max_size=2).map(tuple)),
+        st.builds(AnyOf, st.lists(inner, min_size=2, max_size=2).map(tuple)),
     ),
     max_leaves=4,
 )
@@ -183,7 +191,7 @@ def exactly(said: object) -> str:
     """All that was said, with 1, 1.0 and true told apart, and no positions."""
     if isinstance(said, tuple):
         return f"({', '.join(map(exactly, said))})"
-    if hasattr(said, "__slots__") and type(said).__module__.endswith("language.ast"):
+    if hasattr(said, "__slots__") and type(said).__module__.endswith(("language.ast", "conditions.ast")):
         parts = (exactly(getattr(said, name)) for name in said.__slots__ if name != "position")
         return f"{type(said).__name__}({', '.join(parts)})"
     return repr(said)

@@ -7,31 +7,33 @@ from decimal import Decimal
 
 import pytest
 
-from tidemill.model.errors import QueryError
-from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
-from tidemill.query.language.ast import (
+from tidemill.model.conditions.ast import (
     All,
     Among,
     AnyOf,
-    Between,
-    Binary,
-    Choice,
     Compare,
-    Every,
     IsNull,
     Like,
     Literally,
     Not,
+    Path,
+    Within,
+)
+from tidemill.model.errors import QueryError
+from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
+from tidemill.query.language.ast import (
+    Between,
+    Binary,
+    Choice,
+    Every,
     Now,
     OrderKey,
     OriginClause,
-    Path,
     Rollup,
     Since,
     Unary,
     Value,
     Wall,
-    Within,
 )
 from tidemill.query.language.parse import parse
 
@@ -43,6 +45,7 @@ week start origin now ilike monday
 OTHER_TEXT = "state first last rate value ts arrival tenant bucket p50 P1D t1h"
 AFTER_A_NAME = "one of = != < <= > >=, BETWEEN, ILIKE, IN, IS, LIKE or NOT"
 KEYWORDS, OTHER_WORDS = KEYWORD_TEXT.split(), OTHER_TEXT.split()
+A, ONE, TWO = Value(Path("a")), Literally(1), Literally(2)
 
 
 def refused(text: str) -> QueryError:
@@ -155,11 +158,11 @@ def test_conditions(text, said):
     ],
 )
 def test_strings_in_either_quote(text, value):
-    assert condition(f"a = {text}").literal.value == value
+    assert condition(f"a = {text}").value.value == value
 
 
 def test_a_number_without_a_fraction_is_an_integer_and_any_other_a_decimal():
-    kinds = [type(each.value) for each in condition("a IN (1, 1.0, 1e0, -0)").literals]
+    kinds = [type(each.value) for each in condition("a IN (1, 1.0, 1e0, -0)").values]
     assert kinds == [int, Decimal, Decimal, int]
 
 
@@ -172,7 +175,7 @@ def test_words_are_names_wherever_a_name_has_to_stand(word):
     )
     assert [path.text for path in query.groups] == [word, word]
     assert (query.source.text, query.items[0].value.text, query.items[1].alias.text) == (word, word, word)
-    assert query.where.terms[0].dimension.text == word
+    assert query.where.terms[0].operand.text == word
     assert [key.value.text for key in query.order] == [word, word]
 
 
@@ -181,7 +184,7 @@ def test_a_name_may_begin_with_a_keyword_or_go_on_after_it(word):
     query = parse(
         f"SELECT count FROM x WHERE {word}s = 1 AND {word}.x = 2 AND not{word} = 3 GROUP BY {word}_"
     )
-    assert [term.dimension.text for term in query.where.terms] == [f"{word}s", f"{word}.x", f"not{word}"]
+    assert [term.operand.text for term in query.where.terms] == [f"{word}s", f"{word}.x", f"not{word}"]
 
 
 def test_names_in_backticks():
@@ -189,7 +192,7 @@ def test_names_in_backticks():
         "SELECT count AS `from` FROM `select` WHERE `not` = 1 AND `a``b` = 2 GROUP BY `order`, `a b`.c"
     )
     assert (query.items[0].alias.text, query.source.text) == ("from", "select")
-    assert [term.dimension.text for term in query.where.terms] == ["not", "a`b"]
+    assert [term.operand.text for term in query.where.terms] == ["not", "a`b"]
     assert [path.segments for path in query.groups] == [("order",), ("a b", "c")]
 
 
@@ -312,7 +315,7 @@ def test_absurd_texts_are_refused(text):
 def test_deep_parentheses_and_long_chains_are_fine():
     assert condition(f"{'(' * 3000}api = '/a'{')' * 3000}") == Compare(Path("api"), "=", Literally("/a"))
     assert len(condition(" OR ".join(["api = '/a'"] * 900)).terms) == 900
-    assert len(condition(f"api IN ({', '.join(['1'] * 1000)})").literals) == 1000
+    assert len(condition(f"api IN ({', '.join(['1'] * 1000)})").values) == 1000
 
 
 @pytest.mark.parametrize(
@@ -405,10 +408,27 @@ def test_having():
     a, b = Value(Path("a")), Value(Path("b"), (Path("x"),))
     said = parse("SELECT a FROM r HAVING NOT a > 1 AND (b(x) / 2 IS NOT NULL OR a BETWEEN 1 AND 2)").having
     half = Binary("/", b, Literally(2))
-    within = Binary("and", Binary(">=", a, Literally(1)), Binary("<=", a, Literally(2)))
-    assert said == Binary(
-        "and", Unary("not", Binary(">", a, Literally(1))), Binary("or", Unary("is not null", half), within)
+    within = Within(a, Literally(1), Literally(2))
+    assert said == All(
+        (Not(Compare(a, ">", Literally(1))), AnyOf((IsNull(half, negated=True), within))),
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("(a + 1) * 2 > 3", Compare(Binary("*", Binary("+", A, ONE), TWO), ">", Literally(3))),
+        ("((a) > (1))", Compare(A, ">", ONE)),
+        ("((a + 1) > 2 OR a = 1) AND a < 2",
+         All((AnyOf((Compare(Binary("+", A, ONE), ">", TWO), Compare(A, "=", ONE))), Compare(A, "<", TWO)))),
+        ("(NOT (a = 1))", Not(Compare(A, "=", ONE))),
+        ("a NOT IN (1, a / 2)", Among(A, (ONE, Binary("/", A, TWO)), negated=True)),
+        ("a == .5", Compare(A, "=", Literally(Decimal("0.5")))),
+        ("-a <> +1", Compare(Unary("-", A), "!=", ONE)),
+    ],
+)  # fmt: skip
+def test_parentheses_of_having_are_those_of_conditions_or_of_values(text, said):
+    assert parse(f"SELECT a FROM r HAVING {text}").having == said
 
 
 def test_conditions_of_both_clauses():

@@ -6,9 +6,10 @@ from decimal import Decimal
 
 import pytest
 
+from tidemill.model.conditions.ast import All, Compare, Like, Literally, Path
 from tidemill.model.errors import QueryError
 from tidemill.model.time import HOUR, parse_instant
-from tidemill.query.language.ast import All, Between, Compare, Like, Literally, Path, Search, Since, Wall
+from tidemill.query.language.ast import Between, Search, Since, Wall
 from tidemill.query.language.parse import parse_search
 
 EXAMPLE = (
@@ -58,7 +59,7 @@ def test_times_orders_and_numbers_of_any_size():
     assert found.explain
     assert found.time == Between(Wall(parse_instant("2024-01-01")), parse_instant("2024-01-02"))
     assert found.order == (("arrival", False), ("ts", True))
-    assert [term.literal.value for term in found.filter.terms] == [
+    assert [term.value.value for term in found.filter.terms] == [
         123456789012345678901234567890,
         Decimal("0.0015"),
     ]
@@ -67,14 +68,18 @@ def test_times_orders_and_numbers_of_any_size():
 @pytest.mark.parametrize("word", ["where", "filter", "since", "order", "limit", "ts", "arrival", "true"])
 def test_words_are_names_in_conditions(word):
     found = parse_search(f"WHERE {word} = 1 FILTER {word} IS NULL AND {word}.{word} IN (2) LIMIT 1")
-    assert (found.where.dimension.text, found.filter.terms[0].dimension.text) == (word, word)
+    assert (found.where.operand.text, found.filter.terms[0].operand.text) == (word, word)
 
 
 @pytest.mark.parametrize(
     ("text", "position", "expected"),
     [
         ("region = 'eu'", 0, "expected ';', the end of the search, BETWEEN, EXPLAIN, FILTER, LIMIT, ORDER"),
-        ("WHERE a = 1 GROUP BY a", 12, "expected ';', the end of the search, BETWEEN, FILTER, LIMIT, ORDER"),
+        (
+            "WHERE a = 1 GROUP BY a",
+            12,
+            "expected ';', the end of the search, AND, BETWEEN, FILTER, LIMIT, OR, ORDER",
+        ),
         ("WHERE a = 1 WHERE b = 2", 12, "each clause once"),
         ("SINCE 1h BETWEEN 2024-01-01 AND 2024-01-02", 9, "give one of BETWEEN or SINCE"),
         ("ORDER BY region", 9, "order by ts or arrival, each once"),

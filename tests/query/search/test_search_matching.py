@@ -12,10 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.outputs.index.entries import payload_source
-from tidemill.outputs.index.numbers import key_of, key_of_decimal, value_of
-from tidemill.outputs.index.table import NULL, NUMBER
-from tidemill.query.language.ast import (
+from tidemill.model.conditions.ast import (
     All,
     Among,
     AnyOf,
@@ -27,7 +24,10 @@ from tidemill.query.language.ast import (
     Not,
     Path,
 )
-from tidemill.query.language.truth import JsonScalar, truth, values_at
+from tidemill.model.conditions.truth import JsonScalar, truth, values_at
+from tidemill.outputs.index.entries import payload_source
+from tidemill.outputs.index.numbers import key_of, key_of_decimal, value_of
+from tidemill.outputs.index.table import NULL, NUMBER
 from tidemill.query.search.matching import Matcher
 
 NUMBERS = ["0", "-0.0", "7", "7.0", "70e-1", "0.1", "9007199254740992", "9007199254740993", "1e400", "1e-400",

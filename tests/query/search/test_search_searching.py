@@ -14,12 +14,12 @@ from tests.support.hypothesis_settings import examples
 from tests.support.search_playing import NOON, PATHS, Plant, event, ids
 
 from tidemill.engine import Engine
+from tidemill.model.conditions.truth import truth, values_at
+from tidemill.model.conditions.types import check_types
 from tidemill.model.errors import QueryError
 from tidemill.model.time import HOUR, SECOND
 from tidemill.outputs.index.attributes import attributes
 from tidemill.query.language.parse import parse_search
-from tidemill.query.language.truth import truth, values_at
-from tidemill.query.language.types import check_types
 from tidemill.query.search.searching import SearchPage, explain, search
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from tidemill.config import Counter, Histogram, Kept, StateMetric, Stream
 from tidemill.config.metrics import filter_of
+from tidemill.model.conditions.ast import Condition
 from tidemill.model.metrics import Bins, DeclaredMetric, MetricKind, TransitionRule, dimension_id, measure_id
 from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
 from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
-from tidemill.model.predicates import Predicate
 from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 
@@ -48,7 +48,7 @@ class Measure:
 class Filter:
     """Only events for which `condition` is true."""
 
-    condition: Predicate
+    condition: Condition
     columns: tuple[tuple[str, str, int], ...]  # field -> column of the events, and scale if it is a decimal
 
 
@@ -231,16 +231,16 @@ def _metric(stream: Stream, name: str, metric: Kept) -> Metric:
 
 
 def _filter(stream: Stream, metric: Kept) -> Filter | None:
-    condition = filter_of(metric)
-    if condition is None:
+    declared = filter_of(metric)
+    if declared is None:
         return None
     keys, numbers = stream.key_columns, stream.number_columns
     columns = []
-    for path in condition.columns:
+    for path in declared.columns:
         field = stream.fields[path]
         at = f"m{numbers.index(path)}" if field.type == "decimal" else f"d{keys.index(path)}"
         columns.append((path, at, field.scale or 0))
-    return Filter(condition, tuple(columns))
+    return Filter(declared.condition, tuple(columns))
 
 
 def _following(stream: Stream, metric: StateMetric) -> Following:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.formats.conditions import holds
-from tidemill.model.predicates import Predicate
+from tidemill.model.conditions.declared import DeclaredCondition
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.outputs.windows.codes import codes, combined, integers, spans, stable_order
 from tidemill.outputs.windows.loops import reaches, state_spans
@@ -192,8 +192,8 @@ def _states(spec: WindowSpec, rows: pa.Table, keys: _Keys) -> _Found:
     return _by_rows(keys, first, stop, ended)
 
 
-def _holding(condition: Predicate, rows: pa.Table) -> Mask:
-    return holds(condition, lambda field: (one(rows.column(FIELD + field)), 0))
+def _holding(condition: DeclaredCondition, rows: pa.Table) -> Mask:
+    return holds(condition.condition, lambda field: (one(rows.column(FIELD + field)), 0))
 
 
 def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:

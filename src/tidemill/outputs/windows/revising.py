@@ -100,7 +100,7 @@ class Revising:
             return np.ones(fresh.num_rows, np.bool_)
         names = {each.name: VALUE + each.name for each in self._spec.aggregates}
         names |= {name: GROUP + name for name in self._spec.grouped_by if name not in names}
-        return holds(having, lambda name: (one(fresh.column(names[name])), 0))
+        return holds(having.condition, lambda name: (one(fresh.column(names[name])), 0))
 
     def _told(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
         """What a result says of its rows: its columns in the table, and fresh."""

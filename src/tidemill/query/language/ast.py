@@ -1,46 +1,27 @@
-"""A query or a search as frozen values, each with the character it stands at. Says what was written, and
-never whether the names in it exist: the plan decides that. Where a thing stands is no part of what it says:
-two that say the same are equal.
+"""A query or a search as frozen values, each with the character it was read at. Positions do not count when
+two are compared. Whether the names in it exist is decided by the plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Final, Literal
+
+from tidemill.model.conditions.ast import (
+    AnyCondition,
+    Condition,
+    Literally,
+    Path,
+    tests_in,
+    values_of_test,
+)
 
 Edges = Literal["include", "exclude", "null"]
 Fill = Literal["null", "zero", "drop", "carry"]
 Format = Literal["rows", "series"]
-Scalar = str | int | bool | Decimal
 Unit = Literal["us", "week", "month", "quarter", "year"]  # of an interval
 SEARCH_ORDERS: Final = ("ts", "arrival")
 WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A name, dots included: a stream, a metric, a dimension, a measure, a function, a place in a payload.
-
-    `segments` are the steps of a place in a payload: cut at the dots, but not at those inside `backticks`.
-    """
-
-    text: str
-    position: int = field(default=0, compare=False)
-    segments: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.segments:
-            object.__setattr__(self, "segments", tuple(self.text.split(".")))
-
-
-@dataclass(frozen=True, slots=True)
-class Literally:
-    """A value written out in a condition."""
-
-    value: Scalar
-    position: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +52,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Two expressions joined: `+ - * /`, and in HAVING also a comparison, `and` or `or`."""
+    """Two expressions joined by `+ - * /`."""
 
     operator: str
     left: Expression
@@ -84,7 +65,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """`-` of a number; in HAVING also `not`, `is null` and `is not null`."""
+    """`-` of a number."""
 
     operator: str
     term: Expression
@@ -92,6 +73,8 @@ class Unary:
 
 
 Expression = Value | Literally | Binary | Unary
+Having = AnyCondition[Expression, Expression]
+"""A condition on the values of an answer."""
 
 
 def values_in(expression: Expression) -> tuple[Value, ...]:
@@ -107,70 +90,19 @@ def values_in(expression: Expression) -> tuple[Value, ...]:
             return ()
 
 
+def values_in_having(having: Having | None) -> tuple[Value, ...]:
+    return tuple(
+        value
+        for test in tests_in(having)
+        for expression in (test.operand, *values_of_test(test))
+        for value in values_in(expression)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     value: Expression
     alias: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    dimension: Path
-    operator: str  # = != < <= > >=
-    literal: Literally
-
-
-@dataclass(frozen=True, slots=True)
-class Among:
-    dimension: Path
-    literals: tuple[Literally, ...]
-    negated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    dimension: Path
-    pattern: Literally
-    negated: bool
-    any_case: bool = False  # ILIKE
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """`x BETWEEN low AND high`, both included."""
-
-    dimension: Path
-    low: Literally
-    high: Literally
-    negated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    dimension: Path
-    negated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    term: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class All:
-    """Every term holds (AND)."""
-
-    terms: tuple[Condition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """At least one term holds (OR)."""
-
-    terms: tuple[Condition, ...]
-
-
-Condition = Compare | Among | Like | Within | IsNull | Not | All | AnyOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +189,7 @@ class Query:
     week_start: Choice | None = None
     origin: OriginClause | None = None
     groups: tuple[Path, ...] = ()
-    having: Expression | None = None
+    having: Having | None = None
     edges: Choice | None = None
     fill: Choice | None = None
     order: tuple[OrderKey, ...] = ()

@@ -10,59 +10,51 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final, NoReturn, TypeVar
 
-from tidemill.model.errors import InputError, QueryError
-from tidemill.query.language.ast import (
+from tidemill.model.conditions.ast import (
     COMPARISONS,
-    SEARCH_ORDERS,
-    WEEKDAYS,
+    MAX_DEPTH,
     All,
     Among,
     AnyOf,
-    Between,
-    Choice,
     Compare,
     Condition,
-    Every,
-    Expression,
     IsNull,
-    Item,
     Like,
     Literally,
-    Moment,
     Not,
+    Path,
+    Scalar,
+    Within,
+)
+from tidemill.model.conditions.scanner import check_characters
+from tidemill.model.conditions.words import MAX_DIGITS, OPEN_ESCAPE, is_open, number_of, path_of
+from tidemill.model.errors import InputError, QueryError
+from tidemill.query.language.ast import (
+    SEARCH_ORDERS,
+    WEEKDAYS,
+    Between,
+    Choice,
+    Every,
+    Expression,
+    Having,
+    Item,
+    Moment,
     Now,
     OrderKey,
     OriginClause,
-    Path,
     Query,
     Rollup,
-    Scalar,
     Search,
     Since,
-    Within,
 )
-from tidemill.query.language.build import MAX_DEPTH
 from tidemill.query.language.parse import (
     MAX_TEXT,
-    check_characters,
     parse,
     parse_expression,
     parse_having,
     parse_search,
 )
-from tidemill.query.language.words import (
-    INT64,
-    MAX_DIGITS,
-    OPEN_ESCAPE,
-    checked_span,
-    epoch_of,
-    every_of,
-    is_open,
-    moment_of,
-    number_of,
-    path_of,
-    since_of,
-)
+from tidemill.query.language.words import INT64, checked_span, epoch_of, every_of, moment_of, since_of
 from tidemill.query.language.written import text_of
 
 MAX_JSON: Final = 10 * MAX_TEXT  # characters of a document given as a string
@@ -239,7 +231,7 @@ def _text(given: object, place: _Place, hint: str) -> str:
     if not isinstance(given, str):
         place.refuse(f"{_kind(given)} cannot stand here", hint)
     try:
-        check_characters(given, "string")
+        check_characters(given, "string", MAX_TEXT)
     except QueryError as error:
         place.refuse(error.message, error.hint)
     return given
@@ -286,9 +278,11 @@ def _path(given: object, place: _Place) -> Path:
     return _read(given, place, path_of, "give a name as a string")
 
 
-def _expression(
-    given: object, place: _Place, reader: Callable[[str], Expression] = parse_expression
-) -> Expression:
+def _expression(given: object, place: _Place) -> Expression:
+    return _said(given, place, parse_expression)
+
+
+def _said(given: object, place: _Place, reader: Callable[[str], T]) -> T:
     text = _text(given, place, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
     try:
         return reader(text)
@@ -296,8 +290,8 @@ def _expression(
         place.refuse(error.message, error.hint)
 
 
-def _having(given: object, place: _Place) -> Expression:
-    return _expression(given, place, parse_having)
+def _having(given: object, place: _Place) -> Having:
+    return _said(given, place, parse_having)
 
 
 def _zone(given: object, place: _Place) -> Choice:
@@ -477,7 +471,7 @@ def _test(asked: Mapping[str, object], place: _Place) -> Condition:
     return Compare(path, operator, Literally(_scalar(asked["value"], at)))
 
 
-def _within(path: Path, given: object, place: _Place, negated: bool) -> Within:
+def _within(path: Path, given: object, place: _Place, negated: bool) -> Condition:
     bounds = _some(given, place)
     if len(bounds) != 2:
         place.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")

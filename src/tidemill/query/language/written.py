@@ -7,24 +7,23 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tidemill.model.conditions.ast import Literally
+from tidemill.model.conditions.words import (
+    condition_text,
+    quoted,
+    text_of_condition,
+    written_path,
+    written_scalar,
+)
 from tidemill.model.time import format_duration, format_instant
 from tidemill.query.language.ast import (
-    COMPARISONS,
-    All,
-    Among,
-    AnyOf,
     Between,
     Binary,
-    Compare,
-    Condition,
     Every,
     Expression,
-    IsNull,
+    Having,
     Item,
-    Like,
-    Literally,
     Moment,
-    Not,
     Now,
     Query,
     Rollup,
@@ -33,23 +32,12 @@ from tidemill.query.language.ast import (
     Unary,
     Value,
     Wall,
-    Within,
 )
-from tidemill.query.language.words import quoted, written_path, written_scalar
 
 _PLAIN: Final = re.compile(r"[0-9]+[a-z]+")
 _SHORT: Final = {"week": "w", "month": "mo", "quarter": "q", "year": "y"}
-_BINDS: Final = {  # the greater, the tighter
-    "or": 1,
-    "and": 2,
-    "not": 3,
-    **dict.fromkeys((*COMPARISONS, "is null", "is not null"), 4),
-    "+": 5,
-    "-": 5,
-    "*": 6,
-    "/": 6,
-}
-_TIGHTEST: Final = 7
+_BINDS: Final = {"+": 1, "-": 1, "*": 2, "/": 2}  # the greater, the tighter
+_TIGHTEST: Final = 3
 
 
 def text_of(said: Query | Search) -> str:
@@ -65,17 +53,15 @@ def expression_text(expression: Expression) -> str:
             return _value(expression)
         case Literally(value):
             return written_scalar(value)
-        case Unary("-", term):
+        case Unary(_, term):
             return f"-{_operand(term, _TIGHTEST)}"
-        case Unary("not", term):
-            return f"NOT {_operand(term, _BINDS['not'])}"
-        case Unary(operator, term):
-            return f"{_operand(term, _BINDS['+'])} {operator.upper()}"
-        case Binary(operator, left, right):
+        case Binary(operator, left, right):  # operators of one rank are read from the left
             binds = _BINDS[operator]
-            # Operators of one rank are read from the left; comparisons never follow each other.
-            least = (_BINDS["+"], _BINDS["+"]) if operator in COMPARISONS else (binds, binds + 1)
-            return f"{_operand(left, least[0])} {operator.upper()} {_operand(right, least[1])}"
+            return f"{_operand(left, binds)} {operator} {_operand(right, binds + 1)}"
+
+
+def having_text(having: Having) -> str:
+    return text_of_condition(having, expression_text, expression_text)
 
 
 def moment_text(moment: Moment) -> str:
@@ -110,20 +96,16 @@ def _operand(expression: Expression, least: int) -> str:
 
 
 def _rank(expression: Expression) -> int:
-    match expression:
-        case Binary(operator) | Unary(("not" | "is null" | "is not null") as operator):
-            return _BINDS[operator]
-        case _:
-            return _TIGHTEST
+    return _BINDS[expression.operator] if isinstance(expression, Binary) else _TIGHTEST
 
 
 def _query(query: Query) -> list[str]:
     clauses = ["EXPLAIN"] if query.explain else []
     clauses.append(f"SELECT {', '.join(map(_item, query.items))} FROM {written_path(query.source)}")
     if query.where is not None:
-        clauses.append(f"WHERE {_condition(query.where)}")
+        clauses.append(f"WHERE {condition_text(query.where)}")
     if query.filter is not None:
-        clauses.append(f"FILTER {_condition(query.filter)}")
+        clauses.append(f"FILTER {condition_text(query.filter)}")
     clauses += _time(query.time)
     if isinstance(query.bucket, Rollup):
         level = query.bucket.level
@@ -139,7 +121,7 @@ def _query(query: Query) -> list[str]:
     if query.groups:
         clauses.append(f"GROUP BY {', '.join(map(written_path, query.groups))}")
     if query.having is not None:
-        clauses.append(f"HAVING {expression_text(query.having)}")
+        clauses.append(f"HAVING {having_text(query.having)}")
     if query.edges is not None:
         clauses.append(f"EDGES {query.edges.word}")
     if query.fill is not None:
@@ -159,9 +141,9 @@ def _query(query: Query) -> list[str]:
 def _search(search: Search) -> list[str]:
     clauses = ["EXPLAIN"] if search.explain else []
     if search.where is not None:
-        clauses.append(f"WHERE {_condition(search.where)}")
+        clauses.append(f"WHERE {condition_text(search.where)}")
     if search.filter is not None:
-        clauses.append(f"FILTER {_condition(search.filter)}")
+        clauses.append(f"FILTER {condition_text(search.filter)}")
     clauses += _time(search.time)
     if search.order:
         keys = (f"{name}{' DESC' * descending}" for name, descending in search.order)
@@ -183,31 +165,3 @@ def _time(time: Between | Since | None) -> list[str]:
             return [f"SINCE {format_duration(duration)}"]
         case None:
             return []
-
-
-def _condition(condition: Condition) -> str:
-    match condition:
-        case Compare(path, operator, literal):
-            return f"{written_path(path)} {operator} {written_scalar(literal.value)}"
-        case Among(path, literals, negated):
-            values = ", ".join(written_scalar(literal.value) for literal in literals)
-            return f"{written_path(path)} {'NOT ' * negated}IN ({values})"
-        case Like(path, pattern, negated, any_case):
-            word = f"{'NOT ' * negated}{'ILIKE' if any_case else 'LIKE'}"
-            return f"{written_path(path)} {word} {written_scalar(pattern.value)}"
-        case Within(path, low, high, negated):
-            bounds = f"{written_scalar(low.value)} AND {written_scalar(high.value)}"
-            return f"{written_path(path)} {'NOT ' * negated}BETWEEN {bounds}"
-        case IsNull(path, negated):
-            return f"{written_path(path)} IS {'NOT ' * negated}NULL"
-        case Not(term):
-            return f"NOT {_inside(term)}"
-        case All(terms):
-            return " AND ".join(map(_inside, terms))
-        case AnyOf(terms):
-            return " OR ".join(map(_inside, terms))
-
-
-def _inside(condition: Condition) -> str:
-    text = _condition(condition)
-    return f"({text})" if isinstance(condition, All | AnyOf) else text

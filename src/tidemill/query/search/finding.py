@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
+from tidemill.model.conditions.ast import Condition, paths_in
+from tidemill.model.conditions.truth import truth, values_at
 from tidemill.model.time import Interval
 from tidemill.outputs.index.entries import (
     EntryGroup,
@@ -29,10 +31,8 @@ from tidemill.outputs.index.entries import (
     text_group,
 )
 from tidemill.outputs.index.numbers import number_of
-from tidemill.query.language.ast import Condition
-from tidemill.query.language.truth import truth, values_at
 from tidemill.query.search.cursor import Key
-from tidemill.query.search.matching import Matcher, name_of, paths_in
+from tidemill.query.search.matching import Matcher, name_of
 from tidemill.storage.tables.parts import open_part
 
 Order = Literal["ts", "arrival"]

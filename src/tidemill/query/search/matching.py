@@ -16,10 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.outputs.index.entries import Edge, EntryGroup, EntrySource, Values
-from tidemill.outputs.index.numbers import Key, key_of_decimal, value_of
-from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, STRING
-from tidemill.query.language.ast import (
+from tidemill.model.conditions.ast import (
     All,
     Among,
     AnyOf,
@@ -33,9 +30,15 @@ from tidemill.query.language.ast import (
     Scalar,
     Within,
 )
-from tidemill.query.language.like import like, lowered
+from tidemill.model.conditions.like import like, lowered
+from tidemill.outputs.index.entries import Edge, EntryGroup, EntrySource, Values
+from tidemill.outputs.index.numbers import Key, key_of_decimal, value_of
+from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, STRING
 
 Share = Literal["none", "some", "all"]
+ValueTest = (
+    Compare[Path, Literally] | Among[Path, Literally] | Like[Path, Literally] | Within[Path, Literally]
+)
 _TEXT_ORDER: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
     "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
@@ -48,20 +51,6 @@ class Test(Protocol):
         """How many of the values between these, both included, can pass."""
 
     def passed(self, values: Values) -> Mask: ...
-
-
-def paths_in(condition: Condition | None) -> Iterator[Path]:
-    """The paths of a condition, in the order in which they are written."""
-    match condition:
-        case None:
-            return
-        case Not(term):
-            yield from paths_in(term)
-        case All(terms) | AnyOf(terms):
-            for term in terms:
-                yield from paths_in(term)
-        case Compare(path) | Among(path) | Like(path) | Within(path) | IsNull(path):
-            yield path
 
 
 def name_of(path: Path) -> str:
@@ -104,7 +93,7 @@ class Matcher:
                 return has if negated is wanted else ~has
             case Compare() | Among() | Like() | Within():
                 tests, negated = _tests(condition)
-                name = name_of(condition.dimension)
+                name = name_of(condition.operand)
                 return self._passing(name, tests) if wanted is not negated else self._failing(name, tests)
 
     def _every(self, terms: Sequence[Condition], *, wanted: bool) -> Mask:
@@ -169,7 +158,7 @@ class Matcher:
                 yield self._source.of(name_of(path))
             case Compare() | Among() | Like() | Within():
                 tests, negated = _tests(condition)
-                groups = self._source.of(name_of(condition.dimension))
+                groups = self._source.of(name_of(condition.operand))
                 if wanted is not negated:
                     yield [g for g in groups if g.kind in tests and _share(g, tests[g.kind]) != "none"]
                 elif len(tests) == 1:
@@ -196,7 +185,7 @@ def _passing_rows(group: EntryGroup, test: Test) -> Ints:
 # -- tests
 
 
-def _tests(condition: Compare | Among | Like | Within) -> tuple[dict[str, Test], bool]:
+def _tests(condition: ValueTest) -> tuple[dict[str, Test], bool]:
     """The test of each kind, and whether the condition says that none passes."""
     match condition:
         case Compare(_, "!=", literal):

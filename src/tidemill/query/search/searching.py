@@ -19,13 +19,14 @@ from tidemill.engine import Engine
 from tidemill.engine.session import default_cores
 from tidemill.model.choices import closest
 from tidemill.model.completeness import Arrivals, Completeness, Missing, completeness
+from tidemill.model.conditions.ast import paths_in
+from tidemill.model.conditions.types import check_types
 from tidemill.model.errors import QueryError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.index.entries import index_source, metadata_of
 from tidemill.outputs.index.table import index_path
 from tidemill.query.language.ast import Search, Since
 from tidemill.query.language.moments import span_of
-from tidemill.query.language.types import check_types
 from tidemill.query.search.cursor import Cursor, identity_of, read_cursor
 from tidemill.query.search.finding import (
     TENANT,
@@ -39,7 +40,7 @@ from tidemill.query.search.finding import (
     is_before,
     slices_of,
 )
-from tidemill.query.search.matching import Matcher, name_of, paths_in
+from tidemill.query.search.matching import Matcher, name_of
 from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
