@@ -24,7 +24,7 @@ from tidemill.model.conditions.ast import (
     Not,
     Path,
 )
-from tidemill.model.conditions.truth import JsonScalar, truth, values_at
+from tidemill.model.conditions.truth import FieldValue, truth, values_at
 from tidemill.outputs.index.entries import payload_source
 from tidemill.outputs.index.numbers import key_of, key_of_decimal, value_of
 from tidemill.outputs.index.table import NULL, NUMBER
@@ -116,12 +116,12 @@ def test_entries_are_what_a_walk_through_the_json_finds(found: list[dict[str, ob
     payloads = [spelled(record) for record in found]
     source = payload_source(pa.array(payloads, pa.string()), PATHS)
     for name in PATHS:
-        entries: set[tuple[int, type, JsonScalar]] = set()
+        entries: set[tuple[int, type, FieldValue]] = set()
         for group in source.of(name):
             if group.kind == NULL:
                 continue
             values = group.values()
-            said: list[JsonScalar]
+            said: list[FieldValue]
             if group.kind == NUMBER:
                 assert values.number is not None
                 assert values.exact is not None
