@@ -153,6 +153,8 @@ class TestConditions:
             ("api ILIKE '/A'", 3),
             ("api NOT ILIKE '/A%'", 2),
             ("api ILIKE '\\_%'", 0),
+            ("http.status == +200 OR ok <= false", 4),
+            ("ok BETWEEN false AND true", 5),
         ],
     )
     def test_conditions(self, shop, condition, kept):
@@ -168,7 +170,7 @@ class TestConditions:
 
     @pytest.mark.parametrize(
         ("condition", "hint"),
-        [("http.status BETWEEN '1' AND '2'", "a whole number"), ("ok BETWEEN false AND true", "use = or !=")],
+        [("http.status BETWEEN '1' AND '2'", "a number"), ("http.status < 1.5", "a whole number")],
     )
     def test_what_is_refused(self, shop, condition, hint):
         with pytest.raises(QueryError) as caught:
