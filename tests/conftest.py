@@ -13,13 +13,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.support.damage import shop, shop_template
 from tests.support.hypothesis_settings import register_profiles
 from tests.support.pipeline import new_plant, plant, story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["new_plant", "plant", "story"]  # fixtures of the whole pipeline, for every folder
+__all__ = [
+    "new_plant",
+    "plant",
+    "shop",
+    "shop_template",
+    "story",
+]  # fixtures of the whole pipeline, for every folder
 PROCESSES: Final = ("subprocess", "multiprocessing")
 register_profiles()
 os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut

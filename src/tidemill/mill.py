@@ -23,13 +23,14 @@ from tidemill.ingest.plugins import open_project
 from tidemill.ingest.warehouse import Progress, Warehouse
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
+from tidemill.pipeline.pulse import Pulse
 from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.workers import Workers
 from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 from tidemill.storage.layout import TableKind
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.faults import RoundFaults
+from tidemill.storage.state.faults import WAREHOUSE, Fault, RoundFaults, faults_of
 from tidemill.storage.state.opening import open_store
 from tidemill.storage.state.protocol import State
 
@@ -65,6 +66,12 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
+def _timer_for(clock: Callable[[], int]) -> Callable[[], int]:
+    """Measures pauses in microseconds. Nobody sets it back, unlike the wall clock; a clock that was handed in
+    is its own timer."""
+    return (lambda: time.monotonic_ns() // 1000) if clock is wall_clock else clock
+
+
 def _running(now: int) -> Callable[[], int]:
     """A clock that was set to `now` this moment."""
     began = time.monotonic_ns()
@@ -75,8 +82,8 @@ class Mill:
     """An open project. Use it as a context manager, or call `close`.
 
     `project` is the checked configuration, `state` the ledger and all other state in `state.db`, and `clock`
-    the function that tells the time in microseconds since the epoch. `warehouse` and `workers` are the parts
-    behind the methods, for the server and the command line; they can change in any release.
+    the function that tells the time in microseconds since the epoch. `warehouse`, `workers` and `pulse` are
+    the parts behind the methods, for the server and the command line; they can change in any release.
     """
 
     def __init__(
@@ -91,8 +98,16 @@ class Mill:
         self.project = project
         self.state = state
         self.clock = clock
-        self.warehouse = Warehouse(project, state, clock=clock, spark=spark, progress=progress)
-        self.workers = Workers(self.warehouse)
+        timer = _timer_for(clock)
+        self.pulse = Pulse(timer, state)
+
+        def step(stream: str, name: str, done: float) -> None:
+            self.pulse.beat()
+            if progress is not None:
+                progress(stream, name, done)
+
+        self.warehouse = Warehouse(project, state, clock=clock, spark=spark, progress=step)
+        self.workers = Workers(self.warehouse, timer)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
 
@@ -203,9 +218,10 @@ class Mill:
         """Run one round: finish what a crash left, accept what has landed, bring every output up to date, and
         deliver events. Returns a report of what was done; `idle` says that there was nothing to do.
 
-        A stream that fails does not stop the others: it is in `faults` of the report. With `patient`, a
-        stream that failed before is skipped until its next try is due. Only one process works on a warehouse
-        at a time; another gets BusyError. `now` is the time of the round, by default that of the clock.
+        A stream or an output that fails does not stop the others: it is in `faults` of the report. With
+        `patient`, what failed before is skipped until its next try is due. Only one process works on a
+        warehouse at a time; another gets BusyError. `now` is the time of the round, by default that of the
+        clock.
         """
         from tidemill.pipeline import rounds
 
@@ -218,10 +234,9 @@ class Mill:
         published again."""
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         now = self.clock()
+        faults = RoundFaults(self.state, self.warehouse.root, now, self.workers.fault_memory)
         with self._working():
-            return self.workers.streaming_windows.refresh_all(
-                names, now, RoundFaults(self.state, now, {}), flush=True
-            )
+            return self.workers.streaming_windows.refresh_all(names, now, faults, flush=True)
 
     def run_until_idle(self) -> list[TickReport]:
         """Run rounds until one finds nothing to do and no background work is left. Returns their reports."""
@@ -245,7 +260,11 @@ class Mill:
         once."""
         from tidemill.pipeline import rounds
 
-        rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake)
+        self.pulse.begin(interval)
+        try:
+            rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake, self.pulse)
+        finally:
+            self.pulse.end()
         if self.project.engine.flush_on_stop and self._has_streaming:
             on_flush(self.flush())
 
@@ -402,10 +421,16 @@ class Mill:
         return self.warehouse.slice(id_or_prefix)
 
     def status(self) -> list[StreamStatus]:
-        """The status of each stream: slices, rows, watermark, what waits and what failed."""
+        """The status of each stream: slices, rows, watermark, what waits and what failed. What cannot be
+        looked at is in `faults` of its stream."""
         from tidemill.pipeline.status import status_of
 
         return [status_of(self.workers, name) for name in self.project.streams]
+
+    def faults(self) -> list[Fault]:
+        """The faults of work that is for all streams, such as landing what dead gateways left; those of a
+        stream are in its status."""
+        return faults_of(self.state, WAREHOUSE)
 
     def watermark(self, stream: str) -> int | None:
         """The current watermark of a stream, the lowest of its sources that are not idle, in microseconds

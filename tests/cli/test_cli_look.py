@@ -50,7 +50,7 @@ def test_status_of_pending_slices(cli, landed):
     assert cli("status", "--output", "json").json["streams"] == [
         {
             "stream": "requests",
-            "fault": None,
+            "faults": [],
             "slices": {"pending": 2, "accepted": 0, "failed": 0, "retracted": 0},
             "landings": 2,
             "bytes": sum((landed / "data" / f"requests-{n}.ndjson").stat().st_size for n in (1, 2)),

@@ -124,11 +124,12 @@ def test_a_broken_stream_does_not_hide_the_work_of_the_others(broken: Plant) -> 
         assert report.errors[0].message in fault.message
         meter = mill.meter
         meter.tick(report)
-        assert 'tidemill_stream_fault{code="storage",stream="requests"} 1.0' in meter.text()
-        assert 'tidemill_stream_faults_total{code="storage",stream="requests"} 1.0' in meter.text()
+        assert 'tidemill_stream_fault{code="storage",output="raw",stream="requests"} 1.0' in meter.text()
+        labels = '{code="storage",output="raw",stream="requests"}'
+        assert f"tidemill_stream_faults_total{labels} 1.0" in meter.text()
         assert 'tidemill_records_total{outcome="accepted",stream="visits"} 1.0' in meter.text()
     with broken.open() as mill:  # another process sees it
-        assert {one.stream: one.fault for one in mill.status()} == {"requests": fault, "visits": None}
+        assert {one.stream: one.faults for one in mill.status()} == {"requests": [fault], "visits": []}
 
 
 def test_a_daemon_logs_it_once_and_waits_longer_each_time(
@@ -166,7 +167,7 @@ def test_a_stream_that_works_again_has_no_fault(
         (plant.root / "aside").rename(raw)
     with plant.open() as mill, caplog.at_level(logging.INFO, "tidemill.storage.state.faults"):
         assert mill.run_until_idle()[-1].faults == []
-        assert mill.status()[0].fault is None
+        assert mill.status()[0].faults == []
         assert mill.status()[0].totals["accepted"] == 2
     assert any("works again" in record.getMessage() for record in caplog.records)
 

@@ -399,8 +399,8 @@ def test_while_rounds_fail_no_round_is_promised(shop):
     shop.round()
     shop.land(MINUTE, name="w")
     with shop.open() as mill:
-        with RoundFaults(mill.state, NOON, {}).apart("visits"):
-            raise StorageError("raw is gone", hint="restore it")
+        faults = RoundFaults(mill.state, mill.warehouse.root, NOON, mill.workers.fault_memory)
+        faults.record("visits", "raw", StorageError("raw is gone", hint="restore it"))
         (landed,) = mill.ask(COUNT).completeness.pending
     assert landed.remedy.startswith("The rounds of this stream fail, so nothing will change")
     assert landed.remedy.endswith(": raw is gone (restore it)")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from time import monotonic
 
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import DamageError, StorageError
+from tidemill.storage.state.faults import RoundFaults
 
 
 def test_a_server_that_lives_and_is_ready(served):
     assert served.http.get("/healthz").json() == {"status": "ok"}
     ready = served.http.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json() == {"status": "ok", "warehouse": "ok", "state": "ok", "log": "ok", "memory": "ok"}
+    checks = ("warehouse", "state", "log", "memory", "landing", "pipeline", "queues", "streams")
+    assert ready.json() == {"status": "ok", **dict.fromkeys(checks, "ok")}
     assert not list(served.mill.project.warehouse.glob(".ready-*"))
 
 
@@ -90,4 +93,30 @@ def test_a_disk_that_is_full_is_503_without_the_place(served, monkeypatch):
     assert served.http.get("/readyz").json()["failing"] == ["log"]
     monkeypatch.undo()
     assert served.send("requests", served.request("a")).status_code == 202
+    assert served.http.get("/readyz").status_code == 200
+
+
+def test_a_stream_that_fails_makes_the_server_degraded_and_names_no_stream(served):
+    mill = served.mill
+    faults = RoundFaults(mill.state, mill.warehouse.root, mill.clock(), mill.workers.fault_memory)
+    faults.record(
+        "requests", "rollups", DamageError("the file is missing", where="rollups/requests/a.parquet")
+    )
+    ready = served.http.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["status"] == "degraded"
+    assert ready.json()["streams"].endswith("cannot be worked on (damaged)")
+    assert "requests" not in ready.text
+
+
+def test_what_does_not_land_and_a_pipeline_that_stalls_fail_readiness_with_the_reason(served, monkeypatch):
+    monkeypatch.setattr(served.gateway, "_land_all", lambda: None)  # it does not try now
+    monkeypatch.setattr(served.gateway, "stuck_since", monotonic() - 11)
+    monkeypatch.setattr(served.mill.pulse, "stall", lambda: "no round has finished for 5m")
+    monkeypatch.setattr(served.mill.pulse, "stuck_queue", lambda: "none of 2 queued windows was built for 5m")
+    answer = served.http.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["failing"] == ["landing", "pipeline", "queues"]
+    assert answer.json()["reasons"]["pipeline"] == "no round has finished for 5m"
+    monkeypatch.undo()
     assert served.http.get("/readyz").status_code == 200

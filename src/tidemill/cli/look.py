@@ -26,11 +26,11 @@ def status(session: Session) -> int:
     from tidemill.ingest.gateway.standing import running
 
     with session.mill() as mill:
-        now, streams, gateway = mill.clock(), mill.status(), mill.project.gateway
+        now, streams, gateway, faults = mill.clock(), mill.status(), mill.project.gateway, mill.faults()
         found = running(mill.project.warehouse)
     session.emit(
-        lambda: documents.gateway.project_status(now, streams, gateway, found),
-        lambda: views.status.status(now, streams, gateway, found),
+        lambda: documents.gateway.project_status(now, streams, gateway, found, faults),
+        lambda: views.status.status(now, streams, gateway, found, faults),
     )
     return OK
 

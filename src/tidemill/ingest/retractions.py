@@ -8,7 +8,8 @@ So a crash at any later point is finished from it, and the ledger can be rebuilt
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -82,7 +83,7 @@ class RetractionLog:
         known = state.retractions()
         if known == last:  # nearly always, and then nothing is read
             return []
-        found = [line for line in self._file.all() if not _is_applied(state, line)]
+        found = _not_applied(state, self._file.all())
         if len({line.act.stream for line in found}) < len(found):
             raise StorageError(
                 f"the state knows {known} retractions, the warehouse has {last}",
@@ -92,10 +93,22 @@ class RetractionLog:
         return found
 
 
-def _is_applied(state: Ledger, line: RetractionLine) -> bool:
-    """A slice is taken back once, so its entry says whether the act was."""
-    entry = state.slice(line.act.slice)
-    return entry is not None and entry.status is SliceStatus.RETRACTED
+def _not_applied(state: Ledger, lines: Iterable[RetractionLine]) -> list[RetractionLine]:
+    """A slice is taken back once, so its entry says whether the act was applied. Slices can be sent back more
+    often: their entries say how often they were."""
+    found: list[RetractionLine] = []
+    sent: Counter[str] = Counter()  # by slice, in the lines so far
+    for line in lines:
+        sent.update(line.act.again)
+        name = line.act.slice or next(iter(line.act.again), "")
+        entry = state.slice(name) if name else None
+        if line.act.slice:
+            is_applied = entry is not None and entry.status is SliceStatus.RETRACTED
+        else:
+            is_applied = entry is not None and entry.attempt >= sent[name]
+        if not is_applied:
+            found.append(line)
+    return found
 
 
 def is_judging_again(state: Ledger, stream: str) -> bool:
@@ -122,6 +135,28 @@ def retold(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
     ]
 
 
+def sent_back(
+    stream: str, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
+) -> RetractionLine:
+    """The line for slices that go through the gate again: what these batches made of them is damaged."""
+    return RetractionLine(
+        act=Retraction(
+            n=0,
+            stream=stream,
+            slice="",
+            reason=reason,
+            at=at,
+            again={e.id: _accepted(e) for e in again},
+        ),
+        undone=tuple(undone),
+        judgements={e.id: e.judgement for e in again},
+    )
+
+
+def _accepted(entry: SliceEntry) -> int:
+    return entry.accepted_before if entry.accepted_before is not None else entry.counts.accepted
+
+
 def line_of(
     n: int, entry: SliceEntry, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
 ) -> RetractionLine:
@@ -134,9 +169,7 @@ def line_of(
             slice=entry.id,
             reason=reason,
             at=at,
-            again={
-                e.id: e.accepted_before if e.accepted_before is not None else e.counts.accepted for e in again
-            },
+            again={e.id: _accepted(e) for e in again},
         ),
         undone=tuple(undone),
         judgements={e.id: e.judgement for e in (entry, *again)},

@@ -85,6 +85,12 @@ class Warehouse:
             self._tables[kind, stream] = found
         return found
 
+    def forget(self, stream: str) -> None:
+        """Open the tables of a stream anew when they are needed next."""
+        for key in [key for key in self._tables if key[1] == stream]:
+            del self._tables[key]
+        self.readers.forget(stream)
+
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
         """What a table holds now, for any thread; None before anybody wrote to it."""
         return self.readers.snapshot(kind, stream)

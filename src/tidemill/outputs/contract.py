@@ -6,7 +6,7 @@ output is a folder beside this file and one line in `pipeline/workers.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -127,6 +127,16 @@ class Output(Protocol):
         """Make what lies in a span (None: all of it) again from raw."""
         ...
 
+    def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
+        """Of damaged files of it, by their paths in the warehouse, those that cannot be made again, each with
+        what is lost with it."""
+        ...
+
+    def lose(self, files: Collection[str], now: int) -> None:
+        """These files of it are gone, by their paths in the warehouse: what they held counts as not made, so
+        that the next refresh makes it again. To do it again changes nothing."""
+        ...
+
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         """What it still needs raw for that is to expire before an instant; `version` is that of raw."""
         ...
@@ -161,6 +171,12 @@ class Simple:
 
     def recover(self, now: int) -> int:
         return 0
+
+    def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
+        return {}
+
+    def lose(self, files: Collection[str], now: int) -> None:
+        """A refresh finds by itself what is gone."""
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         yield from ()

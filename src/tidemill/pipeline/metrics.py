@@ -23,7 +23,7 @@ from tidemill.model.windows import Phase
 from tidemill.pipeline.reports import standings
 from tidemill.raw.tail.late import LateTotals
 from tidemill.raw.watermark import idle_sources, watermark_of
-from tidemill.storage.state.faults import fault_of
+from tidemill.storage.state.faults import WAREHOUSE, faults_of
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class Meter:
 
         self._records = counter("records", "Records decided, by outcome", "outcome")
         self._rejects = counter("rejects", "Records rejected, by reason", "reason")
-        self._faults = counter("stream_faults", "Rounds in which a stream could not be worked on", "code")
+        self._faults = counter(
+            "stream_faults", "Rounds in which an output of a stream could not be worked on", "output", "code"
+        )
         self._tiles = counter("tiles_built", "Rollup tiles built")
         self._indexed = counter("index_parts_built", "Parts of the index built")
         self._packs = counter("packs", "Groups of slices packed into large parts of raw")
@@ -145,7 +147,7 @@ class Meter:
                 self._ignored.labels(done.stream, "late").inc(done.windows.ignored)
                 self._withdrawn.labels(done.stream).inc(done.windows.withdrawn)
         for fault in report.faults:
-            self._faults.labels(fault.stream, fault.code).inc()
+            self._faults.labels(fault.stream, fault.output, fault.code).inc()
         for stream, refreshed in report.results.items():
             for one in refreshed:
                 self.window_results(stream, one.window, one.results, one.withdrawn)
@@ -221,14 +223,15 @@ class _Standing(Collector):
         failed = GaugeMetricFamily("tidemill_failed_slices", "Slices that cannot be read", labels=["stream"])
         faults = GaugeMetricFamily(
             "tidemill_stream_fault",
-            "1 while a stream cannot be worked on",
-            labels=["stream", "code"],
+            "1 while an output of a stream cannot be worked on",
+            labels=["stream", "output", "code"],
         )
         now = self._clock()
+        for name in (WAREHOUSE, *self._streams):
+            for fault in faults_of(self._state, name):
+                faults.add_metric([name, fault.output, fault.code], 1)
         for name, stream in self._streams.items():
             totals = self._state.totals(name)
-            if (fault := fault_of(self._state, name)) is not None:
-                faults.add_metric([name, fault.code], 1)
             pending.add_metric([name], totals["pending_slices"])
             failed.add_metric([name], totals["failed_slices"])
             if stream.aggregation_span is None:

@@ -18,6 +18,7 @@ from tidemill.outputs.rollups.output import RolledUp
 from tidemill.pipeline.rounds import tick_stream
 from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
+from tidemill.storage.state.faults import Unguarded
 
 if TYPE_CHECKING:
     from tidemill.model.tiles import TileState
@@ -131,7 +132,8 @@ class Rebuilder:
 
     def _settle(self, stream: str) -> None:
         """What has landed or was left by a crash comes first."""
-        tick_stream(self._workers, self._workers.project.stream(stream), self._workers.warehouse.clock())
+        workers = self._workers
+        tick_stream(workers, workers.project.stream(stream), workers.warehouse.clock(), Unguarded())
 
 
 def _there(tiles: list[TileState]) -> int:

@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
+from tidemill.ingest.gateway.folders import live_folders
 from tidemill.ingest.log import scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
 from tidemill.ingest.warehouse import Clock, Warehouse
 from tidemill.ingest.warehouse import Progress as ShowProgress
+from tidemill.model.errors import BusyError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
@@ -54,6 +57,7 @@ def recover_state(
     progress: ShowProgress | None = None,
 ) -> Recovered:
     warehouse = project.warehouse
+    _check_no_gateway(warehouse)
     with exclusive(layout.tick_lock(warehouse), "recover"):
         fresh = open_fresh(warehouse)
         opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
@@ -61,6 +65,17 @@ def recover_state(
             result = _fill(workers, str(layout.state(warehouse)))
         replace_with_fresh(warehouse)
     return result
+
+
+def _check_no_gateway(warehouse: Path) -> None:
+    """What a gateway lands while the state is rebuilt would be in the old one only. (A daemon beside it waits
+    for the lock, and goes on with the new state.)"""
+    if live := live_folders(warehouse):
+        raise BusyError(
+            f"gateway {live[0].name} is running on this warehouse; cannot recover now",
+            where=str(warehouse),
+            hint="stop `tidemill serve` or `tidemill up`, then run the same again",
+        )
 
 
 def _fill(workers: Workers, target: str) -> Recovered:
@@ -74,7 +89,7 @@ def _fill(workers: Workers, target: str) -> Recovered:
     for stream in workers.project.streams:
         records += _records(workers, stream, entries)
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
-    workers.state.restore(entries, [replace(record, runs=()) for record in records])
+    workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
     adopt(warehouse, workers.state, thorough=True)
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():
@@ -98,7 +113,12 @@ def _finish(workers: Workers, line: RetractionLine) -> None:
         table = Table.existing(workers.root / name / line.act.stream)
         if table is not None and line.undone:
             remove_batches(
-                table, line.undone, {"retracted": line.act.slice}, line.act.at, workers.warehouse.engine
+                table,
+                line.undone,
+                {"retracted": line.act.slice},
+                line.act.at,
+                workers.warehouse.engine,
+                missing=not line.act.slice,
             )
 
 

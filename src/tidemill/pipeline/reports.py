@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.raw.accept.batch import Batch
     from tidemill.raw.compaction.packer import PackLook
-    from tidemill.storage.state.faults import StreamFault
+    from tidemill.storage.state.faults import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TickReport:
         default_factory=dict
     )  # of streaming windows, by stream
     expired: Sequence[ExpiryStep] = ()  # what went by its retention
-    faults: Sequence[StreamFault] = ()  # of streams that could not be worked on; the others were
+    faults: Sequence[Fault] = ()  # of streams and outputs that could not be worked on; the others were
     errors: Sequence[TidemillError] = ()  # what was wrong with them
 
     @property
@@ -125,7 +125,7 @@ class StreamStatus:
     unpacked_slices: int = 0  # that wait for a full group
     chains: ChainStanding | None = None  # None: it has no vectors
     late_dropped: int = 0  # late rows that a window left out, or ordered output where there is none
-    fault: StreamFault | None = None  # why it cannot be worked on
+    faults: Sequence[Fault] = ()  # what of it cannot be worked on, and why
     pending: tuple[Pending, ...] = ()  # what its answers do not include yet
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
@@ -22,7 +23,7 @@ from tidemill.raw.expiry import Expirable, expirable, expire_quarantine, expire_
 from tidemill.raw.retract import finish_retractions
 from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.faults import one_by_one
+from tidemill.storage.state.faults import Guard, one_by_one
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
 
@@ -71,13 +72,17 @@ class Retention:
             one_by_one(streams, work)
             return done
 
-    def expire_due(self, now: int, streams: Sequence[str]) -> list[ExpiryStep]:
+    def expire_due(self, now: int, streams: Sequence[str], guard: Guard) -> list[ExpiryStep]:
         """At the end of a tick, which holds the lock: what is due of these streams goes, if it is time
         to look again."""
         if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOK_EVERY:
             return []
         self._looked_at = now
-        plan = plan_expiry(self._workers, now, streams)
+        done = (guard.attempt(name, "retention", partial(self._expire_due, name, now)) for name in streams)
+        return [step for steps in done for step in steps or ()]
+
+    def _expire_due(self, stream: str, now: int) -> list[ExpiryStep]:
+        plan = plan_expiry(self._workers, now, [stream])
         return expire(self._workers, plan) if plan.due else []
 
 

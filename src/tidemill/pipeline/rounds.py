@@ -1,7 +1,8 @@
 """One round: take up what a crash left, accept, pack, and refresh every output of every stream; and how long
 the daemon rests between two rounds.
 
-It decides nothing: each package does its own work, and a round with nothing to do costs a few look-ups.
+It decides nothing: each package does its own work, and a round with nothing to do costs a few look-ups. Each
+piece of work is one stream's, or one output's, and so is whatever goes wrong in it: `Guard` keeps it there.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt, adopt_for
 from tidemill.ingest.retractions import RetractionLog, is_judging_again
-from tidemill.model.errors import Retry, TidemillError
+from tidemill.model.errors import BusyError, ConfigError, StorageError, TidemillError, as_tidemill_error
 from tidemill.model.time import SECOND
 from tidemill.outputs.contract import Refreshed, RoundStart, Stage
 from tidemill.outputs.datasets.output import Evaluated
@@ -28,18 +30,34 @@ from tidemill.outputs.vectors.chainer import ChainRound
 from tidemill.outputs.windows.output import Results
 from tidemill.pipeline.reports import StreamTick, TickReport
 from tidemill.storage import layout
-from tidemill.storage.state.faults import RoundFaults, one_by_one
+from tidemill.storage.state.faults import (
+    RAW,
+    WAREHOUSE,
+    Guard,
+    RoundFaults,
+    Unguarded,
+    delay_after,
+    one_by_one,
+)
 from tidemill.storage.tables.tidy import tidy
 
 if TYPE_CHECKING:
+    from tidemill.pipeline.events.delivery import Delivered
+    from tidemill.pipeline.pulse import Pulse
     from tidemill.pipeline.workers import Workers
-    from tidemill.raw.compaction.packer import Packed
+    from tidemill.raw.accept.batch import Batch
+    from tidemill.raw.compaction.packer import Packed, PackLook
     from tidemill.raw.retract import RetractionPlan
 
 log = logging.getLogger(__name__)
 
 OBJECTS_PER_COLLECTION: Final = 50_000
 BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
+LONGEST_PAUSE: Final = 60.0  # seconds between two rounds that fail as a whole
+TABLES_OF_RAW: Final[tuple[layout.TableKind, ...]] = ("raw", "quarantine")
+# Work that is no output, as faults name it.
+SOURCES, PACK, LANDINGS = "sources", "pack", "landings"  # of one stream
+GATEWAY_LOGS, BUILDERS, EVENTS = "gateway logs", "builders", "events"  # of the warehouse
 
 
 def run(
@@ -48,24 +66,34 @@ def run(
     interval: float,
     on_tick: Callable[[TickReport], None] | None,
     wake: threading.Event | None = None,
+    pulse: Pulse | None = None,
 ) -> None:
     """Round after round until `stop` is set, without a pause while there is work; one that waits for work
-    goes on when `wake` is set. With `wake`, what landed before `stop` is worked off before it ends."""
+    goes on when `wake` is set. With `wake`, what landed before `stop` is worked off before it ends.
+
+    A round that fails as a whole (the state is away, the disk is full) is tried again, after a pause that
+    grows; `pulse` hears of it. Only an error of the configuration ends the run."""
     last = False  # whether what is done now is the rest
+    failures = Failures(interval)
     while not (last := stop.is_set()) or wake is not None:
         if wake is not None:
             wake.clear()  # before the round looks: what lands while it does is for the next
         try:
             report = tick()
-        except TidemillError as error:
-            if error.retry is Retry.NEVER:
-                raise
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next round may be better
+            told = as_tidemill_error(error)
+            if pulse is not None:
+                pulse.failed(told)
             if last:
-                log.warning("%s; what is left waits for the next start", error)
+                log.warning("%s; what is left waits for the next start", told)
                 return
-            log.warning("%s; trying again", error)
-            stop.wait(interval)
+            stop.wait(failures.pause_after(told))
             continue
+        failures.over()
+        if pulse is not None:
+            pulse.finished(report)
         if on_tick is not None:
             on_tick(report)
         if not report.idle:
@@ -73,6 +101,30 @@ def run(
         if last:
             return
         (wake or stop).wait(rest_after(report, interval))
+
+
+class Failures:
+    """Rounds that failed as a whole, in a row: each kind is logged once, and the pause grows."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._count = 0
+        self._last: tuple[str, str] | None = None
+
+    def pause_after(self, error: TidemillError) -> float:
+        """Log the error if it is news; seconds until the next round."""
+        if (error.code, str(error)) != self._last:
+            log.warning("%s; trying again (%s)", error, error.hint or error.code)
+        self._last = (error.code, str(error))
+        self._count += 1
+        if isinstance(error, BusyError):  # the other process may be done soon
+            return self._interval
+        return max(self._interval, min(delay_after(self._count) / SECOND, LONGEST_PAUSE))
+
+    def over(self) -> None:
+        if self._last is not None:
+            log.info("rounds work again")
+        self._count, self._last = 0, None
 
 
 def rest_after(report: TickReport, interval: float) -> float:
@@ -115,96 +167,197 @@ def _fewer_collections() -> Iterator[None]:
 def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickReport:
     """One round. The caller must hold the tick lock."""
     now, began = clock(), time.perf_counter()
-    faults = RoundFaults(workers.state, now, workers.unrecorded_faults)
-    adopt(workers.root, workers.state, fault=faults.record)
-    take_up_logs(workers, now)
-    names = [name for name in workers.project.streams if not (patient and faults.is_waiting(name))]
-    done = tick_streams(workers, names, now, faults)
-    builds = workers.dataset_builders.build(clock, BUILDS_PER_ROUND)
-    built = refresh_after_builds(workers, names, now, faults)
+    faults = RoundFaults(workers.state, workers.root, now, workers.fault_memory, patient=patient)
+    _adopt(workers, faults)
+    faults.attempt(WAREHOUSE, GATEWAY_LOGS, lambda: take_up_logs(workers, now))
+    done = tick_streams(workers, workers.project.streams, now, faults)
+    in_step = [one.stream for one in done]
+    builds = faults.attempt(
+        WAREHOUSE,
+        BUILDERS,
+        lambda: workers.dataset_builders.build(clock, BUILDS_PER_ROUND, streams=in_step),
+    )
+    built = refresh_after_builds(workers, in_step, now, faults)
     done = [_with(one, built.get(one.stream, {})) for one in done]
-    delivered = workers.delivery.deliver(clock()) if workers.project.events.sinks else []
-    expired = workers.retention.expire_due(now, [name for name in names if name not in faults.found])
-    faults.finish(names)
+    delivered = faults.attempt(WAREHOUSE, EVENTS, lambda: _delivered(workers, clock()))
+    expired = workers.retention.expire_due(
+        now, [name for name in in_step if not faults.is_faulty(name)], faults
+    )
+    faults.finish()
+    for stream in {fault.stream for fault in faults.found if fault.stream in workers.project.streams}:
+        workers.forget(stream)
     return TickReport(
         now=now,
         streams=done,
         seconds=time.perf_counter() - began,
-        builds=builds,
-        delivered=delivered,
+        builds=builds or (),
+        delivered=delivered or (),
         results={
             name: one.windows for name, of in built.items() for one in of.values() if isinstance(one, Results)
         },
         expired=expired,
-        faults=list(faults.found.values()),
+        faults=faults.found,
         errors=faults.errors,
     )
 
 
-def tick_streams(workers: Workers, names: Iterable[str], now: int, faults: RoundFaults) -> list[StreamTick]:
-    """One stream after the other; what is wrong with one does not keep the others waiting."""
-    done: list[StreamTick] = []
-    for name in names:
-        with faults.apart(name):
-            done.append(tick_stream(workers, workers.project.stream(name), now))
-    return done
+def _adopt(workers: Workers, faults: RoundFaults) -> None:
+    """Finish landings that a crash interrupted; trouble with the folder of one stream is that one's."""
+    errors: dict[str, StorageError] = {}
+
+    def told(stream: str, error: StorageError) -> None:
+        errors.setdefault(stream, error)
+
+    if faults.attempt(WAREHOUSE, LANDINGS, lambda: adopt(workers.root, workers.state, fault=told)) is None:
+        return
+    for name in workers.project.streams:
+        if name not in errors:
+            faults.attempt(name, LANDINGS, lambda: None)
+    for name, error in errors.items():
+        faults.record(name, LANDINGS, error)
+
+
+def _delivered(workers: Workers, now: int) -> Sequence[Delivered]:
+    return workers.delivery.deliver(now) if workers.project.events.sinks else ()
+
+
+def tick_streams(workers: Workers, names: Iterable[str], now: int, guard: Guard) -> list[StreamTick]:
+    """One stream after the other. Those that have to wait are left out: raw holds what the state does not
+    know, and what is made of it now would be wrong."""
+    found = (tick_stream(workers, workers.project.stream(name), now, guard) for name in names)
+    return [one for one in found if one is not None]
 
 
 def refresh_after_builds(
-    workers: Workers, names: Iterable[str], now: int, faults: RoundFaults
+    workers: Workers, names: Iterable[str], now: int, guard: Guard
 ) -> dict[str, dict[str, Refreshed | None]]:
     """Refresh what may be made of datasets, too; what was done, by stream and output."""
-    done: dict[str, dict[str, Refreshed | None]] = {}
-    for name in names:
-        if name not in faults.found:
-            with faults.apart(name):
-                outputs = (one for one in workers.outputs(name) if one.stage is Stage.BUILT)
-                done[name] = {output.name: output.refresh(RoundStart(now)) for output in outputs}
-    return done
+    return {name: _refreshed(workers, name, Stage.BUILT, RoundStart(now), guard) for name in names}
 
 
-def tick_stream(workers: Workers, stream: Stream, now: int) -> StreamTick:
-    """Accept what has landed, pack, and refresh what is made of the slices, but for what waits for builds."""
-    finish_retractions(workers, stream.name)
-    workers.sources.watch(stream, now)
-    newest = workers.state.slices(stream.name, newest=True, limit=1)
+def _refreshed(
+    workers: Workers, stream: str, stage: Stage, start: RoundStart, guard: Guard
+) -> dict[str, Refreshed | None]:
+    """What each output of the stage did; one that fails is left out."""
+    return {
+        output.name: guard.attempt(stream, output.name, partial(output.refresh, start))
+        for output in workers.outputs(stream)
+        if output.stage is stage
+    }
+
+
+def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> StreamTick | None:
+    """Accept what has landed, pack, and refresh what is made of the slices, but for what waits for builds.
+    None: the stream has to wait."""
+    name = stream.name
+    if not guard.attempt(name, RAW, lambda: _is_retracted(workers, name)) and _is_retracting(workers, name):
+        return None
+    guard.attempt(name, SOURCES, lambda: workers.sources.watch(stream, now))
+    newest = workers.state.slices(name, newest=True, limit=1)
     start = RoundStart(now, newest[0].seq if newest else 0)
-    done = settle(workers, stream, start)
-    packed = workers.packer.pack_due(stream, now) if stream.pack.enabled else None
+    done = settle(workers, stream, start, guard)
+    if done is None:
+        return None
+    packed = (
+        guard.attempt(name, PACK, lambda: workers.packer.pack_due(stream, now), _is_packed)
+        if stream.pack.enabled
+        else None
+    )
     if packed is not None and not packed.idle:  # the index has what was packed again at once
-        done = replace(done, indexed=_both(done.indexed, _index(workers, stream.name, start)))
-    outputs = workers.outputs(stream.name)
+        again = guard.attempt(name, "index", lambda: _index(workers, name, start))
+        done = replace(done, indexed=_both(done.indexed, again))
     if done.idle:
-        done = replace(done, compacted=sum(output.compact(now) for output in outputs))
-    settled = {one.name: one.refresh(start) for one in outputs if one.stage is Stage.SETTLED}
-    return _with(replace(done, packed=packed), settled)
+        merged = (
+            guard.attempt(name, one.name, partial(one.compact, now)) or 0 for one in workers.outputs(name)
+        )
+        done = replace(done, compacted=sum(merged))
+    return _with(replace(done, packed=packed), _refreshed(workers, name, Stage.SETTLED, start, guard))
 
 
-def settle(workers: Workers, stream: Stream, start: RoundStart) -> StreamTick:
-    """Accept what has landed or can be read by now, and bring in line with it what is made of batches."""
-    from tidemill.raw.accept.catch_up import merge_runs
-    from tidemill.raw.replay import finish_replays
-    from tidemill.raw.retry import try_again
+def _is_retracting(workers: Workers, stream: str) -> bool:
+    """Whether something of the stream is being taken back, or nobody can tell."""
+    try:
+        return RetractionLog(workers.root).unfinished(workers.state, stream) is not None
+    except TidemillError:  # an attempt to finish it has said why
+        return True
 
-    name, now = stream.name, start.now
-    try_again(workers.warehouse, stream, now)
+
+def _is_retracted(workers: Workers, stream: str) -> bool:
+    finish_retractions(workers, stream)
+    return True
+
+
+def _is_packed(look: PackLook | None) -> bool:
+    """Parts that are still being prepared prove nothing: that may fail yet."""
+    return look is None or not look.under_way
+
+
+def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) -> StreamTick | None:
+    """Accept what has landed or can be read by now, and bring in line with it what is made of batches. None:
+    the state does not know all that raw holds, and could not be told."""
+    name = stream.name
     outputs = [output for output in workers.outputs(name) if output.stage is Stage.ACCEPTED]
-    if not _has_raw_work(workers, name) and not any(output.has_work() for output in outputs):
-        return _with(StreamTick(name), {one.name: one.refresh(start) for one in outputs})
-    acceptor = workers.acceptor(name)
-    workers.catch_up(name)
-    finish_replays(workers.root, stream, workers.state, now)
-    batch = acceptor.accept(now)
+    has_work = guard.attempt(name, RAW, lambda: _has_raw_work(workers, stream, start.now))
+    wanted = [guard.attempt(name, output.name, output.has_work) for output in outputs]
+    if has_work is False and not any(wanted):
+        return _with(StreamTick(name), _refreshed(workers, name, Stage.ACCEPTED, start, guard))
+    guard.attempt(name, RAW, lambda: _catch_up_raw(workers, name))
+    if not _is_in_step(workers, name):
+        return None
+    for output in workers.outputs(name):
+        guard.attempt(name, output.name, output.catch_up)
+    accepted = guard.attempt(name, RAW, lambda: _accept(workers, stream, start.now))
+    if accepted is None and not _is_in_step(workers, name):
+        return None
+    batch = accepted.batch if accepted is not None else None
     if batch is not None:
         for output in workers.outputs(name):
-            output.accepted(batch)
-    done = {output.name: output.refresh(start) for output in outputs}
+            guard.attempt(name, output.name, partial(output.accepted, batch))
+    done = _refreshed(workers, name, Stage.ACCEPTED, start, guard)
+    merged = guard.attempt(name, RAW, lambda: _finish_batch(workers, name, start.now)) or 0
+    return _with(StreamTick(name, batch, merged_runs=merged), done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    batch: Batch | None  # None: nothing was to be accepted
+
+
+def _catch_up_raw(workers: Workers, stream: str) -> None:
+    from tidemill.raw.accept.catch_up import catch_up
+
+    catch_up(workers.acceptor(stream))
+
+
+def _accept(workers: Workers, stream: Stream, now: int) -> _Accepted:
+    from tidemill.raw.replay import finish_replays
+
+    finish_replays(workers.root, stream, workers.state, now)
+    return _Accepted(workers.acceptor(stream.name).accept(now))
+
+
+def _finish_batch(workers: Workers, stream: str, now: int) -> int:
+    """Empty staging, and merge runs of ids unless slices that were sent back still wait; how many went."""
+    from tidemill.raw.accept.catch_up import merge_runs
+
+    acceptor = workers.acceptor(stream)
     acceptor.finish()
-    if is_judging_again(workers.state, name):
-        return _with(StreamTick(name, batch), done)
+    if is_judging_again(workers.state, stream):
+        return 0
     merged = len(merge_runs(acceptor))
     tidy((acceptor.raw, acceptor.quarantine), workers.project.engine.keep_replaced, now)
-    return _with(StreamTick(name, batch, merged_runs=merged), done)
+    return merged
+
+
+def _is_in_step(workers: Workers, stream: str) -> bool:
+    """Whether raw is at the version that the state knows. Otherwise a batch was committed that could not be
+    recorded, or raw was lost: outputs made of it now would be wrong."""
+    try:
+        table = workers.warehouse.existing("raw", stream)
+    except Exception:  # noqa: BLE001 - an attempt has said what is wrong with it
+        return False
+    version = table.version if table is not None else 0
+    return version == workers.state.table_versions(stream).get("raw", 0)
 
 
 def _index(workers: Workers, stream: str, start: RoundStart) -> Indexed | None:
@@ -243,20 +396,24 @@ def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
     )
 
 
-def _has_raw_work(workers: Workers, stream: str) -> bool:
+def _has_raw_work(workers: Workers, stream: Stream, now: int) -> bool:
     """Whether there is something to accept, or a process that died left something behind; answered without
-    opening a table that nobody wrote to."""
-    if workers.state.pending(stream, 1):
+    opening a table that nobody wrote to. Failed slices that are due are sent to the gate first."""
+    from tidemill.raw.retry import try_again
+
+    name = stream.name
+    try_again(workers.warehouse, stream, now)
+    if workers.state.pending(name, 1):
         return True
-    seen = workers.state.table_versions(stream)
-    for name in ("raw", "quarantine"):
-        table = workers.warehouse.existing(name, stream)
-        if (table.version if table is not None else 0) != seen.get(name, 0):
+    seen = workers.state.table_versions(name)
+    for kind in TABLES_OF_RAW:
+        table = workers.warehouse.existing(kind, name)
+        if (table.version if table is not None else 0) != seen.get(kind, 0):
             return True
-        if any(layout.staging(layout.table(workers.root, name, stream)).glob("*")):
+        if any(layout.staging(layout.table(workers.root, kind, name)).glob("*")):
             return True
-    found = {path.name for path in layout.gate(workers.root, stream).glob("*")}
-    return found != set(workers.state.runs(stream))
+    found = {path.name for path in layout.gate(workers.root, name).glob("*")}
+    return found != set(workers.state.runs(name))
 
 
 def retract(workers: Workers, plan: RetractionPlan) -> None:
@@ -286,7 +443,7 @@ def pack(workers: Workers, stream: str | None, *, rebuild: bool) -> list[Packed]
 
 def _packed(workers: Workers, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
     finish_retractions(workers, stream.name)
-    while not settle(workers, stream, RoundStart(now)).idle:
+    while (done := settle(workers, stream, RoundStart(now), Unguarded())) is not None and not done.idle:
         pass
     found = workers.packer.pack(stream, now, rebuild=rebuild)
     if found:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidemill.model.slices import SliceStatus
 from tidemill.pipeline.reports import StreamStatus
@@ -11,7 +11,7 @@ from tidemill.query.service import arrivals
 from tidemill.raw.standins import is_settled
 from tidemill.raw.tail.late import LateCounts
 from tidemill.raw.watermark import idle_sources
-from tidemill.storage.state.faults import fault_of
+from tidemill.storage.state.faults import Fault, fault_by, faults_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,17 +23,29 @@ if TYPE_CHECKING:
 
 FAILED_LOOKED_AT: Final = 1000
 
+Seen = TypeVar("Seen")
+Other = TypeVar("Other")  # in place of what cannot be seen
+
 
 def status_of(workers: Workers, stream: str) -> StreamStatus:
-    raw, quarantine = (
-        workers.warehouse.snapshot("raw", stream),
-        workers.warehouse.snapshot("quarantine", stream),
-    )
+    """Where a stream stands. What cannot be looked at, since its files are damaged, is left out and said."""
+    look = _Look(workers, stream)
+    raw = look.at("raw", lambda: workers.warehouse.snapshot("raw", stream), None)
+    quarantine = look.at("quarantine", lambda: workers.warehouse.snapshot("quarantine", stream), None)
     parts = raw.parts if raw is not None else ()
     declared, clocks = workers.project.stream(stream), workers.state.clocks(stream)
-    indexed, unindexed = _index_counts(workers, stream, parts)
+    indexed, unindexed = look.at("index", lambda: _index_counts(workers, stream, parts), (0, 0))
     packed = sum(map(is_settled, parts))
     totals = dict(workers.state.totals(stream))
+    late = look.at("raw", lambda: LateCounts(workers.feed).of(stream, totals["late"]).dropped, 0)
+    waiting = look.at("pack", lambda: workers.packer.waiting(stream)[stream], 0)
+    chains = look.at("chains", lambda: workers.chains.standing(stream), None)
+    manifests = look.at("sources", lambda: workers.sources.counts(declared), {})
+    pending = look.at(
+        "raw",
+        lambda: arrivals(workers.warehouse, stream, None, tiles=bool(declared.metrics)).pending,
+        (),
+    )
     return StreamStatus(
         stream=stream,
         totals=totals,
@@ -49,19 +61,42 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
         progress=workers.state.progress(stream),
         idle=idle_sources(declared, clocks, workers.warehouse.clock()),
         event_time=declared.in_event_time,
-        sealed=workers.warehouse.expiries.seal(stream),
+        sealed=look.at("retention", lambda: workers.warehouse.expiries.seal(stream), None),
         index_parts=indexed,
         unindexed_parts=unindexed,
         packed_parts=packed,
         fresh_parts=sum(part.rows > 0 for part in parts) - packed,
-        unpacked_slices=workers.packer.waiting(stream)[stream],
+        unpacked_slices=waiting,
         retry_at=_next_try(workers, stream) if totals["failed_slices"] else None,
-        manifests=workers.sources.counts(declared),
-        chains=workers.chains.standing(stream),
-        fault=fault_of(workers.state, stream),
-        late_dropped=LateCounts(workers.feed).of(stream, totals["late"]).dropped,
-        pending=arrivals(workers.warehouse, stream, None, tiles=bool(declared.metrics)).pending,
+        manifests=manifests,
+        chains=chains,
+        faults=look.faults(),
+        late_dropped=late,
+        pending=pending,
     )
+
+
+class _Look:
+    """Looks at the files of a stream; what goes wrong is a fault that its rounds may not have met yet."""
+
+    def __init__(self, workers: Workers, stream: str) -> None:
+        self._workers = workers
+        self._stream = stream
+        self._met: dict[str, Fault] = {}
+
+    def at(self, output: str, look: Callable[[], Seen], otherwise: Other) -> Seen | Other:
+        try:
+            return look()
+        except Exception as error:  # noqa: BLE001 - `status` is for the day when something is wrong
+            now = self._workers.warehouse.clock()
+            self._met.setdefault(output, fault_by(error, self._stream, output, self._workers.root, now))
+            return otherwise
+
+    def faults(self) -> list[Fault]:
+        """Those on record, and those met now that are about other files."""
+        recorded = faults_of(self._workers.state, self._stream)
+        files = {fault.file for fault in recorded}
+        return [*recorded, *(fault for fault in self._met.values() if fault.file not in files)]
 
 
 def _next_try(workers: Workers, stream: str) -> int | None:

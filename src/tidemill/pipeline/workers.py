@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.raw.watermark import watermark_of
-from tidemill.storage.state.faults import StreamFault
+from tidemill.storage.state.faults import FaultMemory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 class Workers:
     """Of one warehouse; `acceptor`, `roller` and `indexer` are of one stream each."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: Warehouse, timer: Callable[[], int] | None = None) -> None:
+        """`timer` counts microseconds and is never set back; by default it is the clock of the warehouse."""
         self.warehouse = warehouse
         self.project, self.state, self.root = warehouse.project, warehouse.state, warehouse.root
-        self.unrecorded_faults: dict[str, StreamFault] = {}
+        self.fault_memory = FaultMemory(timer or warehouse.clock)
         self._acceptors: dict[str, Acceptor] = {}
         self._rollers: dict[str, Roller] = {}
         self._indexers: dict[str, Indexer] = {}
@@ -55,6 +56,7 @@ class Workers:
     # -- raw
 
     def acceptor(self, stream: str) -> Acceptor:
+        from tidemill.outputs.rollups.roller import tap_for
         from tidemill.raw.accept.batch import Acceptor
 
         warehouse, declared = self.warehouse, self.project.stream(stream)
@@ -68,7 +70,7 @@ class Workers:
                 self.state,
                 progress=lambda step, done: warehouse.progress(stream, step, done),
             )
-            acceptor.tap = self.roller(stream).tap
+            acceptor.tap = tap_for(declared)
             acceptor.refused_before = lambda: warehouse.expiries.refused_before(declared)
         return self._acceptors[stream]
 
@@ -103,8 +105,8 @@ class Workers:
         from tidemill.outputs.rollups.planning import horizons_of
         from tidemill.outputs.rollups.roller import Roller
 
-        raw = self.acceptor(stream).raw  # which may have needed the roller itself
         if stream not in self._rollers:
+            raw = self.acceptor(stream).raw
             self._rollers[stream] = Roller(
                 self.root,
                 self.project.stream(stream),
@@ -202,8 +204,18 @@ class Workers:
         """One of them, which is there."""
         return next(output for output in self.outputs(stream) if output.name == name)
 
+    def forget(self, stream: str) -> None:
+        """Whoever works on a stream begins with what is on disk: something of it failed, or was repaired."""
+        for kept in (self._acceptors, self._rollers, self._indexers, self._outputs):
+            kept.pop(stream, None)
+        self.warehouse.forget(stream)
+        for name in ("streaming_windows", "dataset_builders", "chains"):
+            if name in self.__dict__:
+                getattr(self, name).forget(stream)
+
     def catch_up(self, stream: str) -> None:
-        """Take up what a process that died left of raw and of all that is made of it."""
+        """Take up what a process that died left of raw and of all that is made of it. A round does the same,
+        each output apart."""
         from tidemill.raw.accept.catch_up import catch_up
 
         catch_up(self.acceptor(stream))

@@ -4,6 +4,7 @@ runner, so that what it learned of a file is kept. Never starts a JVM.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -173,8 +174,15 @@ class Runner:
         except duckdb.Error as error:
             raise StorageError(
                 f"the rollups cannot be read: {str(error).splitlines()[0]}",
-                hint="try again; if it stays, run `tidemill verify`",
+                where=_file_in(str(error)),
+                hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
             ) from error
+
+
+def _file_in(message: str) -> str:
+    """The file that DuckDB says it could not read; "" when it names none."""
+    found = re.search(r"""["'](/[^"']+)["']""", message)
+    return found[1] if found else ""
 
 
 class DuckReader:

@@ -13,13 +13,13 @@ from tidemill.ingest.declarations import Declaration
 from tidemill.ingest.expiries import RAW
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.completeness import Arrivals, Available, Outdated
-from tidemill.model.errors import InputError
+from tidemill.model.errors import InputError, StorageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.names import ROLLUPS
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.query.pending import arrivals_of
 from tidemill.raw.watermark import watermark_of
-from tidemill.storage.state.faults import fault_of
+from tidemill.storage.state.faults import faults_of, named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,14 +63,17 @@ class TenantChoice:
 def ask(
     warehouse: Warehouse, querier: Querier, query: Asked, whose: TenantChoice, *, strict: bool, engine: str
 ) -> Answer | Explanation:
-    return querier.ask(
-        query,
-        tenant=lambda stream: tenant_of(warehouse, stream, whose),
-        now=warehouse.clock(),
-        arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True),
-        engine=engine,
-        strict=strict,
-    )
+    try:
+        return querier.ask(
+            query,
+            tenant=lambda stream: tenant_of(warehouse, stream, whose),
+            now=warehouse.clock(),
+            arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True),
+            engine=engine,
+            strict=strict,
+        )
+    except StorageError as error:
+        raise named(error, warehouse.root) from error
 
 
 def rows_of(answer: Answer | Explanation) -> pa.Table:
@@ -87,11 +90,12 @@ def arrivals(warehouse: Warehouse, stream: str, span: Interval | None, *, tiles:
     act = under_way.act if under_way is not None else None
     watermark = watermark_of(warehouse.project.stream(stream), warehouse.state, warehouse.clock())
     found = arrivals_of(warehouse.state, stream, span, watermark, tiles=tiles, retraction=act)
-    fault = fault_of(warehouse.state, stream) if found.pending else None
-    if fault is None:
+    faults = faults_of(warehouse.state, stream) if found.pending else ()
+    if not faults:
         return found
-    remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {fault.message}"
-    pending = (replace(one, remedy=f"{remedy} ({fault.hint})") for one in found.pending)
+    told = "; ".join(f"{fault.message} ({fault.hint})" for fault in faults)
+    remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {told}"
+    pending = (replace(one, remedy=remedy) for one in found.pending)
     return replace(found, pending=tuple(pending))
 
 

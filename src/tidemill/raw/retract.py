@@ -296,7 +296,8 @@ def finish_retractions(
     line = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     if line is None:
         return None
-    log.warning("finishing a retraction", extra={"stream": line.act.stream, "slice": line.act.slice})
+    story = {"stream": line.act.stream, "slice": line.act.slice}
+    log.warning("finishing what a process that died had begun to take back", extra=story)
     _carry_out(warehouse, acceptor, line)
     return line.act
 
@@ -311,10 +312,11 @@ def _carry_out(warehouse: Warehouse, acceptor_of: Callable[[str], Acceptor], lin
         acceptor = acceptor_of(stream)
         acceptor.raw.expect(raw_version)  # nothing is taken out of a table that is not there
         acceptor.quarantine.expect(quarantine_version)
-        info = {"retracted": act.slice}
-        remove_batches(acceptor.raw, line.undone, info, act.at, acceptor.engine)
+        info = {"retracted": act.slice} if act.slice else {"sent_back": act.reason}
+        lost = not act.slice  # the damaged files were set aside before the act began
+        remove_batches(acceptor.raw, line.undone, info, act.at, acceptor.engine, missing=lost)
         failpoint("retract.after_raw")
-        remove_batches(acceptor.quarantine, line.undone, info, act.at)
+        remove_batches(acceptor.quarantine, line.undone, info, act.at, missing=lost)
         failpoint("retract.after_quarantine")
         clocks = clocks_left(acceptor.raw)
         concerned = {act.slice, *act.again}
@@ -327,4 +329,4 @@ def _carry_out(warehouse: Warehouse, acceptor_of: Callable[[str], Acceptor], lin
     if line.undone:
         ensure_runs(acceptor)
     story = {"stream": stream, "slice": act.slice}
-    log.info("retracted a slice, %d are judged again", len(act.again), extra=story)
+    log.info("%d slices are decided again", len(act.again), extra=story)

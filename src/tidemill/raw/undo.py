@@ -28,14 +28,24 @@ from tidemill.storage.tables.table import Table
 
 
 def remove_batches(
-    table: Table, batches: Collection[str], info: Mapping[str, str], now: int, engine: Engine | None = None
+    table: Table,
+    batches: Collection[str],
+    info: Mapping[str, str],
+    now: int,
+    engine: Engine | None = None,
+    *,
+    missing: bool = False,
 ) -> int:
     """Remove the rows of these batches, and what is said of them, in one commit; how many parts were
-    concerned. To do it again does nothing. Packed parts are rewritten by `engine`, if there is one."""
+    concerned. To do it again does nothing. Packed parts are rewritten by `engine`, if there is one. With
+    `missing`, parts go whose files are not there: all their batches must be among these."""
     table.refresh()
     gone: list[Part] = []
     again: list[tuple[Part, PackedFooter | StandInFooter]] = []
     for part in table.snapshot().parts:
+        if missing and not (table.root / part.path).exists():
+            gone.append(part)
+            continue
         footer = raw_footer(table.root / part.path)
         if isinstance(footer, BatchFooter):
             if footer.batch in batches:

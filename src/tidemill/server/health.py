@@ -1,6 +1,7 @@
 """Whether the server lives, and whether it can take events: for those who watch it.
 
-Open to everybody, so it says what fails and never why or where: that is in the log.
+Open to everybody, so it says what fails and in general words why, but names no stream, no file and no
+address: those are in the log and in `status`. A stream that fails alone does not make the server unready.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -17,12 +19,13 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemill.model.errors import Retry, TidemillError
+from tidemill.model.errors import Retry, TidemillError, as_tidemill_error
 from tidemill.model.gateway import Pressure
 from tidemill.model.time import SECOND
 from tidemill.server.asked import check_parameters
 from tidemill.server.callers import service_of
 from tidemill.server.problems import document, responses, told
+from tidemill.storage.state.faults import WAREHOUSE, faults_of
 
 if TYPE_CHECKING:
     from tidemill.server.service import Service
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN: Final = 10 * SECOND  # until somebody may find out that the log can be written again
+UNLANDED: Final = 10.0  # seconds that windows may fail to land before the server counts as unready
+OK: Final = "ok"
+DEGRADED: Final = "degraded"  # it takes events, and some stream or output of it fails
 _OK: Final = b'{"status":"ok"}'
 
 
@@ -47,10 +53,12 @@ def router() -> APIRouter:
         "/readyz",
         _readyz,
         summary="Can the server take events?",
-        description="Looks at the warehouse, the state, the log and the memory.",
+        description="Looks at the warehouse, the state, the log, the memory, what waits to be landed, the "
+        "rounds of the pipeline if it runs in this process, and its queues. `streams` says how many streams "
+        "cannot be worked on; then `status` is `degraded`.",
         operation_id="readyz",
         response_class=Response,
-        responses=_shown(dict.fromkeys((*_CHECKS, "status"), "ok"), "It can") | responses(503),
+        responses=_shown(dict.fromkeys(("status", *_CHECKS, "streams"), OK), "It can") | responses(503),
     )
     return routes
 
@@ -68,60 +76,105 @@ async def _healthz(request: Request) -> Response:
 
 async def _readyz(request: Request) -> Response:
     check_parameters(request)
-    failing = await run_in_threadpool(_failing, service_of(request))
+    service = service_of(request)
+    failing = await run_in_threadpool(_failing, service)
     if not failing:
-        return Response(
-            orjson.dumps(dict.fromkeys(("status", *_CHECKS), "ok")), media_type="application/json"
-        )
+        streams = await run_in_threadpool(_streams, service)
+        status = OK if streams == OK else DEGRADED
+        said = {"status": status, **dict.fromkeys(_CHECKS, OK), "streams": streams}
+        return Response(orjson.dumps(said), media_type="application/json")
     content = document(
         503,
         "unready",
-        f"failing: {', '.join(failing)}",
+        "; ".join(f"{name}: {reason}" for name, reason in failing.items()),
         request.url.path,
-        hint="the server's log says why",
+        hint="the server's log says more",
         retry=Retry.LATER,
-        more={"failing": failing},
+        more={"failing": list(failing), "reasons": failing},
     )
     return told(content, {"Retry-After": "1"})
 
 
-def _failing(service: Service) -> list[str]:
-    found = []
+def _failing(service: Service) -> dict[str, str]:
+    """What fails, each with the reason; logged when it is another one than before."""
+    found: dict[str, str] = {}
     for name, check in _CHECKS.items():
         try:
-            check(service)
+            reason = check(service)
         except (TidemillError, OSError) as error:
-            log.warning("not ready: %s: %s", name, error)
-            found.append(name)
+            reason = as_tidemill_error(error).code
+            _log_once(service, name, str(error))
+        if reason is not None:
+            found[name] = reason
+            _log_once(service, name, reason)
+    for name in service.unready.keys() - found.keys():
+        del service.unready[name]
+        log.info("ready again: %s", name)
     return found
 
 
-def _warehouse(service: Service) -> None:
+def _log_once(service: Service, name: str, reason: str) -> None:
+    if name not in service.unready:
+        service.unready[name] = reason
+        log.warning("not ready: %s: %s", name, reason)
+
+
+def _streams(service: Service) -> str:
+    """How many streams cannot be worked on, and by which kinds of faults."""
+    state, names = service.mill.state, [WAREHOUSE, *service.project.streams]
+    faults = [fault for name in names for fault in faults_of(state, name)]
+    if not faults:
+        return OK
+    streams, codes = {fault.stream for fault in faults if fault.stream}, {fault.code for fault in faults}
+    return f"{len(streams)} of {len(names) - 1} cannot be worked on ({', '.join(sorted(codes))})"
+
+
+def _warehouse(service: Service) -> str | None:
     with tempfile.NamedTemporaryFile(dir=service.project.warehouse, prefix=".ready-") as file:
         file.write(b"ready")
         file.flush()
         os.fsync(file.fileno())
+    return None
 
 
-def _state(service: Service) -> None:
+def _state(service: Service) -> str | None:
     service.mill.state.landings()
+    return None
 
 
-def _memory(service: Service) -> None:
-    if service.gateway.memory.pressure() is Pressure.EMERGENCY:
-        raise TidemillError("memory pressure is emergency")
+def _memory(service: Service) -> str | None:
+    full = service.gateway.memory.pressure() is Pressure.EMERGENCY
+    return "memory pressure is emergency" if full else None
 
 
-def _log(service: Service) -> None:
+def _log(service: Service) -> str | None:
     """Whether what came last became durable. After a while it is worth another try."""
     failed = service.unwritten_at
-    if failed is not None and service.clock() < failed + AGAIN:
-        raise TidemillError("the log could not be written")
+    return "it could not be written" if failed is not None and service.clock() < failed + AGAIN else None
 
 
-_CHECKS: Final[Mapping[str, Callable[[Service], None]]] = {
+def _landing(service: Service) -> str | None:
+    """Whether what was acknowledged gets into the ledger."""
+    since = service.gateway.stuck_since
+    if since is None or (waited := monotonic() - since) < UNLANDED:
+        return None
+    return f"what was acknowledged could not be landed for {int(waited)} s"
+
+
+def _pipeline(service: Service) -> str | None:
+    return service.mill.pulse.stall()
+
+
+def _queues(service: Service) -> str | None:
+    return service.mill.pulse.stuck_queue()
+
+
+_CHECKS: Final[Mapping[str, Callable[[Service], str | None]]] = {  # None: it is as it should be
     "warehouse": _warehouse,
     "state": _state,
     "log": _log,
     "memory": _memory,
+    "landing": _landing,
+    "pipeline": _pipeline,
+    "queues": _queues,
 }

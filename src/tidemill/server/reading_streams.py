@@ -203,7 +203,7 @@ class _StreamRoutes:
         check_operator(who, "the numbers of the server")
 
         def look() -> Document:
-            told = shapes.status(self._mill.clock(), self._mill.status())
+            told = shapes.status(self._mill.clock(), self._mill.status(), self._mill.faults())
             return {**told, "gateway": gateway_status(self._readers.service.gateway.status())}
 
         return await self._readers.answer(look)

@@ -95,6 +95,7 @@ class Service:
     landed: Callable[[], None] = field(default=lambda: None)  # told of a slice that a route has landed
     arriving: set[Arriving] = field(default_factory=set)  # bodies that are being read, in the event loop
     unwritten_at: int | None = None  # when the log could not be written last, and not since
+    unready: dict[str, str] = field(default_factory=dict)  # what fails readiness, and by what it began to
     parsers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(PARSERS, thread_name_prefix="tidemill-bodies")
     )

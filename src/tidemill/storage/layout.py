@@ -8,6 +8,7 @@ was loaded; whoever takes one from elsewhere checks it first (`model.names.safe_
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Literal
 
@@ -181,6 +182,12 @@ def open_rows(results_table: Path) -> Path:
 
 
 # -- in the folder of a table
+
+
+def in_table(table_root: Path, warehouse: Path, files: Collection[str]) -> frozenset[str]:
+    """Of files of the warehouse, the paths in a table of those that are in its folder."""
+    folder = table_root.relative_to(warehouse).as_posix() + "/"
+    return frozenset(file.removeprefix(folder) for file in files if file.startswith(folder))
 
 
 def staging(table_root: Path) -> Path:

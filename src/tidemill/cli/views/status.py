@@ -33,13 +33,19 @@ if TYPE_CHECKING:
     from tidemill.model.gateway import GatewayStatus
     from tidemill.outputs.vectors.chainer import ChainStanding
     from tidemill.pipeline.reports import StreamStatus
-    from tidemill.storage.state.faults import StreamFault
+    from tidemill.storage.state.faults import Fault
 
 
 def status(
-    now: int, streams: Sequence[StreamStatus], gateway: GatewaySettings, running: Sequence[GatewayStatus]
+    now: int,
+    streams: Sequence[StreamStatus],
+    gateway: GatewaySettings,
+    running: Sequence[GatewayStatus],
+    faults: Sequence[Fault],
 ) -> View:
     """Where the streams stand; how events are gathered, and which gateways do so now."""
+    if faults:
+        yield pairs_table("warehouse", [("fault", _fault(fault)) for fault in faults])
     for stream in streams:
         yield status_table(now, stream)
     yield gateways_table(gateway, running)
@@ -55,8 +61,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
     )
     slices.append(f"  ({many(totals['landings'], 'landing')}, {size(totals['bytes'])})", style="dim")
     pairs = [("slices", slices), ("outcomes", Text(outcome_words(counts)))]
-    if of.fault is not None:
-        pairs.insert(0, ("fault", _fault(of.fault)))
+    pairs[:0] = [("fault", _fault(fault)) for fault in of.faults]
     if of.retry_at is not None:
         pairs.append(("next try", Text(f"of a failed slice at {format_instant(of.retry_at)}", style="red")))
     if of.manifests:
@@ -86,10 +91,12 @@ def status_table(now: int, of: StreamStatus) -> Table:
     return pairs_table(of.stream, pairs)
 
 
-def _fault(of: StreamFault) -> Text:
+def _fault(of: Fault) -> Text:
     tried = f"since {format_instant(of.since)}, {many(of.attempts, 'attempt')}"
     hint = f"\n{shown(of.hint)}" if of.hint else ""
-    said = f"{of.code}: {shown(of.message)}\n{tried}; next at {format_instant(of.next_try)}{hint}"
+    said = (
+        f"{of.output} ({of.code}): {shown(of.message)}\n{tried}; next at {format_instant(of.next_try)}{hint}"
+    )
     return Text(said, style="red")
 
 

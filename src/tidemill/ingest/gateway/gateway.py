@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Final, Self
 
 from tidemill.config import Stream
@@ -26,7 +27,7 @@ from tidemill.ingest.gateway.standing import write_status
 from tidemill.ingest.gateway.triggers import custom_triggers, large_from
 from tidemill.ingest.gateway.wal import Done, Wal
 from tidemill.ingest.landing import Landing
-from tidemill.model.errors import OverloadedError, TidemillError
+from tidemill.model.errors import OverloadedError, TidemillError, as_tidemill_error
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import (
     CloseTrigger,
@@ -96,6 +97,8 @@ class Gateway:
         self._acknowledged = self._landed = self._refused = 0
         self._dropped_at = self._told_at = 0
         self._retry_at = 0
+        self._troubles: dict[str, str] = {}  # why windows of a stream could not be landed, when last tried
+        self.stuck_since: float | None = None  # by the monotonic clock: windows could not be landed since
         self._asked_for: set[str] = set()  # streams whose windows somebody wants closed
         self._recent: deque[tuple[WindowOutput, tuple[int, ...]]] = deque(maxlen=RECENT)  # landed
         self._settled: set[str] = set()  # windows whose close is in the log, not landed yet
@@ -268,19 +271,40 @@ class Gateway:
             self._land_all()
 
     def _land_all(self) -> None:
+        """Windows of a stream land in their order: behind one that cannot be landed, those of other streams
+        go on. Each kind of trouble is logged once."""
         outputs: list[WindowOutput] = []
+        left: deque[ClosedWindow] = deque()
+        troubles: dict[str, str] = {}
         try:
             while self._unlanded:
-                outputs.append(self._let_out(self._unlanded[0]))
+                window = self._unlanded[0]
+                if window.output.stream in troubles or not self._try_landing(window, outputs, troubles):
+                    left.append(window)
                 self._unlanded.popleft()
-        except TidemillError as error:  # the disk is full, the state is away: it stays in the log
-            log.error(
-                "a window could not be landed: %s", error, extra={"window": self._unlanded[0].output.id}
-            )
-            self._retry_at = self._clock() + RETRY
         finally:
+            self._unlanded.extendleft(reversed(left))
+            self._troubles = troubles
+            if not troubles:
+                self.stuck_since = None
+            else:
+                self._retry_at = self._clock() + RETRY
+                self.stuck_since = monotonic() if self.stuck_since is None else self.stuck_since
             if outputs:
                 self._on_landed(outputs)
+
+    def _try_landing(
+        self, window: ClosedWindow, outputs: list[WindowOutput], troubles: dict[str, str]
+    ) -> bool:
+        try:
+            outputs.append(self._let_out(window))
+        except Exception as error:  # noqa: BLE001 - the disk is full, the state is away: it stays in the log
+            told, stream = as_tidemill_error(error), window.output.stream
+            troubles[stream] = str(told)
+            if self._troubles.get(stream) != str(told):
+                log.error("a window could not be landed: %s", told, extra={"window": window.output.id})
+            return False
+        return True
 
     def _let_out(self, window: ClosedWindow) -> WindowOutput:
         if window.output.id not in self._settled:

@@ -161,10 +161,12 @@ class Builders:
             group = [build for build in everything if build.key not in built]
             if not group:
                 continue
-            unit, size = self._unit(name, group)
             try:
+                unit, size = self._unit(name, group)
                 for result in self.dataset_builders.engine.run(build_windows, [unit], "build windows", size):
                     built[result.key] = result
+            except BusyError:
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs: the queue goes on
                 text = str(error).splitlines()[0] if str(error) else type(error).__name__
                 log.error("windows cannot be built: %s", text, extra={"stream": name})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.config import Project, Stream
 from tidemill.ingest.expiries import DATASETS, ExpiryLog
 from tidemill.ingest.retractions import RetractionLog
-from tidemill.model.errors import BusyError, Retry, TidemillError
+from tidemill.model.errors import BusyError, ConfigError, as_tidemill_error
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
 from tidemill.model.windows import Dataset, Member, OutboxEvent, WindowKey
 from tidemill.outputs.datasets.announce import available, dataset_metadata
@@ -81,6 +81,11 @@ class DatasetBuilders:
         raw = self._snapshot(stream)
         return {} if raw is None else windows_expired(raw, span)
 
+    def forget(self, stream: str) -> None:
+        """Open raw of a stream anew when it is needed next."""
+        with self._guard:
+            self._raw.pop(stream, None)
+
     def recall(self, stream: Stream, now: int) -> int:
         """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those
         are. Their events come again, under the same ids."""
@@ -135,9 +140,13 @@ class DatasetBuilders:
             before[dataset.key] = dataset.revision
 
     def build(
-        self, clock: Callable[[], int], limit: int | None, stop: threading.Event | None = None
+        self,
+        clock: Callable[[], int],
+        limit: int | None,
+        stop: threading.Event | None = None,
+        streams: Collection[str] | None = None,
     ) -> Sequence[BuildOutcome]:
-        """Build what is queued."""
+        """Build what is queued, of these streams (None: of all)."""
         if not self._declared:
             return ()
         for name in self._declared:
@@ -149,7 +158,7 @@ class DatasetBuilders:
             done += 1
             self._progress(outcome.key.stream, "windows", min(1.0, done / total))
 
-        return self._builders(None).build(clock, limit, stop, told)
+        return self._builders(None, streams).build(clock, limit, stop, told)
 
     def work(
         self,
@@ -166,10 +175,12 @@ class DatasetBuilders:
         while not stop.is_set():
             try:
                 done = builders.build(clock, AT_ONCE, stop)
-            except TidemillError as error:
-                if error.retry is Retry.NEVER:
+            except ConfigError:
+                raise
+            except Exception as error:
+                log.warning("%s; trying again", as_tidemill_error(error))
+                if once:
                     raise
-                log.warning("%s; trying again", error)
                 stop.wait(interval)
                 continue
             if done:
@@ -179,10 +190,13 @@ class DatasetBuilders:
             else:
                 stop.wait(interval)
 
-    def _builders(self, concurrency: int | None) -> Builders:
+    def _builders(self, concurrency: int | None, chosen: Collection[str] | None = None) -> Builders:
         settings, warehouse = self._project.builder, self._project.warehouse
         held = RetractionLog(warehouse).all_unfinished(self._state)
-        streams = {name: stream for name, stream in self._declared.items() if name not in held}
+        wanted = self._declared if chosen is None else {*chosen} & self._declared.keys()
+        streams = {
+            name: stream for name, stream in self._declared.items() if name in wanted and name not in held
+        }
         yard = BuildContext(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
         return Builders(yard, concurrency)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,6 +102,29 @@ class Datasets(Simple):
         """Windows are queued; the builders do the rest."""
         self._desk.rebuild(self._desk.plan_rebuild(self._stream.name, span))
         return Evaluated(self._yard.coordinate(self._stream, now))
+
+    def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
+        lost = self._in(files)
+        sealed = self._warehouse.expiries.seal(self._stream.name)
+        return {
+            str(window.file): f"the dataset of {window.key.interval}: raw is gone for it"
+            for window in lost
+            if sealed is not None and window.key.start < sealed
+        }
+
+    def lose(self, files: Collection[str], now: int) -> None:
+        """The windows are queued again; a new revision takes the place of the one that is lost. So are those
+        that were set aside because they could not be built."""
+        keys = {window.key for window in self._in(files)}
+        if keys:
+            steps = self._desk.plan_rebuild(self._stream.name)
+            self._desk.rebuild([step for step in steps if step.key in keys])
+        self._desk.retry(self._stream.name)
+
+    def _in(self, files: Collection[str]) -> list[Window]:
+        """The windows whose newest datasets are in these files."""
+        windows = self._warehouse.state.windows(self._stream.name)
+        return [window for window in windows if window.file in files]
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer."""

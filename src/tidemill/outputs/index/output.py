@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tidemill.config import Stream
 from tidemill.ingest.retractions import is_judging_again
@@ -10,6 +10,7 @@ from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, RawFacts, RoundStart, Simple, Stage, Verified
 from tidemill.outputs.index.indexer import Indexed, Indexer
+from tidemill.storage import layout
 from tidemill.storage.tables.tidy import tidy
 
 
@@ -44,6 +45,13 @@ class Index(Simple):
             return Verified()
         wrong = [Difference("index", one.part, one.what) for one in indexer.verify(now)]
         return Verified(len(indexer.table.snapshot().parts), 0, wrong)
+
+    def lose(self, files: Collection[str], now: int) -> None:
+        root, name = self._warehouse.root, self._stream.name
+        parts = layout.in_table(layout.index(root, name), root, files)
+        table = self._warehouse.existing("index", name) if parts else None
+        if table is not None:
+            table.leave_out(parts, now)
 
     def rebuild(self, span: Interval | None, now: int) -> Indexed:
         indexer = self._indexer()

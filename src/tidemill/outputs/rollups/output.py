@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,12 +12,14 @@ from tidemill.config import Stream
 from tidemill.ingest.retractions import is_judging_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
+from tidemill.model.levels import BASE, BY_NAME, LEVELS
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import SliceEntry
+from tidemill.model.tiles import TileKey
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Stage, Verified
 from tidemill.outputs.rollups.compaction import QuietVersions, crowded_parts
-from tidemill.outputs.rollups.planning import Fresh
+from tidemill.outputs.rollups.planning import Fresh, Horizons, horizons_of
 from tidemill.outputs.rollups.roller import DECLARED, Rebuilt, Roller
 from tidemill.outputs.rollups.spec import declared_as, declared_metrics
 from tidemill.outputs.rollups.verify import Known, verify_tiles
@@ -85,8 +87,9 @@ class Rollups:
 
     def refresh(self, start: RoundStart) -> RolledUp | None:
         """Tiles wait until all that a retraction sent back is there."""
+        fresh, self._fresh = self._fresh, None  # what it refers to is gone after this round
         has_work = self.has_work()
-        fresh, self._fresh, self._has_batch = self._fresh, None, False
+        self._has_batch = False
         if not has_work or is_judging_again(self._warehouse.state, self._stream.name):
             return None
         roller, now = self._roller(), start.now
@@ -180,6 +183,41 @@ class Rollups:
         done = RolledUp(roller.rebuild(reach), sealed=roller.sealed(reach))
         self._warehouse.progress(self._stream.name, "tiles", 1.0)
         return done
+
+    def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
+        """Tiles that raw, or the levels below, are gone for."""
+        horizons = horizons_of(self._warehouse.expiries.horizons(self._stream.name))
+        lost: dict[str, str] = {}
+        parts = self._in_table(files)
+        folder = layout.rollups(self._warehouse.root, self._stream.name).relative_to(self._warehouse.root)
+        for level in LEVELS:
+            for tile in self._warehouse.state.tiles(self._stream.name, level.name):
+                if tile.part in parts and not self._can_be_made(tile.key, horizons):
+                    what = f"the {level.name} tile of {format_instant(tile.key.start)}: raw is gone for it"
+                    lost.setdefault(f"{folder.as_posix()}/{tile.part}", what)
+        return lost
+
+    def _can_be_made(self, key: TileKey, horizons: Horizons) -> bool:
+        """A 5s tile is made of raw, one above of those below it, down to the base."""
+        if key.level == BASE.name:
+            return not horizons.sealed(key)
+        span = BY_NAME[key.level].tile
+        base = self._warehouse.state.tiles(
+            self._stream.name, BASE.name, Interval(key.start, key.start + span)
+        )
+        return not any(horizons.expired(tile.key) for tile in base)
+
+    def _in_table(self, files: Collection[str]) -> frozenset[str]:
+        root = self._warehouse.root
+        return layout.in_table(layout.rollups(root, self._stream.name), root, files)
+
+    def lose(self, files: Collection[str], now: int) -> None:
+        """The state first: until the parts leave the table, who reads them hears of the damage."""
+        parts = self._in_table(files)
+        table = self._warehouse.existing("rollups", self._stream.name) if parts else None
+        if table is not None:
+            self._warehouse.state.lose_tiles(self._stream.name, parts)
+            table.leave_out(parts, now)
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         if not self._stream.metrics:

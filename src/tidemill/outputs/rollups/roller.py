@@ -92,6 +92,13 @@ class Committed:
     moved: list[TileBuild] = field(default_factory=list)  # the same tiles in other parts
 
 
+def tap_for(stream: Stream) -> Tap | None:
+    """What is to be kept of each batch for the tiles of a stream; None when it has no metrics. Opens no
+    table: damaged rollups do not keep a stream from accepting."""
+    spec = spec_for(stream)
+    return Tap(spec) if spec.metrics else None
+
+
 class Roller:
     """Rollups of one stream."""
 
@@ -115,10 +122,6 @@ class Roller:
         self.table = rollups_table(warehouse, self.spec)
         self._current = False  # whether all tiles are known to be made for the metrics as declared
         self.state_history = StateHistory(warehouse, self.spec, self.plan, engine, state, raw)
-
-    @property
-    def tap(self) -> Tap | None:
-        return Tap(self.spec) if self.spec.metrics else None
 
     # -- in line with what was committed
 

@@ -128,6 +128,10 @@ class Chainer:
             )
         return self._keepers[stream]
 
+    def forget(self, stream: str) -> None:
+        """Open the tables of a stream anew when they are needed next."""
+        self._keepers.pop(stream, None)
+
     def round(self, stream: str, now: int) -> ChainRound | None:
         """Fold in what was accepted, then compact what needs it, when that is done in the background. None:
         there are no vectors, or slices are judged again, and chains wait until all of them are."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
@@ -22,7 +23,7 @@ from tidemill.outputs.windows.results import ResultsFooter
 from tidemill.outputs.windows.verify import ResultDifference
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage import layout
-from tidemill.storage.state.faults import RoundFaults
+from tidemill.storage.state.faults import Guard
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
@@ -83,14 +84,14 @@ class StreamingWindows:
         return done
 
     def refresh_all(
-        self, names: Iterable[str], now: int, faults: RoundFaults, *, flush: bool = False
+        self, names: Iterable[str], now: int, guard: Guard, *, flush: bool = False
     ) -> dict[str, list[WindowRefresh]]:
         """`refresh` these streams; what is wrong with one does not keep the others waiting."""
         done: dict[str, list[WindowRefresh]] = {}
         for name in names:
-            if name not in faults.found:
-                with faults.apart(name):
-                    done[name] = self.refresh(name, now, flush=flush)
+            found = guard.attempt(name, "windows", partial(self.refresh, name, now, flush=flush))
+            if found is not None:
+                done[name] = found
         return done
 
     def repair(self, stream: str, window: str, now: int) -> WindowRefresh:
@@ -102,6 +103,20 @@ class StreamingWindows:
                 refresher.repair(now, read=True)
                 return refresher.refresh(look)
         return WindowRefresh(window)
+
+    def leave_out_damaged(self, stream: str, window: str, now: int) -> None:
+        """Results that are damaged leave the table; the next refresh makes them again."""
+        for refresher in self._of(stream):
+            if refresher.spec.name == window:
+                refresher.repair(now, read=True)
+
+    def forget(self, stream: str) -> None:
+        """Open everything of a stream anew when it is needed next."""
+        self._raw.pop(stream, None)
+        self._shared.pop(stream, None)
+        self._places.pop(stream, None)
+        for key in [key for key in self._refreshers if key[0] == stream]:
+            del self._refreshers[key]
 
     def recall(self, stream: str, now: int) -> int:
         """After a recovery: announce again what the results tables of a stream hold; how many commits."""

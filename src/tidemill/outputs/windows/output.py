@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemill.config import Stream
@@ -11,6 +11,7 @@ from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
 from tidemill.outputs.windows.maintenance import StreamingWindows
 from tidemill.outputs.windows.refresh import WindowRefresh
+from tidemill.storage import layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,13 @@ class WindowResults(Simple):
         """Results that are damaged are made again; those that are not stay as they are."""
         specs = self._stream.window_specs
         return Results([self._flow.repair(self._stream.name, spec.name, now) for spec in specs])
+
+    def lose(self, files: Collection[str], now: int) -> None:
+        """Parts whose files are not there leave the table; what they held comes out again."""
+        root, name = self._warehouse.root, self._stream.name
+        for spec in self._stream.window_specs:
+            if layout.in_table(layout.results(root, name, spec.name), root, files):
+                self._flow.leave_out_damaged(name, spec.name, now)
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         for window, start, why in self._flow.needed(self._stream.name, version):

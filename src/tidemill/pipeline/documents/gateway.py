@@ -16,6 +16,7 @@ from tidemill.pipeline.documents.shapes import status as stream_status
 if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
     from tidemill.pipeline.reports import StreamStatus
+    from tidemill.storage.state.faults import Fault
 
 
 def settings(of: GatewaySettings) -> Document:
@@ -49,11 +50,15 @@ def status(of: GatewayStatus) -> Document:
 
 
 def project_status(
-    now: int, streams: Sequence[StreamStatus], gateway: GatewaySettings, running: Sequence[GatewayStatus]
+    now: int,
+    streams: Sequence[StreamStatus],
+    gateway: GatewaySettings,
+    running: Sequence[GatewayStatus],
+    faults: Sequence[Fault],
 ) -> Document:
     """The streams, how the gateway is set, and the gateways that run."""
     return {
-        **stream_status(now, streams),
+        **stream_status(now, streams, faults),
         "gateway": settings(gateway),
         "gateways": [status(one) for one in running],
     }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
     from tidemill.query.cover import CoverPiece
-    from tidemill.storage.state.faults import StreamFault
+    from tidemill.storage.state.faults import Fault
 
 Document = Mapping[str, object]  # what a command prints and a route answers, and every object inside it
 
@@ -165,15 +165,22 @@ def total(parts: Sequence[Counts]) -> Counts:
     )
 
 
-def status(now: int, streams: Sequence[StreamStatus]) -> Document:
-    return {"now": format_instant(now), "streams": [_status(now, stream) for stream in streams]}
-
-
-def fault(of: StreamFault) -> Document:
-    """Why a stream cannot be worked on."""
+def status(now: int, streams: Sequence[StreamStatus], faults: Sequence[Fault]) -> Document:
+    """Where the streams stand; `faults` are those of work that is for all of them."""
     return {
-        "stream": of.stream,
+        "now": format_instant(now),
+        "faults": [fault(one) for one in faults],
+        "streams": [_status(now, stream) for stream in streams],
+    }
+
+
+def fault(of: Fault) -> Document:
+    """Why an output of a stream cannot be worked on; `stream` is null where it is no single one's."""
+    return {
+        "stream": of.stream or None,
+        "output": of.output,
         "code": of.code,
+        "file": of.file or None,
         "message": of.message,
         "hint": of.hint,
         "since": format_instant(of.since),
@@ -197,7 +204,7 @@ def source(of: SourceStanding, now: int) -> Document:
 def _status(now: int, of: StreamStatus) -> Document:
     return {
         "stream": of.stream,
-        "fault": None if of.fault is None else fault(of.fault),
+        "faults": [fault(one) for one in of.faults],
         "slices": {name.value: of.totals[f"{name.value}_slices"] for name in SliceStatus},
         "landings": of.totals["landings"],
         "bytes": of.totals["bytes"],

@@ -88,6 +88,11 @@ class PackLook:
     def idle(self) -> bool:
         return not self.packed
 
+    @property
+    def under_way(self) -> bool:
+        """Whether parts are being prepared in the background."""
+        return self.again == UNDER_WAY
+
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE
+from tidemill.model.levels import BASE, BY_NAME
 from tidemill.model.slices import (
     NewSlice,
     SliceEntry,
@@ -282,6 +282,30 @@ def _observe_one(
         "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
         [(stream, start, places[id_][0], marks[id_]) for id_ in strangers],
     )
+
+
+def lose_tiles(db: sqlite3.Connection, stream: str, parts: Collection[str]) -> int:
+    """A 5s tile that is still there, below one that is lost, gets a hash that is none: it is stale, and with
+    it all above it are made again from what is below them."""
+    lost = db.execute(
+        "SELECT level, start FROM tiles WHERE stream = ? AND part IN (SELECT value FROM json_each(?))",
+        (stream, json.dumps(sorted(parts))),
+    ).fetchall()
+    db.executemany(
+        "UPDATE tiles SET hash = NULL, part = NULL, rows = 0 WHERE stream = ? AND level = ? AND start = ?",
+        [(stream, level, start) for level, start in lost],
+    )
+    db.executemany(
+        "UPDATE tile_slices SET observed = 0 WHERE stream = ? AND start = ?",
+        [(stream, start) for level, start in lost if level == BASE.name],
+    )
+    above = [(start, start + BY_NAME[level].tile) for level, start in lost if level != BASE.name]
+    db.executemany(
+        "UPDATE tiles SET hash = '' WHERE stream = ? AND level = ? AND hash IS NOT NULL AND start ="
+        " (SELECT min(start) FROM tiles WHERE stream = ? AND level = ? AND start >= ? AND start < ?)",
+        [(stream, BASE.name, stream, BASE.name, first, end) for first, end in above],
+    )
+    return len(lost)
 
 
 def rehash(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> None:

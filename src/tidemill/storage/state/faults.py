@@ -1,145 +1,282 @@
-"""Streams that cannot be worked on: kept apart from the others, logged once, and tried again later.
+"""Faults: work of one stream, or on one of its outputs, that fails. It is kept apart from all other work,
+logged once, and tried again later.
 
-What is wrong with a stream is on record in the state, so that `status` and the metrics of any process show
-it. It is never durable: a recovered state knows of no faults, and the next round finds those there are.
+Faults are on record in the state, so that `status`, `/readyz` and the metrics of any process show them. They
+are never durable facts: a recovered state knows of none, and the next round finds those there are.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Final
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
 
-from tidemill.model.errors import TidemillError, as_tidemill_error
+from tidemill.model.errors import DamageError, StorageError, TidemillError, as_tidemill_error
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT: Final = "@fault"  # no window is called so
+WAREHOUSE: Final = ""  # in place of a stream: work for all of them
+RAW: Final = "raw"  # in place of an output: accepting slices
 FIRST_DELAY: Final = SECOND
 LONGEST_DELAY: Final = 5 * MINUTE
 
+Done = TypeVar("Done")
+_Key = tuple[str, str]  # a stream and the output, or other work, of it
+
 
 @dataclass(frozen=True, slots=True)
-class StreamFault:
-    """Why a stream cannot be worked on, since when, and when it is tried again."""
+class Fault:
+    """What fails, by what, since when, and when it is tried again."""
 
-    stream: str
+    stream: str  # `WAREHOUSE`: no single one
+    output: str  # an output of the stream, `RAW`, or other work on it: sources, pack, retention …
     code: str
     message: str
     hint: str
+    file: str  # that it fails by, relative to the warehouse; "" when it is no file's fault
     since: int
     attempts: int
     next_try: int
 
 
-def fault_of(state: State, stream: str) -> StreamFault | None:
-    """What the last round found wrong with a stream; None when it worked."""
-    return _read(stream, state.marks(stream))
+def faults_of(state: State, stream: str) -> list[Fault]:
+    """What the last tries found wrong with a stream; what comes first in the flow of data comes first."""
+    marks = state.marks(stream)
+    found = [_read(stream, name, said) for name, said in marks.items() if name.startswith(CHECKPOINT)]
+    return sorted(found, key=lambda fault: (fault.output != RAW, fault.output))
 
 
-def _read(stream: str, marks: Mapping[str, str]) -> StreamFault | None:
-    said = marks.get(CHECKPOINT)
-    return None if said is None else StreamFault(stream=stream, **json.loads(said))
+def _read(stream: str, mark: str, said: str) -> Fault:
+    output = mark.partition(":")[2] or RAW
+    return Fault(**({"output": output, "file": ""} | json.loads(said)), stream=stream)
+
+
+def _mark(output: str) -> str:
+    return f"{CHECKPOINT}:{output}"
 
 
 def delay_after(attempts: int) -> int:
-    """How long a daemon leaves a stream alone that failed so many times in a row."""
+    """How long a daemon leaves work alone that failed so many times in a row."""
     return min(FIRST_DELAY << min(attempts - 1, 20), LONGEST_DELAY)
 
 
 def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
     """Do the work for each stream. One that fails does not hold up the others: its error is raised when they
     are done, and logged if another one is raised."""
-    first: TidemillError | None = None
+    first: Exception | None = None
     for stream in streams:
         try:
             work(stream)
-        except TidemillError as error:
+        except Exception as error:  # noqa: BLE001 - the first one is raised below
             if first is None:
                 first = error
             else:
-                log.error("the stream fails: %s", error, extra={"stream": stream, "code": error.code})
+                told = as_tidemill_error(error)
+                log.error("the stream fails: %s", told, extra={"stream": stream, "code": told.code})
     if first is not None:
         raise first
 
 
+# -- what an error is about
+
+
+def named(error: Exception, root: Path) -> TidemillError:
+    """The error as a user is told of it. If a file of the warehouse is missing, it says which one."""
+    file = _file_of(error, root)
+    wraps = isinstance(error, OSError) or (isinstance(error, StorageError) and error.__cause__ is not None)
+    if file is not None and wraps and not (root / file).exists() and not isinstance(error, DamageError):
+        return DamageError("the file is missing", where=file)
+    told = as_tidemill_error(error)
+    if told is not error and file is not None:  # of a library, which read that file
+        return DamageError(f"the file cannot be read: {told.message}", where=file)
+    return told
+
+
+def _file_of(error: Exception, root: Path) -> str | None:
+    """The file that an error names, relative to the warehouse; None: none of its files."""
+    if isinstance(error, TidemillError):
+        said = error.where
+    else:
+        found = re.search(re.escape(str(root)) + r"/[^\s'\":,]+", str(error))
+        said = str(getattr(error, "filename", None) or (found[0] if found else ""))
+    path = Path(said)
+    if not said:
+        return None
+    if not path.is_absolute():
+        return said if (root / path).parent.exists() and "/" in said else None
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) and path != root else None
+
+
+def fault_by(error: Exception, stream: str, output: str, root: Path, now: int) -> Fault:
+    """A fault that was met now, and is not counted as an attempt."""
+    told = named(error, root)
+    file = _file_of(told, root) or ""
+    return Fault(stream, output, told.code, str(told), told.hint, file, now, 0, now)
+
+
+# -- of one round
+
+
+class Guard(Protocol):
+    """Runs pieces of work, each of which is one stream's or one output's."""
+
+    def attempt(
+        self, stream: str, output: str, work: Callable[[], Done], proves: Callable[[Done], bool] = ...
+    ) -> Done | None:
+        """What the work gives; None when it failed or is not tried now. `proves` says whether this result
+        shows that a fault is over."""
+        ...
+
+
+class Unguarded:
+    """For a command that does one thing: an error in it is the error of the command."""
+
+    def attempt(
+        self,
+        stream: str,
+        output: str,
+        work: Callable[[], Done],
+        proves: Callable[[Done], bool] = lambda _done: True,
+    ) -> Done | None:
+        return work()
+
+
+@dataclass(slots=True)
+class FaultMemory:
+    """What one process knows of faults besides the state: by its own timer, which nobody sets back, when each
+    is tried again; and those that the state could not keep."""
+
+    timer: Callable[[], int]
+    due: dict[_Key, int] = field(default_factory=dict)
+    unrecorded: dict[_Key, Fault] = field(default_factory=dict)
+
+
 class RoundFaults:
-    """The faults of one round, of all its streams."""
+    """The faults of one round, of all its streams and outputs."""
 
-    def __init__(self, state: State, now: int, unrecorded: dict[str, StreamFault]) -> None:
+    def __init__(
+        self, state: State, root: Path, now: int, memory: FaultMemory, *, patient: bool = False
+    ) -> None:
+        """A `patient` round leaves work alone whose next try is not due."""
         self._state = state
+        self._root = root
         self._now = now
-        self._unrecorded = unrecorded  # of earlier rounds of this process, that the state could not keep
-        self.found: dict[str, StreamFault] = {}
+        self._memory = memory
+        self._patient = patient
+        self._found: dict[_Key, Fault] = {}
+        self._worked: set[_Key] = set()
+        self._before: dict[str, dict[str, Fault]] = {}
         self.errors: list[TidemillError] = []
-        self._before: dict[str, StreamFault | None] = {}
 
-    def is_waiting(self, stream: str) -> bool:
-        """Whether a daemon does not try the stream yet."""
-        fault = self._known(stream)
-        return fault is not None and self._now < fault.next_try
+    @property
+    def found(self) -> list[Fault]:
+        return list(self._found.values())
 
-    @contextmanager
-    def apart(self, stream: str) -> Iterator[None]:
-        """Around work on one stream: whatever goes wrong in it is that stream's, and does not pass on."""
+    def attempt(
+        self,
+        stream: str,
+        output: str,
+        work: Callable[[], Done],
+        proves: Callable[[Done], bool] = lambda _done: True,
+    ) -> Done | None:
+        """Whatever goes wrong is recorded as a fault of this output, and does not pass on. What failed in
+        this round is not tried again in it."""
+        key = (stream, output)
+        if key in self._found or self._is_waiting(key):
+            return None
         try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other streams go on
-            self.record(stream, error)
+            done = work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, all other work goes on
+            self.record(stream, output, error)
+            return None
+        if proves(done):
+            self._worked.add(key)
+        return done
 
-    def record(self, stream: str, error: Exception) -> None:
-        """What went wrong with one stream, where somebody else caught it."""
-        self._failed(stream, as_tidemill_error(error), error)
+    def record(self, stream: str, output: str, error: Exception) -> None:
+        """What went wrong where somebody else caught it."""
+        self._failed((stream, output), named(error, self._root), error)
 
-    def finish(self, worked: Iterable[str]) -> None:
-        """Forget the faults of streams that worked."""
-        for stream in worked:
-            fault = self._known(stream)
-            if fault is not None and stream not in self.found:
-                self._unrecorded.pop(stream, None)
-                self._state.set_mark(stream, CHECKPOINT, None)
-                where = {"stream": stream, "attempts": fault.attempts}
-                log.info("the stream works again: %s", fault.message, extra=where)
+    def is_faulty(self, stream: str) -> bool:
+        """Whether anything of the stream failed in this round, or waits for its next try."""
+        known = (key for key in self._known(stream) if (stream, key) not in self._worked)
+        return any(name == stream for name, _ in self._found) or any(known)
 
-    def _known(self, stream: str) -> StreamFault | None:
+    def finish(self) -> None:
+        """Forget the faults of what worked."""
+        for stream, output in sorted(self._worked - self._found.keys()):
+            fault = self._known(stream).get(output)
+            if fault is None:
+                continue
+            self._memory.unrecorded.pop((stream, output), None)
+            self._memory.due.pop((stream, output), None)
+            for mark in (_mark(output), *([CHECKPOINT] if output == RAW else [])):
+                self._state.set_mark(stream, mark, None)
+            where = {"stream": stream, "output": output, "attempts": fault.attempts}
+            log.info("works again: %s", fault.message, extra=where)
+
+    def _is_waiting(self, key: _Key) -> bool:
+        if not self._patient:
+            return False
+        fault = self._known(key[0]).get(key[1])
+        if fault is None:
+            return False
+        now = self._memory.timer()
+        if key not in self._memory.due:  # of a process before this one
+            left = min(max(fault.next_try - self._now, 0), delay_after(fault.attempts))
+            self._memory.due[key] = now + left
+        return now < self._memory.due[key]
+
+    def _known(self, stream: str) -> Mapping[str, Fault]:
+        """By output, as they were before this round."""
         if stream not in self._before:
-            self._before[stream] = fault_of(self._state, stream) or self._unrecorded.get(stream)
+            kept = {output: one for (name, output), one in self._memory.unrecorded.items() if name == stream}
+            recorded = {fault.output: fault for fault in faults_of(self._state, stream)}
+            self._before[stream] = kept | recorded
         return self._before[stream]
 
-    def _failed(self, stream: str, told: TidemillError, error: Exception) -> None:
-        if stream in self.found:
+    def _failed(self, key: _Key, told: TidemillError, error: Exception) -> None:
+        if key in self._found:
             return
-        known = self._known(stream)
+        stream, output = key
+        known = self._known(stream).get(output)
         attempts = 1 if known is None else known.attempts + 1
-        fault = StreamFault(
-            stream=stream,
-            code=told.code,
-            message=str(told),
-            hint=told.hint,
+        fault = replace(
+            fault_by(told, stream, output, self._root, self._now),
             since=self._now if known is None else known.since,
             attempts=attempts,
             next_try=self._now + delay_after(attempts),
         )
-        self.found[stream] = fault
+        self._found[key] = fault
+        self._memory.due[key] = self._memory.timer() + delay_after(attempts)
         self.errors.append(told)
         self._log(fault, known, error)
-        said = asdict(fault)
-        del said["stream"]
+        said = {name: value for name, value in asdict(fault).items() if name not in ("stream", "output")}
         try:
-            self._state.set_mark(stream, CHECKPOINT, json.dumps(said))
+            self._state.set_mark(stream, _mark(output), json.dumps(said))
         except TidemillError as lost:  # a full disk, perhaps
-            self._unrecorded[stream] = fault
+            self._memory.unrecorded[key] = fault
             log.debug("a fault could not be recorded: %s", lost, extra={"stream": stream})
 
-    def _log(self, fault: StreamFault, known: StreamFault | None, error: Exception) -> None:
-        where = {"stream": fault.stream, "code": fault.code, "attempts": fault.attempts}
+    def _log(self, fault: Fault, known: Fault | None, error: Exception) -> None:
+        where = {"stream": fault.stream, "output": fault.output, "code": fault.code, "file": fault.file}
+        whose = f"{fault.output} of {fault.stream}" if fault.stream else fault.output
         if known is not None and (known.code, known.message) == (fault.code, fault.message):
-            log.debug("the stream still fails: %s", fault.message, extra=where)
+            log.debug("%s still fails: %s", whose, fault.message, extra=where)
             return
-        trace = None if isinstance(error, TidemillError) else error  # of a defect: where it is
-        log.error("the stream fails: %s", fault.message, extra=where, exc_info=trace)
+        told = isinstance(error, TidemillError | OSError) or fault.code == DamageError.code
+        log.error(
+            "%s fails: %s; %s",
+            whose,
+            fault.message,
+            fault.hint,
+            extra=where,
+            exc_info=None if told else error,  # of a defect: where it is
+        )

@@ -34,11 +34,16 @@ def replace_with_fresh(warehouse: Path) -> None:
     with storage_errors(target):
         if not fresh.exists():
             raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")
-        _remove(target)  # with its write-ahead log, which the new file must not meet
-        fresh.replace(target)
+        _remove_logs(target)  # which the new file must not meet
+        fresh.replace(target)  # at no moment is there none: whoever opens it would make an empty one
         sync_folder(warehouse)
 
 
 def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
+    path.unlink(missing_ok=True)
+    _remove_logs(path)
+
+
+def _remove_logs(path: Path) -> None:
+    for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -98,11 +98,12 @@ class TileBuild:
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
-    """The act of taking a slice back, as the landing log has it."""
+    """The act of taking a slice back, as the landing log has it; or, with no slice, of sending slices back to
+    the gate because what was accepted from them is damaged."""
 
     n: int  # which act of the log it is, from 1
     stream: str
-    slice: str
+    slice: str  # "": none is taken back
     reason: str
     at: int
     again: Mapping[str, int]  # slices sent back to the gate -> how many records were accepted from them
@@ -229,6 +230,7 @@ class Retractions(Protocol):
         window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
         ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
         What was built keeps its marks: a slice that comes back under the name it was built with is observed.
+        An act without a slice does the same to those of `again` alone.
         """
         ...
 
@@ -296,6 +298,12 @@ class Tiles(Protocol):
         """Put slices (by id) into the desired sets of 5s tiles (by start) that they need have no rows in, but
         whose rows they change. To do it again changes nothing. StorageError, and nothing is changed, for a
         slice that the ledger does not know."""
+        ...
+
+    def lose_tiles(self, stream: str, parts: Collection[str]) -> int:
+        """The tiles in these parts of the rollups table are lost: they are stale, as if they had never been
+        built. Of those above the base, the first 5s tile below is stale, so that they are built with it. How
+        many there were."""
         ...
 
     def apply_tiles(
@@ -536,9 +544,12 @@ class Receipts(Protocol):
 class Recovery(Protocol):
     """Filling a state that was lost, and showing all of one."""
 
-    def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
+    def restore(
+        self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord], retractions: int | None = None
+    ) -> None:
         """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
-        batches in the order given. Each retracted entry is one act of retraction applied. Layouts, marks,
+        batches in the order given. So many acts of the log of retractions are applied (None: one for each
+        retracted entry). Layouts, marks,
         deliveries and receipts that it has do not make it less empty, and stay."""
         ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceEntry, SliceStatus
@@ -15,6 +16,8 @@ from tidemill.storage.state import progress_acts, window_acts
 from tidemill.storage.state.acts import entry_of, rehash, rewrite, saw_version
 from tidemill.storage.state.fates import after_retraction
 from tidemill.storage.state.protocol import ClockState, Progress, Retraction
+
+NOBODY: Final = 0  # no slice has that place
 
 
 def applied(db: sqlite3.Connection) -> int:
@@ -33,10 +36,11 @@ def apply(
     quarantine_version: int,
     progress: Progress,
 ) -> bool:
-    slices = [entry_of(db, act.stream, act.slice)]
-    if slices[0].status is SliceStatus.RETRACTED:
+    retracted = entry_of(db, act.stream, act.slice) if act.slice else None
+    if retracted is not None and retracted.status is SliceStatus.RETRACTED:
         return False
     set_applied(db, applied(db) + 1)
+    slices = [] if retracted is None else [retracted]
     slices += [entry_of(db, act.stream, slice_id) for slice_id in act.again if slice_id != act.slice]
     for before in slices:
         rewrite(db, before, after_retraction(before, act))
@@ -46,7 +50,7 @@ def apply(
     saw_version(db, act.stream, "quarantine", quarantine_version)
     seqs = json.dumps([entry.seq for entry in slices])
     _leave_tiles(db, act.stream, seqs)
-    window_acts.leave(db, act.stream, seqs, slices[0].seq)
+    window_acts.leave(db, act.stream, seqs, NOBODY if retracted is None else retracted.seq)
     return True
 
 

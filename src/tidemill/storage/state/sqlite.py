@@ -76,10 +76,12 @@ class SqliteState:
                 "the folder of the state does not exist", where=str(path), hint="create the warehouse first"
             )
         self._path = path
+        self._file: int | None = None  # which file the idle connections are to
+        self._of: dict[int, int | None] = {}  # by connection, which file it is to
         self._idle: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         self._closed = False
-        self._give_back(connect(path))
+        self._give_back(self._connect())
 
     def enter(self, new: NewSlice) -> SliceEntry:
         return self.enter_all([new])[0]
@@ -260,6 +262,10 @@ class SqliteState:
     def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
         with self._write() as db:
             acts.want(db, stream, tiles)
+
+    def lose_tiles(self, stream: str, parts: Collection[str]) -> int:
+        with self._write() as db:
+            return acts.lose_tiles(db, stream, parts)
 
     def apply_tiles(
         self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
@@ -483,7 +489,9 @@ class SqliteState:
 
     # -- all of it
 
-    def restore(self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> None:
+    def restore(
+        self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord], retractions: int | None = None
+    ) -> None:
         with self._write() as db:
             for table in ("slices", "batches", "tiles"):
                 if db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
@@ -494,8 +502,8 @@ class SqliteState:
                     )
             for entry in sorted(entries, key=lambda entry: entry.seq):
                 acts.insert(db, entry)
-            retracted = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
-            retract_acts.set_applied(db, retracted)
+            gone = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
+            retract_acts.set_applied(db, gone if retractions is None else retractions)
             for record in records:
                 acts.apply_batch(db, record)
 
@@ -537,13 +545,43 @@ class SqliteState:
         with self._guard:
             if self._closed:
                 raise StorageError("state is closed", where=str(self._path), hint="open the warehouse again")
-            if self._idle:
+            if self._idle and self._is_current():
                 return self._idle.pop()
-        return connect(self._path)
+        return self._connect()
+
+    def _is_current(self) -> bool:
+        """Whether the idle connections are to the file that is there now. `recover` in another process puts a
+        new one in its place; then they are closed, and whoever asks next is given the new state."""
+        if self._file == _number(self._path):
+            return True
+        for connection in self._idle:
+            self._of.pop(id(connection), None)
+            connection.close()
+        self._idle.clear()
+        return False
+
+    def _connect(self) -> sqlite3.Connection:
+        before = _number(self._path)
+        connection = connect(self._path)
+        number = _number(self._path)
+        with self._guard:
+            self._file = number
+            # One that was replaced meanwhile may be to either: it is used once.
+            self._of[id(connection)] = number if before in (None, number) else None
+        return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._guard:
-            if not self._closed:
+            if not self._closed and self._of.get(id(connection)) == self._file:
                 self._idle.append(connection)
                 return
+            self._of.pop(id(connection), None)
         connection.close()
+
+
+def _number(path: Path) -> int | None:
+    """Tells a file from another of the same name; None: there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None

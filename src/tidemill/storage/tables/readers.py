@@ -50,3 +50,9 @@ class TableReaders:
             else:
                 kept.table.refresh()
             return kept.table.snapshot()
+
+    def forget(self, stream: str) -> None:
+        """Open the tables of a stream anew when they are asked for next."""
+        with self._guard:
+            for key in [key for key in self._kept if key[1] == stream]:
+                del self._kept[key]

@@ -343,6 +343,15 @@ class Table:
             where=str(self.root),
         )
 
+    def leave_out(self, files: Collection[str], now: int) -> int:
+        """Readers do without these parts from now on, by their paths in the table: their files are damaged or
+        gone. How many of them it had."""
+        self.refresh()
+        lost = [part for part in self.snapshot().parts if part.path in files]
+        if lost:
+            self.commit([], lost, info={"damaged": str(len(lost))}, now=now)
+        return len(lost)
+
     # -- expiry
 
     def is_untidy(self, every: int) -> bool:

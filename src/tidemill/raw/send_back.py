@@ -1,0 +1,99 @@
+"""Damaged parts of raw or quarantine: the slices whose rows they held go through the gate again.
+
+The same act as a retraction, of which it has the log, the order and the safety against crashes; but no slice
+is taken back, so the outcome is the one that there was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.ingest.retractions import RetractionLog, sent_back
+from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.raw.recall import footers, held_facts
+from tidemill.raw.retract import finish_retractions
+from tidemill.raw.standins import batch_of, stands_for_expired
+from tidemill.storage import layout
+from tidemill.storage.tables.table import Table
+
+if TYPE_CHECKING:
+    from tidemill.ingest.warehouse import Warehouse
+    from tidemill.raw.accept.batch import Acceptor
+    from tidemill.storage.tables.snapshot import Part
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """The batches that damaged parts held rows of, and the slices of those, in the order of the ledger."""
+
+    stream: str
+    batches: Sequence[str]
+    slices: Sequence[SliceEntry]
+    expired: Sequence[str] = ()  # of those slices: raw has let go of rows of them, so they cannot go back
+
+
+def plan_send_back(
+    warehouse: Warehouse, stream: str, raw: Collection[str], quarantine: Collection[str]
+) -> SendBack:
+    """For damaged parts, by their paths in the tables. Changes nothing, and does not read those parts."""
+    entries = warehouse.state.slices(stream)
+    damaged = _parts(warehouse, "raw", stream, raw)
+    both = [*damaged, *_parts(warehouse, "quarantine", stream, quarantine)]
+    batches = {batch for part in both if (batch := batch_of(part))}
+    if any(batch_of(part) is None for part in damaged):  # of several batches: the others say which
+        batches |= _untold(warehouse, stream, {part.path for part in damaged}, entries)
+    members = [e for e in entries if e.batch in batches and e.status is not SliceStatus.RETRACTED]
+    expired = [entry.id for entry in members if _is_expired(warehouse, entry)]
+    if any(stands_for_expired(part) for part in damaged):
+        expired = [entry.id for entry in members]
+    return SendBack(stream, sorted({str(entry.batch) for entry in members}), members, expired)
+
+
+def _is_expired(warehouse: Warehouse, entry: SliceEntry) -> bool:
+    """Whether raw has let go of events of its time: the gate would refuse them now."""
+    sealed = warehouse.expiries.seal(entry.slice.stream)
+    return sealed is not None and entry.observed is not None and entry.observed.start < sealed
+
+
+def _parts(warehouse: Warehouse, kind: layout.TableKind, stream: str, paths: Collection[str]) -> list[Part]:
+    table = warehouse.existing(kind, stream) if paths else None
+    known = table.snapshot().by_path if table is not None else {}
+    return [known[path] for path in sorted(paths) if path in known]
+
+
+def _untold(
+    warehouse: Warehouse, stream: str, damaged: Collection[str], entries: Sequence[SliceEntry]
+) -> set[str]:
+    """Batches that the parts which are whole lack rows of, or say nothing of, by what the ledger knows."""
+    table = Table.existing(layout.raw(warehouse.root, stream))
+    assert table is not None, stream
+    rows: dict[str, int] = {}
+    told: set[str] = set()
+    for part in table.snapshot().parts:
+        if part.path in damaged:
+            continue
+        path = str(table.root / part.path)
+        told.update(footer.batch for footer in footers(path))
+        for fact in held_facts(path):
+            for name, count in fact.accepted.items():
+                rows[name] = rows.get(name, 0) + count
+    return {
+        str(entry.batch)
+        for entry in entries
+        if entry.batch is not None
+        and (rows.get(entry.id, 0) < entry.counts.accepted or entry.batch not in told)
+    }
+
+
+def send_back(
+    warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: SendBack, reason: str, now: int
+) -> None:
+    """Do what the plan says. The caller must hold the tick lock, and have set the damaged files aside: parts
+    whose files are missing leave the tables. The next rounds decide about the slices."""
+    if not plan.batches:
+        return
+    line = sent_back(plan.stream, reason, now, plan.batches, plan.slices)
+    RetractionLog(warehouse.root).append(warehouse.state, line)
+    finish_retractions(warehouse, acceptor, plan.stream)
