@@ -53,7 +53,7 @@ def test_the_defaults_are_those_of_the_adaptive_window() -> None:
     memory = gateway.memory
     assert (memory.max, memory.high_water, memory.emergency) == (100 * MIB, 0.8, 0.95)
     assert (memory.buffer, memory.requests, memory.windows, memory.rates) == (
-        50 * MIB, 40 * MIB, 5 * MIB, MIB,
+        50 * MIB, 40 * MIB, 5 * MIB, 4 * MIB,
     )  # fmt: skip
     assert (gateway.background, gateway.receipts) == (100 * MILLISECOND, DAY)
 
@@ -68,7 +68,8 @@ def test_every_key_can_be_set() -> None:
         "memory: {max: 20MiB, high_water: 0.5, emergency: 0.6, buffer: 10MiB, requests: 9MiB, windows: 1MiB, "
         "rates: 64KiB}",
         "wal: {segment: 1MiB}",
-        "requests: {body: 1MiB, events: 3, depth: 4, field: 16, timeout: 1s, wait: 2s, connections: 5}",
+        "requests: {body: 1MiB, events: 3, depth: 4, field: 16, timeout: 1s, wait: 2s, connections: 5, "
+        "spread: 2, sources: 6}",
         "receipts: 1h",
         "otlp: {logs: l, traces: t}",
         "objects: [incoming, /srv/files]",
@@ -86,7 +87,7 @@ def test_every_key_can_be_set() -> None:
     assert gateway.wal.segment == MIB
     assert gateway.requests.model_dump() == {
         "body": MIB, "events": 3, "depth": 4, "field": 16, "timeout": SECOND, "wait": 2 * SECOND,
-        "connections": 5,
+        "connections": 5, "spread": 2, "sources": 6,
     }  # fmt: skip
     assert gateway.receipts == HOUR
     assert (gateway.otlp.logs, gateway.otlp.traces) == ("l", "t")

@@ -51,7 +51,8 @@ MORE = """
     windows:
       hours: {kind: tumbling, size: 1h, group_by: api, aggregates: {n: count}}
 """
-MARKS = (THEIRS, "b-secret", "MARKER-B", "theirs")
+NEWEST = "2026-01-05T10:02:16"  # of theirs, and so the watermark of what both share
+MARKS = (THEIRS, "b-secret", "MARKER-B", "theirs", NEWEST)
 
 
 def event(name: str, tenant: str, second: int, mark: str, **more: object) -> dict[str, object]:

@@ -13,7 +13,7 @@ def test_a_server_that_lives_and_is_ready(served):
     assert served.http.get("/healthz").json() == {"status": "ok"}
     ready = served.http.get("/readyz")
     assert ready.status_code == 200
-    checks = ("warehouse", "state", "log", "memory", "landing", "pipeline", "queues", "streams")
+    checks = ("warehouse", "state", "log", "memory", "tokens", "landing", "pipeline", "queues", "streams")
     assert ready.json() == {"status": "ok", **dict.fromkeys(checks, "ok")}
     assert not list(served.mill.project.warehouse.glob(".ready-*"))
 
@@ -81,7 +81,7 @@ def test_a_fault_of_the_server_is_500_and_says_nothing_of_it(served, monkeypatch
 
 
 def test_a_disk_that_is_full_is_503_without_the_place(served, monkeypatch):
-    def full(submission, done):
+    def full(submission, done, sender):
         done(StorageError("cannot write: No space left on device", where="/secret", hint="free some space"))
 
     monkeypatch.setattr(served.gateway, "submit", full)

@@ -152,7 +152,7 @@ class Memory(pydantic.BaseModel):
     buffer: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 50 * MIB  # events until their slice has landed
     requests: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 40 * MIB  # bodies while they are read
     windows: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 5 * MIB  # what is known of closed windows
-    rates: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = MIB  # what is remembered of arrivals
+    rates: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 4 * MIB  # what is remembered of arrivals
 
     @model_validator(mode="after")
     def _marks_are_in_order(self) -> Memory:
@@ -203,11 +203,13 @@ class Requests(pydantic.BaseModel):
 
     body: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # also once it is decompressed
     events: Count = 10_000
+    spread: Count = 2_000  # windows (or days) that its events may lie in
     depth: Annotated[StrictInt, pydantic.Field(ge=1, le=512)] = 64
     field: Annotated[ByteSize, pydantic.Field(ge=16)] = MIB  # of one text in an event
     timeout: PositiveDuration = 30 * SECOND  # between two pieces of a body
     wait: PositiveDuration = 30 * SECOND  # the longest that a request waits for outcomes
     connections: Count = 1000  # at once
+    sources: Count = 128  # values of `source` that one sender uses at once
 
 
 class Otlp(pydantic.BaseModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project
 from tidemill.ingest.declarations import DeclarationLog
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tidemill.engine import Engine
     from tidemill.storage.tables.snapshot import Snapshot
     from tidemill.storage.tables.table import Table
+
+MOST_SOURCES: Final = 100_000  # slices whose source is remembered
 
 Clock = Callable[[], int]
 Progress = Callable[[str, str, float], None]  # stream, step, share done
@@ -58,6 +60,7 @@ class Warehouse:
         self.declarations = DeclarationLog(self.root)
         self.readers = TableReaders(self.root)
         self._tables: dict[tuple[str, str], Table] = {}
+        self._sources: dict[str, str] = {}
 
     def close(self) -> None:
         if "engine" in self.__dict__:
@@ -103,3 +106,16 @@ class Warehouse:
                 f"there is no slice {id_or_prefix!r}", hint="`tidemill ledger` lists the slices"
             )
         return entry
+
+    def source_of(self, slice_id: str) -> str:
+        """The source that a slice came from, which never changes; "" for one that is not in the ledger."""
+        known = self._sources.get(slice_id)
+        if known is not None:
+            return known
+        entry = self.state.slice(slice_id)
+        if entry is None:
+            return ""
+        if len(self._sources) >= MOST_SOURCES:
+            self._sources.clear()
+        self._sources[slice_id] = entry.slice.source
+        return entry.slice.source

@@ -150,6 +150,13 @@ class TooLargeError(TidemillError):
     exit_code = 2
 
 
+class TooSpreadError(TidemillError):
+    """A request whose events lie in more windows than one request may touch."""
+
+    code = "too_spread"
+    exit_code = 2
+
+
 class MediaTypeError(TidemillError):
     """A body of a kind, or in an encoding, that is not read."""
 

@@ -4,13 +4,14 @@ It looks at the state only, and costs what is pending, not what there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.model.completeness import ROUND, Arrivals, Pending
 from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_instant
+from tidemill.raw.tenant_clock import OwnRows, last_arrival
 
 if TYPE_CHECKING:
     from tidemill.model.tiles import BaseTile
@@ -25,16 +26,20 @@ def arrivals_of(
     *,
     tiles: bool,
     retraction: Retraction | None = None,
+    own: Mapping[str, OwnRows] | None = None,
 ) -> Arrivals:
     """For an answer that anything in `span` (None: any time) can change; `tiles`: it is made of them.
-    `retraction` is the act that is under way, in any stream."""
+    `retraction` is the act that is under way, in any stream; `own` is what a tenant has, by slice, when the
+    answer is about that tenant alone."""
     stale = state.stale_tiles(stream) if tiles else []
     found = [
         *_slices(state, stream),
         *_retraction(retraction, stream),
         *_tiles([tile for tile in stale if span is None or _meets(tile, span)]),
     ]
-    return Arrivals(watermark, tuple(found), _as_of(state, stream, stale))
+    waiting = frozenset(name for tile in stale for name in tile.desired - tile.observed)
+    as_of = _as_of(state, stream, waiting) if own is None else _as_of_tenant(state, own, waiting)
+    return Arrivals(watermark, tuple(found), as_of)
 
 
 def _slices(state: Ledger, stream: str) -> Iterator[Pending]:
@@ -116,9 +121,18 @@ def _tiles(stale: Sequence[BaseTile]) -> Iterator[Pending]:
         )
 
 
-def _as_of(state: Ledger, stream: str, stale: Sequence[BaseTile]) -> int | None:
+def _as_of_tenant(state: Ledger, own: Mapping[str, OwnRows], waiting: Collection[str]) -> int | None:
+    """The newest arrival of a tenant's own events that all tiles include."""
+
+    def is_included(slice_id: str) -> bool:
+        entry = state.slice(slice_id)
+        return entry is not None and entry.name not in waiting
+
+    return last_arrival(own, is_included)
+
+
+def _as_of(state: Ledger, stream: str, waiting: Collection[str]) -> int | None:
     """The newest arrival that all tiles include."""
-    waiting = {name for tile in stale for name in tile.desired - tile.observed}
     newest = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=len(waiting) + 1)
     return max((entry.slice.arrival for entry in newest if entry.name not in waiting), default=None)
 

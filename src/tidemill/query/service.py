@@ -5,6 +5,7 @@ Looks only: nothing here writes to the warehouse or the state.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.names import ROLLUPS
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.query.pending import arrivals_of
+from tidemill.raw.tenant_clock import OwnRows, own_rows, own_watermark
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage.state.faults import faults_of, named
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.source import Source
     from tidemill.storage.tables.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)
 
@@ -68,7 +72,7 @@ def ask(
             query,
             tenant=lambda stream: tenant_of(warehouse, stream, whose),
             now=warehouse.clock(),
-            arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True),
+            arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True, tenant=whose.tenant),
             engine=engine,
             strict=strict,
         )
@@ -84,19 +88,35 @@ def rows_of(answer: Answer | Explanation) -> pa.Table:
     return answer.table
 
 
-def arrivals(warehouse: Warehouse, stream: str, span: Interval | None, *, tiles: bool) -> Arrivals:
-    """What an answer about `span` (None: all time) has to say of the stream."""
+def arrivals(
+    warehouse: Warehouse, stream: str, span: Interval | None, *, tiles: bool, tenant: str | None = None
+) -> Arrivals:
+    """What an answer about `span` (None: all time) has to say of the stream; about one tenant of several,
+    what that tenant's own events say, and nothing that would tell of others."""
     under_way = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     act = under_way.act if under_way is not None else None
-    watermark = watermark_of(warehouse.project.stream(stream), warehouse.state, warehouse.clock())
-    found = arrivals_of(warehouse.state, stream, span, watermark, tiles=tiles, retraction=act)
-    faults = faults_of(warehouse.state, stream) if found.pending else ()
+    state, declared = warehouse.state, warehouse.project.stream(stream)
+    if tenant is None or declared.tenant.value is not None:
+        own, watermark = None, watermark_of(declared, state, warehouse.clock())
+    else:
+        own = _own_rows(warehouse, stream, tenant)
+        watermark = own_watermark(declared, own, warehouse.source_of, warehouse.clock())
+    found = arrivals_of(state, stream, span, watermark, tiles=tiles, retraction=act, own=own)
+    faults = faults_of(state, stream) if found.pending else ()
     if not faults:
         return found
     told = "; ".join(f"{fault.message} ({fault.hint})" for fault in faults)
     remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {told}"
     pending = (replace(one, remedy=remedy) for one in found.pending)
     return replace(found, pending=tuple(pending))
+
+
+def _own_rows(warehouse: Warehouse, stream: str, tenant: str) -> Mapping[str, OwnRows]:
+    try:
+        return own_rows(warehouse.snapshot("raw", stream), tenant)
+    except StorageError as error:  # the answer may not need the part: it says that nothing is known of it
+        log.warning("what %s says of time is not known: %s", stream, error)
+        return {}
 
 
 def available(warehouse: Warehouse, stream: str) -> Available:

@@ -26,7 +26,7 @@ class Acknowledging:
         self._guard = threading.Lock()
         self._told: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, Entry | BaseException]]] = {}
 
-    async def durable(self, submission: Submission) -> Entry:
+    async def durable(self, submission: Submission, sender: str) -> Entry:
         """Once it is; OverloadedError when nothing was taken, StorageError when nothing could be written."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
@@ -34,7 +34,7 @@ class Acknowledging:
         def done(outcome: Entry | BaseException) -> None:
             self._tell(loop, waiter, outcome)
 
-        self._service.gateway.submit(submission, done)
+        self._service.gateway.submit(submission, done, sender)
         return await waiter
 
     def _tell(self, loop: asyncio.AbstractEventLoop, waiter: Waiter, outcome: Entry | BaseException) -> None:

@@ -12,7 +12,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from tidemill.config.gateway import is_loopback
-from tidemill.model.errors import AuthError, ForbiddenError
+from tidemill.model.errors import ForbiddenError, TidemillError
 from tidemill.server.access.tokens import LOCAL, Principal, Scope
 from tidemill.server.asked import check_parameters
 
@@ -52,12 +52,19 @@ def admitted(request: Request, *scopes: Scope) -> Principal:
     return who
 
 
+def sender_of(request: Request, who: Principal) -> str:
+    """Who a quota is of: a token, or, where there are none, the address that the request comes from."""
+    if who is not LOCAL:
+        return who.id
+    return request.client.host if request.client is not None else LOCAL.id
+
+
 def is_still(request: Request, who: Principal) -> bool:
     """Whether who sent it would be let in again as the same: for answers that go on and on."""
     service = service_of(request)
     try:
         return _principal(service, request, service.clock()) == who
-    except (AuthError, ForbiddenError):
+    except TidemillError:  # also when nobody can tell: the file of tokens is damaged
         return False
 
 

@@ -53,9 +53,9 @@ def router() -> APIRouter:
         "/readyz",
         _readyz,
         summary="Can the server take events?",
-        description="Looks at the warehouse, the state, the log, the memory, what waits to be landed, the "
-        "rounds of the pipeline if it runs in this process, and its queues. `streams` says how many streams "
-        "cannot be worked on; then `status` is `degraded`.",
+        description="Looks at the warehouse, the state, the log, the memory, the tokens, what waits to be "
+        "landed, the rounds of the pipeline if it runs in this process, and its queues. `streams` says "
+        "how many streams cannot be worked on; then `status` is `degraded`.",
         operation_id="readyz",
         response_class=Response,
         responses=_shown(dict.fromkeys(("status", *_CHECKS, "streams"), OK), "It can") | responses(503),
@@ -169,11 +169,18 @@ def _queues(service: Service) -> str | None:
     return service.mill.pulse.stuck_queue()
 
 
+def _tokens(service: Service) -> str | None:
+    """Whether it can be known who asks: not when the file of tokens was lost or damaged."""
+    service.tokens.any_made()
+    return None
+
+
 _CHECKS: Final[Mapping[str, Callable[[Service], str | None]]] = {  # None: it is as it should be
     "warehouse": _warehouse,
     "state": _state,
     "log": _log,
     "memory": _memory,
+    "tokens": _tokens,
     "landing": _landing,
     "pipeline": _pipeline,
     "queues": _queues,

@@ -28,9 +28,9 @@ from tidemill.model.errors import NotFoundError, TidemillError
 from tidemill.server import shapes
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.arriving import admit
-from tidemill.server.callers import admitted
+from tidemill.server.callers import admitted, sender_of
 from tidemill.server.problems import refusal
-from tidemill.server.receiving import MADE_ANEW, HeldMemory, body, taken_apart
+from tidemill.server.receiving import MADE_ANEW, HeldMemory, body, check_spread, taken_apart
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -96,8 +96,9 @@ async def _export(
     with HeldMemory(service.gateway.memory) as held:
         read = await _read(service, request, held, stream, signal, media, who)
         if read.submission is not None:
+            await check_spread(service, stream, read.submission)
             service.rates.admit_rest(who, read.submission.records - 1, service.clock())
-            await acknowledging.durable(read.submission)
+            await acknowledging.durable(read.submission, sender_of(request, who))
     return Response(otlp_answer(signal, media, read.rejected, read.message), media_type=OTLP_TYPES[media])
 
 

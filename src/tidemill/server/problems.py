@@ -36,11 +36,13 @@ _STATUS: Final = {
     "conflict": 409,
     "incomplete": 409,
     "too_large": 413,
+    "too_spread": 413,
     "media_type": 415,
     "rate_limited": 429,
     "overloaded": 429,
     "busy": 503,
     "storage": 503,
+    "damaged": 503,
 }
 _TITLES: Final = {
     "input": "The request cannot be used",
@@ -55,12 +57,14 @@ _TITLES: Final = {
     "incomplete": "The answer is not complete",
     "rejected": "No event was accepted",
     "too_large": "The request is beyond a limit",
+    "too_spread": "The events are too far apart in time",
     "media_type": "A body of this kind is not read",
     "header": "The headers are too large",
     "rate_limited": "The token was used too often",
     "overloaded": "There is no memory for it now",
     "busy": "Warehouse is locked by another process",
     "storage": "The warehouse does not answer",
+    "damaged": "A file of the warehouse is damaged",
     "unready": "The server is not ready",
     "internal": "Something went wrong in the server",
 }
@@ -72,7 +76,7 @@ _HINTS: Final = {
     431: "send fewer or shorter headers",
 }
 _WAIT: Final = {"busy": 1.0, "storage": 5.0, "incomplete": 5.0}  # seconds until it is worth another try
-_PRIVATE: Final = frozenset({"busy", "storage"})  # where they happened is the operator's to know
+_PRIVATE: Final = frozenset({"busy", "storage", "damaged"})  # where they happened is the operator's to know
 
 
 def status_of(error: TidemillError) -> int:

@@ -20,7 +20,7 @@ from tidemill.server.pages import Cursor, Limit, cursor_of, place_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown
-from tidemill.server.tenancy import NOT_OF_ROW, tenant_for, without
+from tidemill.server.tenancy import NOT_OF_LATE_ROW, NOT_OF_ROW, tenant_for, without
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,7 +182,7 @@ class _QuarantineRoutes:
             said = late(declared.name, page, late_totals(feed, since=start, tenant=whose), more=more)
             rows = said["rows"]
             assert isinstance(rows, list)
-            told = [without(row, NOT_OF_ROW, declared, who) for row in rows]
+            told = [without(row, NOT_OF_LATE_ROW, declared, who) for row in rows]
             return {**said, "rows": told, "cursor": self._behind_late(page) if more else None}
 
         return await self._readers.answer(look)

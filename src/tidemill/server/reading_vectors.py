@@ -18,7 +18,7 @@ from tidemill.server.pages import MOST
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import END, START, shown
-from tidemill.server.tenancy import check_whole, tenant_for
+from tidemill.server.tenancy import NOT_OF_RESULT, check_whole, tenant_for, without
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
@@ -153,6 +153,10 @@ class _VectorRoutes:
             )
             more = rows.num_rows > limit
             rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])
-            return plain_results.results(spec, rows, more=more)
+            said = plain_results.results(spec, rows, more=more)
+            listed = said["results"]
+            assert isinstance(listed, list)
+            told = [without(one, NOT_OF_RESULT, declared, who) for one in listed]
+            return {**said, "results": told}
 
         return await self._readers.answer(look)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -19,7 +20,9 @@ from tidemill.server.arriving import Arriving, press
 from tidemill.server.callers import service_of
 
 if TYPE_CHECKING:
+    from tidemill.config import Stream
     from tidemill.ingest.gateway.memory import MemoryTracker
+    from tidemill.model.gateway import Submission
     from tidemill.server.service import Service
 
 COMPONENT: Final = "requests"  # of the memory
@@ -143,6 +146,19 @@ def _too_large(limit: int) -> TooLargeError:
         where="gateway.requests.body",
         hint="send fewer events in a request, or allow more with gateway.requests.body",
     )
+
+
+async def check_spread(service: Service, stream: Stream, submission: Submission) -> None:
+    """TooSpreadError when its events lie in more windows than those of one request may. Found out in one of
+    the threads for bodies: events are read as the gate reads them."""
+    most = service.project.gateway.requests.spread
+    if submission.records <= most:
+        return
+    from tidemill.formats.bodies import spread  # what it reads with is loaded when it is needed
+
+    limits, now = service.project.limits, service.clock()
+    check = partial(spread.check_spread, submission, stream, limits, most, now)
+    await asyncio.get_running_loop().run_in_executor(service.parsers, check)
 
 
 async def taken_apart(

@@ -117,6 +117,7 @@ def _serve(
         bell.ring()
 
     tokens = Tokens(project.warehouse)
+    tokens.any_made()  # DamageError when those that were made are lost: nobody could be let in
     taken = take_up(
         project.warehouse,
         project.streams,

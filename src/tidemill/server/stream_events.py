@@ -1,7 +1,7 @@
 """Server-sent events: what the world is told of datasets and results, as it is entered in the outbox.
 
 One look at the outbox serves all who listen. A listener is a place in it and nothing more: who is slow reads
-on from there, and holds up nobody.
+on from there, and holds up nobody. The same look sees that tokens changed: who is let in no more is let go.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 1.0  # seconds between two looks, when nobody says that something happened …
+PAUSE: Final = 0.5  # seconds between two looks, when nobody says that something happened …
 LEAST: Final = 0.05  # … and when many do
 HEARTBEAT: Final = 15.0  # seconds of silence
 AGAIN: Final = 1_000  # milliseconds until a listener that lost the connection comes again
@@ -99,20 +99,24 @@ class _EventRoutes:
         self, request: Request, who: Principal, stream: str | None, place: int
     ) -> AsyncIterator[bytes]:
         with self._outbox.listening():
-            async for piece in self._heard(who, stream, place):
-                if not is_still(request, who):  # the token was revoked, or is over
-                    return
+            async for piece in self._heard(request, who, stream, place):
                 yield piece
 
-    async def _heard(self, who: Principal, stream: str | None, place: int) -> AsyncIterator[bytes]:
+    async def _heard(
+        self, request: Request, who: Principal, stream: str | None, place: int
+    ) -> AsyncIterator[bytes]:
         service = self._readers.service
+        access = None  # as it was before the listener was admitted, so that no change is missed
         yield b"retry: %d\nid: %d\n\n" % (AGAIN, place)  # whoever loses it now misses none
         spoke = asyncio.get_running_loop().time()
         while not service.stopping.is_set():
             try:
-                found = await self._outbox.behind(place, spoke + HEARTBEAT)
+                found = await self._outbox.behind(place, spoke + HEARTBEAT, access)
             except TidemillError as error:  # the listener comes again, behind what it has
                 log.warning("the outbox cannot be read: %s", error)
+                return
+            access = self._outbox.access
+            if not is_still(request, who):  # the token was revoked, or is over
                 return
             lines = b"".join(self._lines(who, stream, found))
             now = asyncio.get_running_loop().time()
@@ -157,6 +161,7 @@ class EventFeed:
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._listening = 0
+        self.access: object = None  # who may ask, when it was looked at last
         self._start: int | None = None  # all events behind this place are kept …
         self._end = 0  # … up to this one
         self._kept: list[Told] = []
@@ -165,9 +170,9 @@ class EventFeed:
         """The place of the newest event there is."""
         return await self._readers.run(lambda: end_of(self._readers.mill.state))
 
-    async def behind(self, place: int, until: float) -> Sequence[Told]:
-        """Events behind a place, once there are some; none when the time of the loop is `until`, or the
-        server stops. For who is `listening`."""
+    async def behind(self, place: int, until: float, access: object) -> Sequence[Told]:
+        """Events behind a place, once there are some; none when the time of the loop is `until`, when tokens
+        are not as they were for `access`, or the server stops. For who is `listening`."""
         loop = asyncio.get_running_loop()
         if self._start is None or place < self._start:
             found = await self._page(place, PAGE)
@@ -178,6 +183,8 @@ class EventFeed:
         if self._looking is None or self._looking.done():
             self._looking = loop.create_task(self._look_on())
         while not (found := self._known(place)) and not self._readers.service.stopping.is_set():
+            if access != self.access:
+                break
             news = self._news
             try:
                 async with asyncio.timeout_at(until):
@@ -220,6 +227,10 @@ class EventFeed:
             except TidemillError as error:
                 log.warning("the outbox cannot be read: %s", error)
                 found = []
+            access = service.tokens.version(service.clock())
+            if access != self.access:
+                self.access = access
+                self._tell()
             if found:
                 self._keep(found)
             else:

@@ -22,11 +22,14 @@ Told = TypeVar("Told", Answer, Explanation, SearchPage, SearchPlan)
 # What is told of something that several tenants have made together: that it is there, and since when.
 OF_WINDOW: Final = frozenset({"stream", "start", "end", "state", "revision"})
 OF_EVENT: Final = frozenset({"stream", "window", "start", "end", "revision"})
+OF_FLUSHED: Final = frozenset({"window", "stream", "source", "trigger"})
 # What is left out of an answer about a tenant's own events, since it counts everybody's.
 NOT_OF_ANSWER: Final = frozenset({"rows_read", "files_read", "version"})
 NOT_OF_EXPLANATION: Final = frozenset({"rows", "files", "version"})
 NOT_OF_PAGE: Final = frozenset({"facts"})
 NOT_OF_ROW: Final = frozenset({"line"})  # how many records of others stand before it
+NOT_OF_LATE_ROW: Final = NOT_OF_ROW | {"watermark", "lateness"}  # how far others were when it came
+NOT_OF_RESULT: Final = frozenset({"watermark", "batch"})  # the same, and how many slices there were
 NOT_OF_CATALOG: Final = frozenset({"parts", "left_out"})
 OF_PLAN: Final = frozenset({"stream", "tenant", "span", "order", "payloads", "indexed", "completeness"})
 _PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it shares
@@ -62,14 +65,18 @@ def whose(who: Principal, tenant: str | None, *, all_tenants: bool) -> TenantRul
 
 
 def told_of(found: Told, stream: Stream, who: Principal) -> Told:
-    """An answer as who asks may have it: what is pending in a shared stream, without numbers."""
+    """An answer as who asks may have it: what is pending in a shared stream, without numbers. While something
+    is, nothing is called complete: from when on it is not would be the time of somebody's events."""
     if not shares(stream, who):
         return found
-    pending = (
+    pending = tuple(
         Pending(what, None, _PENDING[what], "It is dealt with by the next rounds")
         for what in dict.fromkeys(one.what for one in found.completeness.pending)
     )
-    return replace(found, completeness=replace(found.completeness, pending=tuple(pending)))
+    told = replace(found.completeness, pending=pending)
+    if pending:
+        told = replace(told, complete_through=None, open=True)
+    return replace(found, completeness=told)
 
 
 def tenant_for(who: Principal, asked: str | None) -> str | None:

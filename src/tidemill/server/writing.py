@@ -5,7 +5,7 @@ The way of an event that nobody waits for is short on purpose: no model is built
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 from fastapi import APIRouter
@@ -26,17 +26,19 @@ from tidemill.server import shapes
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.arriving import admit
 from tidemill.server.asked import parameters, source_name, switch, waiting_time
-from tidemill.server.callers import admitted, service_of
+from tidemill.server.callers import admitted, sender_of, service_of
 from tidemill.server.problems import document, responses, told
 from tidemill.server.reading_shapes import shown as described
-from tidemill.server.receiving import MADE_ANEW, SCANNED, HeldMemory, body, taken_apart
+from tidemill.server.receiving import MADE_ANEW, SCANNED, HeldMemory, body, check_spread, taken_apart
 from tidemill.server.service import may_know
+from tidemill.server.tenancy import OF_FLUSHED, only
 from tidemill.server.waiting import OutcomeWaiters
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
     from tidemill.model.gateway import Submission
     from tidemill.model.time import Interval
+    from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.acknowledging import Acknowledging
     from tidemill.server.service import Service
 
@@ -133,8 +135,9 @@ class _WritingRoutes:
         await admit(service)
         with HeldMemory(service.gateway.memory) as held:
             submission = await _read(service, request, held, stream, media, who, source, declared)
+            await check_spread(service, stream, submission)
             service.rates.admit_rest(who, submission.records - 1, service.clock())
-            entry = await self._acknowledging.durable(submission)
+            entry = await self._acknowledging.durable(submission, sender_of(request, who))
         if wait is None:
             return _acknowledged(entry, "durable")
         return await self._waited(request, entry, wait)
@@ -149,8 +152,13 @@ class _WritingRoutes:
             known = service.project.streams.values()
             streams = [stream.name for stream in known if may_know(stream, who.tenant)]
         seconds = service.project.gateway.requests.wait / SECOND
-        done = await run_in_threadpool(service.gateway.flush, streams, seconds)
-        return Response(dumps(flushed(done.windows, done.pending)), media_type=JSON)
+        done = await run_in_threadpool(service.gateway.flush, streams, seconds, who.tenant)
+        said = flushed(done.windows, done.pending)
+        told = [
+            only(window, OF_FLUSHED, service.project.streams[output.stream], who)
+            for window, output in zip(cast("list[Document]", said["windows"]), done.windows, strict=True)
+        ]
+        return Response(dumps({**said, "windows": told}), media_type=JSON)
 
     async def _waited(self, request: Request, entry: Entry, seconds: float) -> Response:
         receipt = await self._waiting.decided(entry.id, seconds)

@@ -257,6 +257,17 @@ def test_an_event_of_another_tenant_is_forbidden() -> None:
     assert caught.value.where == "event 2"
 
 
+@pytest.mark.parametrize("tenant", [{"column": "tenant"}, {"value": "acme"}])
+@pytest.mark.parametrize("named", ["other", 7])
+def test_an_envelope_that_names_another_tenant_than_the_token_is_forbidden(tenant, named) -> None:
+    body = json.dumps([plain(tenant="acme"), plain(tenant=named)]).encode()
+    declared = stream(tenant=tenant)
+    with pytest.raises(ForbiddenError, match="attribute tenant names tenant") as caught:
+        read_body(body, BATCH, declared, LIMITS, "acme", "http")
+    assert caught.value.where == "event 2"
+    assert read_body(body, BATCH, declared, LIMITS, None, "http").records == 2  # an operator's
+
+
 def test_an_operators_event_names_its_tenant_itself() -> None:
     found = record(plain(), tenant=None)
     assert isinstance(found, dict)

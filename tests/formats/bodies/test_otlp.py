@@ -346,11 +346,23 @@ def test_without_a_tenant_of_a_token_the_resource_may_name_one(resource, tenant)
     assert records(read(request))[0]["tenant"] == tenant
 
 
-def test_the_tenant_of_a_token_is_the_tenant_of_all_that_it_brings():
-    request = logs_request({"time_unix_nano": START}, resource={"tenant.id": "globex"})
-    found = read(request, tenant="acme")
+@pytest.mark.parametrize("resource", [{}, {"tenant.id": "acme"}, {"tenant": "acme"}, {"tenant.id": 5}])
+def test_the_tenant_of_a_token_is_the_tenant_of_all_that_it_brings(resource):
+    found = read(logs_request({"time_unix_nano": START}, resource=resource), tenant="acme")
     assert records(found)[0]["tenant"] == "acme"
     assert (found.submission.tenant, found.submission.unnamed) == ("acme", ())
+
+
+@pytest.mark.parametrize("attribute", ["tenant.id", "tenant"])
+@pytest.mark.parametrize("tenant", ["{column: tenant}", "{value: acme}"])
+def test_a_resource_that_names_another_tenant_than_the_token_is_forbidden(attribute, tenant):
+    stream = stream_of(
+        f"version: 1\nstreams: {{logs: {{schema: {{tenant: any}}, gate: none, tenant: {tenant}}}}}"
+    )
+    request = logs_request({"time_unix_nano": START}, resource={attribute: "globex"})
+    with pytest.raises(ForbiddenError, match=f"resource attribute {attribute} names tenant 'globex'"):
+        read(request, stream=stream, tenant="acme")
+    assert read(request, stream=stream, tenant=None).submission is not None
 
 
 def test_a_stream_of_another_tenant_is_forbidden():

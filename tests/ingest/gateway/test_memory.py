@@ -63,10 +63,7 @@ def test_d3_above_emergency_it_is_refused_and_nothing_is_counted() -> None:
     assert caught.value.retry is Retry.LATER
     assert caught.value.after == 1.0
     assert (caught.value.code, caught.value.where) == ("overloaded", "gateway.memory.buffer")
-    assert (
-        caught.value.message
-        == f"no memory is left for 1 bytes in buffer: {95 * MIB} of {100 * MIB} are in use"
-    )
+    assert caught.value.message == "no memory is left for 1 bytes in buffer"
     assert "gateway.memory.buffer sets what is allowed" in caught.value.hint
     assert tracker.usage() == before
     tracker.release("buffer", 15 * MIB)

@@ -72,6 +72,8 @@ def _parsed(element: bytes) -> dict[str, object]:
 
 def _record(event: dict[str, object], stream: Stream, tenant: str | None, place: int) -> dict[str, object]:
     attributes = _attributes(event)
+    if tenant is not None:
+        _check_attribute(attributes, tenant, place)
     record = _data(event)
     if ENVELOPE in record:
         raise InputError(
@@ -178,6 +180,13 @@ def _fill_time(record: dict[str, object], attributes: dict[str, object], stream:
     as_sent = stream.event_time.type == "iso8601" and len(fraction or "") <= len(digits)
     put(record, column, time if as_sent else spelled(instant, stream, int(digits[6:])))
     del attributes["time"]
+
+
+def _check_attribute(attributes: dict[str, object], tenant: str, place: int) -> None:
+    """An envelope may name the token's tenant or none, whatever the stream makes of it."""
+    named = str(attributes.get("tenant", ""))
+    if named not in ("", tenant):
+        raise other_tenant("attribute tenant", named, tenant, place)
 
 
 def _fill_tenant(record: dict[str, object], column: str, tenant: str, place: int) -> None:

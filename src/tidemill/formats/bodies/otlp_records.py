@@ -86,13 +86,21 @@ class Rendering:
             stream.time_column or "ts": spelled(micros, stream, rest),
             stream.event_type.column if stream.event_type is not None else "event_type": type,
         }
+        self._check_resource(origin.resource, place)
         if (column := stream.tenant.column) is not None:
             filled[column] = self._tenant(origin, members, column, place)
         return line(_with(filled, members))
 
+    def _check_resource(self, resource: Resource, place: int) -> None:
+        """A resource may name the token's tenant or none, whatever the stream makes of it."""
+        found = _tenant_attribute(resource)
+        if self.tenant is not None and found is not None and found[1] != self.tenant:
+            raise other_tenant(f"resource attribute {found[0]}", found[1], self.tenant, place)
+
     def _tenant(self, origin: OtlpOrigin, members: Members, column: str, place: int) -> str:
         if self.tenant is None:
-            return _named_tenant(origin.resource)
+            found = _tenant_attribute(origin.resource)
+            return found[1] if found is not None else DEFAULT_TENANT
         named = at(members, column)
         if named is not None and named != self.tenant:
             raise other_tenant(column, str(named), self.tenant, place)
@@ -134,12 +142,13 @@ def _check_identity(members: Members, identity: tuple[str, ...]) -> None:
         )
 
 
-def _named_tenant(resource: Resource) -> str:
+def _tenant_attribute(resource: Resource) -> tuple[str, str] | None:
+    """The attribute that names a tenant, and the name; None when no attribute does."""
     for key in TENANT_ATTRIBUTES:
         named = resource.attributes.get(key)
         if isinstance(named, str) and named:
-            return named
-    return DEFAULT_TENANT
+            return key, named
+    return None
 
 
 def _resource(of: Resource) -> Members:

@@ -88,6 +88,7 @@ class Gateway:
         self._on_landed = on_landed
         self._guard = threading.Condition()  # of all that follows
         self._buffers: dict[Feed, Buffer] = {}
+        self._openers: dict[Feed, str] = {}  # the sender that each buffer was made for
         self._expected: Counter[Feed] = Counter()  # submissions that are on their way into the log
         self._pending: dict[int, Entry] = {}  # durable, not in the ledger yet
         self._unlanded: deque[ClosedWindow] = deque()  # closed, could not be landed yet
@@ -125,23 +126,23 @@ class Gateway:
         if pressure in (Pressure.HIGH, Pressure.EMERGENCY):
             self._refuse()
             full = self.memory.fullest()
-            used, allowed = self.memory.usage()[full]
-            raise OverloadedError(
-                f"memory pressure is {pressure.value}: {used} of {allowed} bytes of {full} are in use",
+            raise OverloadedError(  # without numbers: how much others send is not its sender's to know
+                f"memory pressure is {pressure.value}: {full} is nearly used up",
                 hint="send the same again after the time that Retry-After says; "
                 f"{setting_of(full)} sets what is allowed",
                 after=1.0,
                 refused=pressure is Pressure.EMERGENCY,
             )
 
-    def submit(self, submission: Submission, done: Done) -> None:
-        """Have it made durable; `done` hears of it, in another thread. OverloadedError: nothing was taken."""
+    def submit(self, submission: Submission, done: Done, sender: str = "") -> None:
+        """Have it made durable; `done` hears of it, in another thread. OverloadedError: nothing was taken.
+        `sender` is who is charged for the source, if it is a new one."""
         size = cost_of(submission)
         key = (submission.stream, submission.source)
         try:
             self.memory.allocate("buffer", size, submission.stream)
             try:
-                self._expect(key)
+                self._expect(key, sender)
             except OverloadedError:
                 self.memory.release("buffer", size, submission.stream)
                 raise
@@ -160,15 +161,29 @@ class Gateway:
             self._give_up(key, size)
             raise
 
-    def _expect(self, key: Feed) -> None:
+    def _expect(self, key: Feed, sender: str) -> None:
         """Have a window for it, so that there is memory for one, and keep it until it is there."""
         with self._guard:
             if key not in self._buffers:
+                self._check_sources(sender)
                 stream = self._streams[key[0]]
                 buffer = Buffer(stream, key[1], self._of_stream[key[0]], custom=self._custom[key[0]])
                 self.memory.allocate("rates", buffer.monitor.size)
                 self._buffers[key] = buffer
+                self._openers[key] = sender
             self._expected[key] += 1
+
+    def _check_sources(self, sender: str) -> None:
+        """One sender cannot use up the memory that all share for sources. Under the guard."""
+        most = self.settings.requests.sources
+        if sum(opener == sender for opener in self._openers.values()) >= most:
+            raise OverloadedError(
+                f"this sender uses {most} sources already",
+                hint="send the same again once some of them are idle, name fewer sources, "
+                "or allow more with gateway.requests.sources",
+                where="gateway.requests.sources",
+                after=1.0,
+            )
 
     def _give_up(self, key: Feed, size: int) -> None:
         self.memory.release("buffer", size, key[0])
@@ -216,11 +231,15 @@ class Gateway:
         held = (one.held for one in self._buffers.values() if one.stream.name == stream.name)
         return max(share, of_stream), min(limit, large_from(held, of_stream, mark, own))
 
-    def flush(self, streams: Collection[str], timeout: float) -> Flushed:
+    def flush(self, streams: Collection[str], timeout: float, tenant: str | None = None) -> Flushed:
         """Close the open windows of these streams, with trigger `explicit`, and wait until they have landed,
-        for so many seconds at most."""
+        for so many seconds at most. With a tenant, only what its tokens brought is waited for and told of."""
         with self._guard:
-            wanted = {lsn for lsn, entry in self._pending.items() if entry.submission.stream in streams}
+            wanted = {
+                lsn
+                for lsn, entry in self._pending.items()
+                if entry.submission.stream in streams and tenant in (None, entry.submission.tenant)
+            }
             self._asked_for.update(streams)
             self._look()
             self._guard.wait_for(lambda: not wanted & self._pending.keys(), timeout)
@@ -356,7 +375,7 @@ class Gateway:
             for key, buffer in list(self._buffers.items()):
                 if buffer.is_idle(now) and not self._expected[key]:
                     self.memory.release("rates", buffer.monitor.size)
-                    del self._buffers[key], self._expected[key]
+                    del self._buffers[key], self._expected[key], self._openers[key]
 
     # -- looking
 

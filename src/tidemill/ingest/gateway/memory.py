@@ -78,7 +78,7 @@ class MemoryTracker:
                 if name.startswith(_OF_STREAM) and size > self._emergency * allowed:
                     raise _never_fits(name, size, int(self._emergency * allowed))
                 if size and used + size > self._emergency * allowed:
-                    raise self._refusal(name, used, allowed, size)
+                    raise _refusal(name, size)
             for name in parts:
                 self._used[name] += size
             return self._worst()[0]
@@ -123,14 +123,16 @@ class MemoryTracker:
         used, allowed = self._used[fullest], self._allowed[fullest]
         return level(used, allowed, self._high_water, self._emergency), fullest
 
-    def _refusal(self, name: str, used: int, allowed: int, size: int) -> OverloadedError:
-        setting = setting_of(name)
-        return OverloadedError(
-            f"no memory is left for {size} bytes in {name}: {used} of {allowed} are in use",
-            hint=f"send the same again a little later, or less at once; {setting} sets what is allowed",
-            where=setting,
-            refused=not setting.startswith("streams."),
-        )
+
+def _refusal(name: str, size: int) -> OverloadedError:
+    """How much is in use, and so how much others send, is told by `status` and not here."""
+    setting = setting_of(name)
+    return OverloadedError(
+        f"no memory is left for {size} bytes in {name}",
+        hint=f"send the same again a little later, or less at once; {setting} sets what is allowed",
+        where=setting,
+        refused=not setting.startswith("streams."),
+    )
 
 
 def _never_fits(part: str, size: int, room: int) -> TooLargeError:

@@ -11,7 +11,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from tidemill.storage.tables.snapshot import Part, Snapshot
 log = logging.getLogger(__name__)
 
 RUN: Final = 64  # windows that a builder takes at once from a long queue
+BACKLOG: Final = 8 * RUN  # windows of one stream; beyond it, the newest do not wait for all that are older
 RECENT: Final = 64 << 20  # bytes of raw that builders of this process keep while they work
 RENEWALS: Final = 3  # a lease is renewed as often before it would run out
 
@@ -84,14 +86,14 @@ class Builders:
         """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set."""
         if self.concurrency == 0 or not self.anything_to_take():
             return []
-        budget = _Budget(limit)
+        budget, turns = _Budget(limit), _Turns(self.dataset_builders.streams)
         outcomes: list[BuildOutcome] = []
 
         def work(number: int) -> None:
             owner = f"{self._who}-{number}"
             try:
                 while not (stop is not None and stop.is_set()):
-                    done = self._one_run(owner, clock, budget)
+                    done = self._one_run(owner, clock, budget, turns)
                     if done is None:
                         return
                     for outcome in done:
@@ -117,17 +119,12 @@ class Builders:
         state = self.dataset_builders.state
         return bool(state.queue_length() or state.windows(phase=Phase.BUILDING, limit=1))
 
-    def _one_run(self, owner: str, clock: Callable[[], int], budget: _Budget) -> list[BuildOutcome] | None:
+    def _one_run(
+        self, owner: str, clock: Callable[[], int], budget: _Budget, turns: _Turns
+    ) -> list[BuildOutcome] | None:
         """Take a few windows and build them one after another; None when there are none to take."""
         yard = self.dataset_builders
-        waiting = yard.state.queue_length()
-        wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
-        if wanted == 0:
-            return None
-        now = clock()
-        names = list(yard.streams)
-        builds = yard.state.take(owner, now, now + yard.settings.lease, wanted, names)
-        budget.give_back(wanted - len(builds))
+        builds = self._take(owner, clock(), budget, turns)
         if not builds:
             return None
         failpoint("windows.after_take")
@@ -138,13 +135,33 @@ class Builders:
         except BusyError as error:  # nobody's fault, and no try
             log.info("%s", error)
             yard.state.release(owner)
-            return None
+            turns.drop(builds[0].key.stream)
+            return []
         failpoint("windows.before_state")
         outcomes = self._commit(builds, built, clock())
         failpoint("windows.after_state")
         with self._guard:
             self._held.pop(owner, None)
         return outcomes
+
+    def _take(self, owner: str, now: int, budget: _Budget, turns: _Turns) -> list[Build]:
+        """Some windows of the stream whose turn it is: the oldest, and of a long queue every other time the
+        newest, so that neither a stream nor what is live in it waits for the backlog of another."""
+        yard = self.dataset_builders
+        while (turn := turns.next()) is not None:
+            name, number = turn
+            waiting = yard.state.queue_length(name)
+            wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
+            if wanted == 0:
+                return []
+            newest = waiting > BACKLOG and number % 2 == 1
+            until = now + yard.settings.lease
+            builds = yard.state.take(owner, now, until, wanted, [name], newest=newest)
+            budget.give_back(wanted - len(builds))
+            if builds:
+                return builds
+            turns.drop(name)
+        return []
 
     def _kernel(self, builds: Sequence[Build]) -> dict[WindowKey, BuiltWindow]:
         by_stream: dict[str, list[Build]] = {}
@@ -263,6 +280,27 @@ class Builders:
 
 def _selected(raw: Snapshot | None, span: Interval) -> list[Part]:
     return raw.select(ranges={"event_time": (span.start, span.end - 1)}) if raw is not None else []
+
+
+class _Turns:
+    """Streams, one after the other, and again; each with the number of turns that it had."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = deque((name, 0) for name in names)
+        self._guard = threading.Lock()
+
+    def next(self) -> tuple[str, int] | None:
+        with self._guard:
+            if not self._names:
+                return None
+            name, number = self._names.popleft()
+            self._names.append((name, number + 1))
+            return name, number
+
+    def drop(self, name: str) -> None:
+        """There is nothing to take from it."""
+        with self._guard:
+            self._names = deque(one for one in self._names if one[0] != name)
 
 
 class _Budget:

@@ -55,8 +55,9 @@ from tidemill.storage.tables.table import Table
 log = logging.getLogger(__name__)
 
 MINUTE_LEVEL: Final = LEVELS[1]
-ROWS_PER_ROUND: Final = 16_000_000  # expected at 5s: built and committed at a time,
-TILES_PER_ROUND: Final = 100_000  # and so many tiles at most
+ROWS_PER_COMMIT: Final = 16_000_000  # expected at 5s: built and committed at a time,
+TILES_PER_COMMIT: Final = 100_000  # and so many tiles at most
+TILES_PER_ROUND: Final = 50_000  # stale ones at 5s that one refresh builds: others wait for this stream
 DECLARED: Final = "@rollups"  # the mark of the metrics that all tiles are made for; no window is called so
 
 Told = Callable[[], Horizons]
@@ -196,8 +197,9 @@ class Roller:
         return self.state.marks(self.stream.name).get(DECLARED)
 
     def refresh(self, fresh: Fresh | None = None, now: int | None = None) -> list[Rebuilt]:
-        """Build every stale tile, oldest first, each level from the one below. `now` is when the parts that
-        they replace were replaced (as for `Table.commit`)."""
+        """Build stale tiles, oldest first, each level from the one below; of very many, as many as one round
+        may: the others stay stale, and the next round goes on. `now` is when the parts that they replace were
+        replaced (as for `Table.commit`)."""
         if not self.spec.metrics:
             return []
         before = {part.path for part in self.table.snapshot().parts}
@@ -208,7 +210,7 @@ class Roller:
             done += [
                 tile for some in self._rounds(outdated) for tile in self._round(some, None, now, anew=True)
             ]
-        stale = self.state.stale_tiles(self.stream.name)
+        stale = _some(self.state.stale_tiles(self.stream.name), TILES_PER_ROUND)
         done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh, now)]
         if not self._current:
             self.state.set_mark(self.stream.name, DECLARED, self.spec.declared)
@@ -263,7 +265,7 @@ class Roller:
             tiles = list(group)
             some += tiles
             filled += sum(rows[_start(tile)] for tile in tiles)
-            if filled >= ROWS_PER_ROUND or len(some) >= TILES_PER_ROUND:
+            if filled >= ROWS_PER_COMMIT or len(some) >= TILES_PER_COMMIT:
                 yield some
                 some, filled = [], 0
         if some:
@@ -432,6 +434,18 @@ class Roller:
 
 def _start(tile: BaseTile) -> int:
     return tile.state.key.start
+
+
+def _some(stale: Sequence[BaseTile], most: int) -> Sequence[BaseTile]:
+    """The oldest ones, at least `most` if there are as many: those below one 1m tile stay together."""
+    end = min(most, len(stale))
+    while 0 < end < len(stale) and _minute_tile(stale[end - 1]) == _minute_tile(stale[end]):
+        end += 1
+    return stale[:end]
+
+
+def _minute_tile(tile: BaseTile) -> int:
+    return MINUTE_LEVEL.tile_of(_start(tile))
 
 
 def _low_bytes(units: Sequence[LowUnit]) -> int:

@@ -37,7 +37,7 @@ def find(
 ) -> SearchPage | SearchPlan:
     said, text = _read(asked)
     tenant = tenant_of(warehouse, stream, whose)
-    known = arrivals(warehouse, stream, None, tiles=False)  # before the snapshot
+    known = arrivals(warehouse, stream, None, tiles=False, tenant=whose.tenant)  # before the snapshot
     over = _searched(warehouse, stream)
     try:
         if said.explain:

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidemill.model.errors import StorageError, TidemillError
+from tidemill.model.errors import DamageError, TidemillError
 from tidemill.model.time import format_instant, parse_instant
 from tidemill.server.access.grants import Scope, Token
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 
 VERSION: Final = 1
+_WRITTEN: Final = "Tokens were made here: without tokens.json nobody is let in.\n"
+DAMAGED: Final = "the file of tokens is damaged, so nobody can be let in"
+LOST: Final = "the file of tokens is missing, so nobody can be let in"
 Mark = tuple[int, int, int]  # changes with every change of the file
 
 
@@ -44,11 +47,27 @@ def read_kept(path: Path) -> tuple[Mark | None, tuple[Token, ...]]:
     try:
         return mark, _tokens(json.loads(content))
     except (ValueError, TypeError, KeyError, RecursionError, TidemillError) as error:
-        raise StorageError(
-            "the file of tokens is damaged, so that nobody can be let in",
-            hint="restore it from a copy, or remove it and create the tokens again",
-            where=str(path),
-        ) from error
+        raise unusable(path, DAMAGED) from error
+
+
+def was_written(path: Path) -> bool:
+    """Whether a token was ever made here: the lock remembers it when the file is gone."""
+    lock = _lock(path)
+    with storage_errors("look at", lock):
+        try:
+            return lock.stat().st_size > 0
+        except FileNotFoundError:
+            return False
+
+
+def unusable(path: Path, message: str) -> DamageError:
+    """Nobody can be let in: of a file that is damaged, or that was there and is gone."""
+    return DamageError(
+        message,
+        hint="restore it from a backup; or remove what is left of it and run `tidemill token create`: "
+        "tokens that were made before work no more",
+        where=str(path.relative_to(path.parent.parent)),
+    )
 
 
 @contextmanager
@@ -59,7 +78,7 @@ def changing(path: Path) -> Iterator[None]:
         make_folder(folder, top=next(above for above in folder.parents if above.is_dir()))
         with storage_errors("close to others", folder):
             folder.chmod(0o700)
-    lock = path.with_suffix(".lock")
+    lock = _lock(path)
     with storage_errors("lock", lock):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -86,7 +105,13 @@ def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
                 os.utime(descriptor, ns=(found.st_atime_ns, before[0] + 1))
             os.fsync(descriptor)
         temporary.replace(path)
+        if not was_written(path):
+            _lock(path).write_text(_WRITTEN)
     sync_folder(path.parent)
+
+
+def _lock(path: Path) -> Path:
+    return path.with_suffix(".lock")
 
 
 def _mark(found: os.stat_result) -> Mark:
@@ -111,7 +136,7 @@ def _tokens(document: Mapping[str, object]) -> tuple[Token, ...]:
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']}")
     rows = document["tokens"]
-    if not isinstance(rows, list):
+    if not isinstance(rows, list) or not rows:  # revoked tokens stay in it: it is never written without any
         raise TypeError("tokens")
     return tuple(_token(row) for row in rows)
 

@@ -6,15 +6,16 @@ A secret is never kept: only its SHA-256 is, and no answer tells an unknown toke
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from tidemill.model.errors import AuthError, InputError, NotFoundError
+from tidemill.model.errors import AuthError, DamageError, InputError, NotFoundError, TidemillError
 from tidemill.model.time import format_instant
 from tidemill.server.access.grants import (
     LOCAL,
@@ -27,10 +28,21 @@ from tidemill.server.access.grants import (
     checked_scopes,
     checked_tenant,
 )
-from tidemill.server.access.kept import Mark, changing, mark_of, read_kept, replace_kept
+from tidemill.server.access.kept import (
+    LOST,
+    Mark,
+    changing,
+    mark_of,
+    read_kept,
+    replace_kept,
+    unusable,
+    was_written,
+)
 from tidemill.storage import layout
 
 __all__ = ["LOCAL", "Principal", "Scope", "Token", "Tokens"]
+
+log = logging.getLogger(__name__)
 
 MAX_TOKENS: Final = 10_000
 NEEDED: Final = "send `Authorization: Bearer tm_…`; `tidemill token create` makes a token"
@@ -41,12 +53,25 @@ _SHOWN: Final = re.compile(r"(?i:bearer) +tm_([0-9a-f]{12})_([0-9a-f]{64})", re.
 _NOBODY: Final = "0" * 64  # what an unknown id is compared with, so that it takes as long as a known one
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the last look at the file found."""
+
+    mark: Mark | None = None  # None: there was no file
+    tokens: Mapping[str, Token] = field(default_factory=dict)
+    damage: str = ""  # why the tokens that were made cannot be known
+
+
 class Tokens:
-    """The tokens of a warehouse. What another process changes is seen at the next look. Thread-safe."""
+    """The tokens of a warehouse. What another process changes is seen at the next look. Thread-safe.
+
+    Once there was a token, a file that is missing or damaged raises DamageError from every question: the
+    absence of the file never means that no token is needed.
+    """
 
     def __init__(self, warehouse: Path) -> None:
         self._path = layout.tokens(warehouse)
-        self._seen: tuple[Mark | None, Mapping[str, Token]] = (None, {})
+        self._seen = _Seen()
 
     def create(
         self,
@@ -105,6 +130,15 @@ class Tokens:
     def any_active(self, now: int) -> bool:
         return any(token.active(now) for token in self._look().values())
 
+    def version(self, now: int) -> object:
+        """A value that is another one once a token was made, was revoked or has expired, or the file was
+        lost: for who has to notice, without asking for each token."""
+        try:
+            active = frozenset(token.id for token in self._look().values() if token.active(now))
+        except TidemillError:
+            active = frozenset()
+        return active
+
     def authenticate(self, authorization: str | None, now: int) -> Principal:
         """Who sent this header; AuthError when that is nobody."""
         if authorization is None:
@@ -125,12 +159,26 @@ class Tokens:
         return Principal(token.id, token.tenant, token.scopes, token.rate)
 
     def _look(self) -> Mapping[str, Token]:
-        mark, known = self._seen
-        if mark_of(self._path) != mark:
+        seen, mark = self._seen, mark_of(self._path)
+        lost = mark is None and not seen.damage and was_written(self._path)
+        if mark != seen.mark or lost:
+            seen = self._seen = self._read(mark)
+        if seen.damage:
+            raise unusable(self._path, seen.damage)
+        return seen.tokens
+
+    def _read(self, mark: Mark | None) -> _Seen:
+        before = self._seen
+        try:
             mark, found = read_kept(self._path)
-            known = {token.id: token for token in found}
-            self._seen = mark, known
-        return known
+            if found or not (before.tokens or before.damage or was_written(self._path)):
+                return _Seen(mark, {token.id: token for token in found})
+            damage = LOST
+        except DamageError as error:
+            damage = error.message
+        if damage != before.damage:
+            log.error("%s: %s", self._path, damage)
+        return _Seen(mark, {}, damage)
 
 
 def _digest(secret: str) -> str:

@@ -463,15 +463,22 @@ class Queue(Leases, Protocol):
     """Windows that are to be built, by priority."""
 
     def take(
-        self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
+        self,
+        owner: str,
+        now: int,
+        lease_until: int,
+        limit: int,
+        streams: Sequence[str] | None = None,
+        *,
+        newest: bool = False,
     ) -> list[Build]:
-        """Up to `limit` windows, by priority, highest first (ties by stream): QUEUED ones whose `not_before`
-        has come, and BUILDING ones whose lease ran out (`lease_until` is not after `now`). Each becomes
-        BUILDING under a new lease, its attempts one higher. No window is ever given to two owners at once.
-        One whose lease ran out is first looked at as by `release`, attempts counted, and taken only if it is
-        to be built. `Build.supersedes` is the revision there is a file of. `Build.seal` is what `sealed` is
-        once this is built: the seal, else as it is. A builder that dies never calls `fail`: who takes a
-        window looks at `Build.attempt` too."""
+        """Up to `limit` windows, by priority, highest first (ties by stream), with `newest` in the opposite
+        order: QUEUED ones whose `not_before` has come, and BUILDING ones whose lease ran out (`lease_until`
+        is not after `now`). Each becomes BUILDING under a new lease, its attempts one higher. No window is
+        ever given to two owners at once. One whose lease ran out is first looked at as by `release`, attempts
+        counted, and taken only if it is to be built. `Build.supersedes` is the revision there is a file of.
+        `Build.seal` is what `sealed` is once this is built: the seal, else as it is. A builder that dies
+        never calls `fail`: who takes a window looks at `Build.attempt` too."""
         ...
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:

@@ -21,17 +21,26 @@ QUEUED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_queue WHERE ph
 LEASED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_leases WHERE phase = 'building'"
 LENGTH: Final = "SELECT count(*) FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
 ORDER: Final = "ORDER BY priority DESC, stream, start"
+NEWEST: Final = "ORDER BY priority, stream DESC, start DESC"
 
 
 def take(
-    db: sqlite3.Connection, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None
+    db: sqlite3.Connection,
+    owner: str,
+    now: int,
+    lease_until: int,
+    limit: int,
+    streams: Sequence[str] | None,
+    *,
+    newest: bool,
 ) -> list[Build]:
     if limit <= 0 or (streams is not None and not streams):
         return []
     names = tuple(streams or ())
     of_streams = f" AND stream IN ({', '.join('?' * len(names))})" if names else ""
     rows = db.execute(
-        f"{QUEUED} AND not_before <= ?{of_streams} {ORDER} LIMIT ?", (now, *names, limit)
+        f"{QUEUED} AND not_before <= ?{of_streams} {NEWEST if newest else ORDER} LIMIT ?",
+        (now, *names, limit),
     ).fetchall()
     queued = [kept_from(row) for row in rows]
     run_out = db.execute(f"{LEASED} AND lease_until <= ?{of_streams}", (now, *names)).fetchall()
@@ -45,7 +54,7 @@ def take(
         else:
             save(db, lost, version)
     builds = []
-    for kept in sorted(queued, key=_order)[:limit]:
+    for kept in sorted(queued, key=_order, reverse=newest)[:limit]:
         leased = phases.taken(kept, owner, lease_until)
         save(db, leased, version)
         found = members(db, leased.window.key)

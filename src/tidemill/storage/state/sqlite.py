@@ -412,10 +412,17 @@ class SqliteState:
     # -- the queue
 
     def take(
-        self, owner: str, now: int, lease_until: int, limit: int, streams: Sequence[str] | None = None
+        self,
+        owner: str,
+        now: int,
+        lease_until: int,
+        limit: int,
+        streams: Sequence[str] | None = None,
+        *,
+        newest: bool = False,
     ) -> list[Build]:
         with self._write() as db:
-            return queue_acts.take(db, owner, now, lease_until, limit, streams)
+            return queue_acts.take(db, owner, now, lease_until, limit, streams, newest=newest)
 
     def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
         with self._write() as db:
