@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.rebuild import Rebuilder
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.retention import Retention
+    from tidemill.pipeline.scrub import Scrubbed
+    from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
@@ -432,6 +434,13 @@ class Mill:
         stream are in its status."""
         return faults_of(self.state, WAREHOUSE)
 
+    def scrub_status(self) -> ScrubStatus:
+        """When all files were last read and held against their checksums, and which are known to be
+        damaged."""
+        from tidemill.pipeline.scrub_progress import scrub_status
+
+        return scrub_status(self.state)
+
     def watermark(self, stream: str) -> int | None:
         """The current watermark of a stream, the lowest of its sources that are not idle, in microseconds
         since the epoch; None if it has none yet."""
@@ -569,9 +578,17 @@ class Mill:
 
     # -- verifying
 
+    def scrub(self, stream: str | None = None) -> Scrubbed:
+        """Read every file of one stream, or of all, and hold it against its checksum. It takes no lock, so it
+        can run beside a daemon. The result is `ok`, or has `damages` that say which files are damaged."""
+        from tidemill.pipeline.scrub import scrub_all
+
+        return scrub_all(self.warehouse, [self.project.stream(stream).name] if stream is not None else None)
+
     def verify(self, stream: str | None = None) -> Audit:
-        """Recompute the outputs of one stream, or of all, from raw and compare. The result is `ok`, or has
-        `findings` that say what differs."""
+        """Recompute the outputs of one stream, or of all, from raw and compare; files that nothing is
+        computed from are held against their checksums. The result is `ok`, or has `findings` that say what
+        differs."""
         from tidemill.pipeline.verify import audit
 
         names = [stream] if stream is not None else list(self.project.streams)

@@ -317,7 +317,7 @@ def test_mistake_names_its_line_and_what_is_valid(
             "version: 1\nwarehous: x",
             2,
             "warehous",
-            "did you mean warehouse? keys: version, warehouse, engine, limits, state, builder, events",
+            "did you mean warehouse? keys: version, warehouse, engine, limits, state, builder, scrub",
         ),
         (
             "version: 1",

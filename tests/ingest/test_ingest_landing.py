@@ -348,7 +348,7 @@ def test_damage_in_the_middle_of_the_log_is_not_passed_over(warehouse: Path, lan
     landing.land_bytes("requests", LINE, arrival=NOON)
     log = warehouse / "slices" / "landings.ndjson"
     log.write_bytes(b"damaged\n" + log.read_bytes())
-    with pytest.raises(StorageError, match="line 1 cannot be read"):
+    with pytest.raises(StorageError, match="line 1 is not the one that was written there"):
         scan_slices(warehouse)
 
 

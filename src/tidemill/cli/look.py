@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
 def status(session: Session) -> int:
     """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
-    the gateway gathers events, and which ones run."""
+    the gateway gathers events, and which ones run; when all files were last read, and which are damaged."""
     from tidemill.ingest.gateway.standing import running
 
     with session.mill() as mill:
         now, streams, gateway, faults = mill.clock(), mill.status(), mill.project.gateway, mill.faults()
-        found = running(mill.project.warehouse)
+        found, scrub = running(mill.project.warehouse), mill.scrub_status()
     session.emit(
-        lambda: documents.gateway.project_status(now, streams, gateway, found, faults),
-        lambda: views.status.status(now, streams, gateway, found, faults),
+        lambda: documents.gateway.project_status(now, streams, gateway, found, faults, scrub),
+        lambda: views.status.status(now, streams, gateway, found, faults, scrub),
     )
     return OK
 

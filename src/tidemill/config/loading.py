@@ -88,6 +88,7 @@ def parse_project(
         engine=settings.engine,
         limits=settings.limits,
         builder=settings.builder,
+        scrub=settings.scrub,
         events=settings.events,
         gateway=settings.gateway,
         streams=streams,

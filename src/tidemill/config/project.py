@@ -20,7 +20,7 @@ from tidemill.config.schema import ABSENT, SECTION
 from tidemill.config.stream import Stream
 from tidemill.model.choices import choices
 from tidemill.model.errors import NotFoundError
-from tidemill.model.time import HOUR, MINUTE, SECOND
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
 FILE_NAME: Final = "tidemill.yaml"
 VERSION: Final = 1
@@ -89,6 +89,16 @@ class BuilderSettings(pydantic.BaseModel):
         return self
 
 
+class ScrubSettings(pydantic.BaseModel):
+    """How a daemon reads all files again in the background, to find those that are damaged."""
+
+    model_config = SECTION
+
+    enabled: StrictBool = True
+    every: PositiveDuration = 7 * DAY  # from the start of one pass over all files to that of the next
+    bytes_per_second: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 16 * MIB  # that are read
+
+
 class StateStore(pydantic.BaseModel):
     """Where the state is kept: in a file in the warehouse."""
 
@@ -118,6 +128,7 @@ class Settings(pydantic.BaseModel):
     limits: Limits = ABSENT
     state: StateStore = ABSENT
     builder: BuilderSettings = ABSENT
+    scrub: ScrubSettings = ABSENT
     events: Events = ABSENT
     gateway: GatewaySettings = ABSENT
     streams: Mapping[str, object] = {}
@@ -141,6 +152,7 @@ class Project:
     limits: Limits
     streams: Mapping[str, Stream]
     builder: BuilderSettings
+    scrub: ScrubSettings
     events: Events
     gateway: GatewaySettings
     warnings: tuple[str, ...] = ()  # what the file says in vain, each with its line and what to do

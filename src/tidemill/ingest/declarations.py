@@ -8,13 +8,14 @@ an answer can say from when on a metric counts. Lines are never removed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.ingest.lines import LineFile
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.storage import layout
+from tidemill.storage.state.protocol import Logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class Declaration:
 class DeclarationLog:
     """The log of one warehouse. What it says is read again only when the file has changed."""
 
-    def __init__(self, warehouse: Path) -> None:
+    def __init__(self, warehouse: Path, state: Logs) -> None:
         self._file = LineFile(warehouse, layout.DECLARATIONS, _parse)
+        self._state = state
         self._known: Mapping[str, Sequence[Declaration]] = {}
         self._seen: tuple[int, int] | None = None
 
@@ -40,10 +42,11 @@ class DeclarationLog:
         try:
             found = self._file.path.stat()
         except FileNotFoundError:
+            self._file.must_be_new(self._state)
             return ()
         if (seen := (found.st_size, found.st_mtime_ns)) != self._seen:
             known: dict[str, list[Declaration]] = {}
-            for line in self._file.all():
+            for line in self.lines():
                 known.setdefault(line.stream, []).append(line)
             self._known, self._seen = known, seen
         return self._known.get(stream, ())
@@ -54,15 +57,34 @@ class DeclarationLog:
         if known and known[-1].metrics == metrics:
             return
         with self._file.locked():
-            self._file.repaired_tail()
+            tail = self._file.tail(self._state.log_head(self._file.name))
             line = _text(Declaration(stream, metrics, sealed, now))
-            self._file.append(line, "record the declaration")
+            self._file.append([line], tail, "record the declaration")
+            self._file.record(self._state)
+
+    def lines(self) -> Iterator[Declaration]:
+        """All of them, in order. DamageError when one is missing or changed."""
+        yield from self._file.all(self._state.log_head(self._file.name))
+
+    def record(self) -> None:
+        """The state takes the log as it is, for one that `recover` made anew."""
+        with self._file.locked():
+            self._file.record(self._state)
+
+    def mend(self) -> bool:
+        """If the log is damaged, write it anew from the copy that the state has of it; whether it was.
+        DamageError when the state has no copy of all lines."""
+        with self._file.locked():
+            damaged = self._file.is_damaged(self._state)
+            if damaged and not self._file.restore(self._state):
+                raise self._file.damage("it is damaged, and the state has no copy of all its lines")
+        return damaged
 
 
 def _text(of: Declaration) -> bytes:
     metrics = {name: [metric.core, sorted(metric.columns)] for name, metric in of.metrics.items()}
     said = {"stream": of.stream, "metrics": metrics, "sealed": of.sealed, "at": of.at}
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _parse(text: bytes) -> Declaration | None:

@@ -16,6 +16,7 @@ from tidemill.config import Stream
 from tidemill.ingest.lines import LineFile
 from tidemill.model.failpoints import failpoint
 from tidemill.storage import layout
+from tidemill.storage.state.protocol import Logs
 
 RAW: Final = "raw"
 QUARANTINE: Final = "quarantine"
@@ -35,27 +36,44 @@ class Expiry:
 class ExpiryLog:
     """The log of one warehouse. What it says is read again only when the file has changed."""
 
-    def __init__(self, warehouse: Path) -> None:
+    def __init__(self, warehouse: Path, state: Logs) -> None:
         self._file = LineFile(warehouse, layout.EXPIRIES, _parse)
+        self._state = state
         self._known: Mapping[str, Mapping[str, int]] = {}
         self._seen: tuple[int, int] | None = None
 
     def append(self, acts: Sequence[Expiry]) -> None:
         """Make them durable, in this order; they are carried out after that."""
         with self._file.locked():
-            self._file.repaired_tail()
-            self._file.append(b"".join(_text(act) for act in acts), "record the expiry")
+            tail = self._file.tail(self._state.log_head(self._file.name))
+            self._file.append([_text(act) for act in acts], tail, "record the expiry")
+            self._file.record(self._state)
         failpoint("expire.after_log")
 
     def lines(self) -> Iterator[Expiry]:
-        """All of them, in order."""
-        yield from self._file.all()
+        """All of them, in order. DamageError when one is missing or changed."""
+        yield from self._file.all(self._state.log_head(self._file.name))
+
+    def record(self) -> None:
+        """The state takes the log as it is, for one that `recover` made anew."""
+        with self._file.locked():
+            self._file.record(self._state)
+
+    def mend(self) -> bool:
+        """If the log is damaged, write it anew from the copy that the state has of it; whether it was.
+        DamageError when the state has no copy of all lines."""
+        with self._file.locked():
+            damaged = self._file.is_damaged(self._state)
+            if damaged and not self._file.restore(self._state):
+                raise self._file.damage("it is damaged, and the state has no copy of all its lines")
+        return damaged
 
     def horizons(self, stream: str) -> Mapping[str, int]:
         """Per kind of thing the newest instant before which it was let go."""
         try:
             found = self._file.path.stat()
         except FileNotFoundError:
+            self._file.must_be_new(self._state)
             return {}
         if (seen := (found.st_size, found.st_mtime_ns)) != self._seen:
             known: dict[str, dict[str, int]] = {}
@@ -75,7 +93,7 @@ class ExpiryLog:
 
 
 def _text(act: Expiry) -> bytes:
-    return json.dumps(asdict(act), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(asdict(act), separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _parse(text: bytes) -> Expiry | None:

@@ -1,33 +1,72 @@
 """A file of durable lines that is only ever appended to, by any number of processes, one at a time.
 
-It never loses a line whose append returned: only a tail that cannot be read, which is what a crash leaves
-of an append, is cut off. What a line means is for its owner to say.
+It never loses a line whose append returned: only a tail that cannot be read and that the state never knew of,
+which is what a crash leaves of an append, is cut off. Lines are chained (`storage.log_chain`): one that was
+changed, removed or moved raises DamageError. What a line means is for its owner to say.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import BinaryIO, Final, Generic, TypeVar
 
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import DamageError
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
+from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained_all, follows, head_at
+from tidemill.storage.state.protocol import Logs
+
+log = logging.getLogger(__name__)
 
 _WINDOW: Final = 256 * 1024
 
 Line = TypeVar("Line")
 
 
+@dataclass(frozen=True, slots=True)
+class Tail(Generic[Line]):
+    """The last line of a log; `head` is None when it has no checksum, or there is no line at all."""
+
+    line: Line | None
+    head: LogHead | None
+
+
+@dataclass(frozen=True, slots=True)
+class _End(Generic[Line]):
+    """The last line that can be read, where it ends, and where the file does."""
+
+    tail: Tail[Line]
+    at: int
+    size: int
+    text: bytes = b""
+    before: bytes | None = None  # the line before it
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the line is not the one that was written behind the one before it."""
+        if self.tail.head is None:
+            return False
+        if self.before is None:
+            return self.tail.head.lines == 1 and not follows(EMPTY_LOG, self.text)
+        head = head_at(self.before)  # None: the line covers all that an earlier version wrote
+        return head is not None and not follows(head, self.text)
+
+
 class LineFile(Generic[Line]):
-    """Lines as `parse` reads them; it answers None for what is no line. Every method opens the file anew."""
+    """Lines as `parse` reads them; it answers None for what is no line. Every method opens the file anew.
+    `known` is the head of the log as the state has it, asked for before: the log may be ahead of that, and
+    is damaged when it is behind."""
 
     def __init__(self, warehouse: Path, name: str, parse: Callable[[bytes], Line | None]) -> None:
         self._warehouse = warehouse
         self._folder = layout.slices(warehouse)
+        self.name: Final = name
         self.path: Final = layout.slice_log(warehouse, name)
         self._lock: Final = layout.slice_log_lock(warehouse, name)
         self._parse = parse
@@ -39,25 +78,64 @@ class LineFile(Generic[Line]):
             fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
             yield
 
-    def all(self) -> Iterator[Line]:
-        """From the first; a tail that cannot be read is left out."""
-        if not self.path.exists():
-            return
-        with storage_errors("read", self.path), self.path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                line = self._parse(text)
-                if line is None:
-                    if any(self._parse(rest) for rest in file):
-                        raise StorageError(
-                            f"line {number} cannot be read",
-                            where=str(self.path),
-                            hint="restore the file from a copy; what was recorded after that line follows it",
-                        )
-                    return
-                yield line
+    # -- reading
 
-    def append(self, content: bytes, act: str) -> None:
-        """Whole lines, in the lock. When it returns they are on disk; when it raises nothing is there."""
+    def all(self, known: LogHead | None = None) -> Iterator[Line]:
+        """From the first; a tail that cannot be read is left out, unless the state knows of it."""
+        for line, _ in self._follow(known):
+            yield line
+
+    def texts(self, known: LogHead | None = None) -> list[bytes]:
+        """The lines as they are in the file."""
+        return [text for _, text in self._follow(known)]
+
+    def _follow(self, known: LogHead | None) -> Iterator[tuple[Line, bytes]]:
+        chain = ChainReader()
+        if self.path.exists():
+            with storage_errors("read", self.path), self.path.open("rb") as file:
+                for text in file:
+                    line = self._parse(text)
+                    if line is None or not chain.read(text):
+                        self._must_be_torn(chain, file, is_line=line is not None)
+                        break
+                    if known is not None and chain.head.lines == known.lines and chain.head != known:
+                        raise self.damage("it is not the log that the state knows")
+                    yield line, text
+        if known is not None and chain.head.lines < known.lines:
+            raise self.damage(self._behind(chain.head, known))
+
+    def must_be_new(self, state: Logs) -> None:
+        """The file is not there: DamageError, unless nothing was ever written to it."""
+        known = state.log_head(self.name)
+        if known is not None and not self.path.exists():
+            raise self.damage(self._behind(EMPTY_LOG, known))
+
+    def head(self) -> LogHead | None:
+        """Of the log as it is, read from its first line; None: no line has a checksum."""
+        chain = ChainReader()
+        for text in self.texts():
+            chain.read(text)
+        return chain.head if chain.is_chained else None
+
+    def damage(self, what: str) -> DamageError:
+        return DamageError(what, where=self.path.relative_to(self._warehouse).as_posix())
+
+    def _must_be_torn(self, chain: ChainReader, rest: BinaryIO, *, is_line: bool) -> None:
+        """What cannot be read is the last thing in the file: a crash left it."""
+        if is_line or any(self._parse(text) for text in rest):
+            raise self.damage(f"line {chain.head.lines + 1} is not the one that was written there")
+
+    def _behind(self, head: LogHead, known: LogHead) -> str:
+        if not self.path.exists():
+            return f"the log is missing, and {known.lines} lines were written to it"
+        return f"it has {head.lines} lines, and {known.lines} were written to it"
+
+    # -- writing, in the lock
+
+    def append(self, bodies: Sequence[bytes], tail: Tail[Line], act: str) -> LogHead:
+        """Lines (JSON objects, as text) behind this tail; the head of the log then. When it returns they are
+        on disk; when it raises nothing is there."""
+        content, head = chained_all(self._head_behind(tail), bodies)
         with storage_errors(act, self.path):
             created = not self.path.exists()
             with self.path.open("ab") as file:
@@ -71,15 +149,76 @@ class LineFile(Generic[Line]):
                     raise
         if created:
             sync_folder(self._folder)
+        return head
 
-    def replace(self, content: bytes) -> None:
+    def _head_behind(self, tail: Tail[Line]) -> LogHead:
+        if tail.head is not None:
+            return tail.head
+        if tail.line is None:
+            return EMPTY_LOG
+        chain = ChainReader()  # earlier versions wrote all that is there
+        for text in self.texts():
+            chain.read(text)
+        return chain.head
+
+    def replace(self, bodies: Sequence[bytes]) -> LogHead:
+        """Write the log anew; its head. The state must have forgotten the one before."""
+        content, head = chained_all(EMPTY_LOG, bodies)
+        self._put_back(content)
+        return head
+
+    def _put_back(self, content: bytes) -> None:
+        make_folder(self._folder, top=self._warehouse)
         atomic_write(self.path, content)
 
-    def repaired_tail(self) -> Line | None:
-        """The last line; what a crash left behind it is cut off. In the lock."""
+    def record(self, state: Logs) -> None:
+        """The state takes the log as it is, in the lock: its head, and a copy of the lines that came."""
+        known = state.log_head(self.name)
+        texts = self.texts() if known is None else self._since(known)
+        head = head_at(texts[-1]) if texts else None
+        if head is not None:
+            state.record_log(self.name, head, texts)
+
+    def restore(self, state: Logs) -> bool:
+        """Write the log anew from the copy that the state has of it, in the lock. What came behind that, and
+        is whole, stays. False: the state has no copy of all lines."""
+        head, texts = state.log_head(self.name), state.log_lines(self.name)
+        if head is None or len(texts) != head.lines:
+            return False
+        if self.path.exists():
+            with storage_errors("read", self.path), self.path.open("rb") as file:
+                for text in file:
+                    if follows(head, text):
+                        texts.append(text)
+                        head = head_at(text) or head
+        self._put_back(b"".join(texts))
+        return True
+
+    def is_damaged(self, state: Logs) -> bool:
+        """Whether a line is missing or changed, of all that there are."""
+        try:
+            for _ in self._follow(state.log_head(self.name)):
+                pass
+        except DamageError as error:
+            log.warning("a log is damaged: %s", error)
+            return True
+        return False
+
+    def tail(self, known: LogHead | None = None) -> Tail[Line]:
+        """The last line; what a crash left behind it is cut off."""
+        found = self._find_end()
+        if known is not None:
+            self._hold_against(found, known)
+        if found.at < found.size:
+            with storage_errors("repair", self.path), self.path.open("r+b") as file:
+                os.ftruncate(file.fileno(), found.at)
+                os.fsync(file.fileno())
+        return found.tail
+
+    def _find_end(self) -> _End[Line]:
         if not self.path.exists():
-            return None
-        with storage_errors("read", self.path), self.path.open("r+b") as file:
+            return _End(Tail(None, None), 0, 0)
+        with storage_errors("read", self.path), self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             window = _WINDOW
             while True:
@@ -87,33 +226,57 @@ class LineFile(Generic[Line]):
                 file.seek(start)
                 pieces = file.read(size - start).split(b"\n")
                 end = size - len(pieces[-1])  # after the last line end
-                for piece in reversed(pieces[:-1]):
-                    if line := self._parse(piece):
-                        _truncate(file.fileno(), end, size)
-                        return line
+                for number in reversed(range(len(pieces) - 1)):
+                    piece, before = pieces[number], pieces[number - 1] if number else None
+                    if (line := self._parse(piece)) and (before is not None or start == 0):
+                        return _End(Tail(line, head_at(piece)), end, size, piece, before)
                     end -= len(piece) + 1
                 if start == 0:
-                    _truncate(file.fileno(), 0, size)
-                    return None
+                    return _End(Tail(None, None), 0, size)
                 window *= 4
+
+    def _hold_against(self, found: _End[Line], known: LogHead) -> None:
+        head = found.tail.head or EMPTY_LOG
+        if found.is_changed:
+            raise self.damage(f"line {head.lines} is not the one that was written there")
+        if head == known:
+            return  # nearly always
+        if head.lines < known.lines:
+            raise self.damage(self._behind(head, known))
+        if head.lines == known.lines:
+            raise self.damage("it is not the log that the state knows")
+        for text in self._since(known):  # a crash came before the state knew of these
+            if not follows(known, text):
+                raise self.damage(f"line {known.lines + 1} does not follow what the state knows of the log")
+            known = head_at(text) or known
+
+    def is_another(self, known: LogHead) -> bool:
+        """Whether the log has more lines than the state knows of, and the last of them are whole: then it is
+        the state that is of an old copy, and must not overwrite the log."""
+        found = self._find_end()
+        return (found.tail.head or EMPTY_LOG).lines > known.lines and not found.is_changed
+
+    def _since(self, known: LogHead) -> list[bytes]:
+        """The lines behind those that the state knows, as they are in a file whose tail is whole."""
+        head = self._find_end().tail.head or EMPTY_LOG
+        return self._last(head.lines - known.lines)
 
     def last(self, count: int) -> list[Line]:
         """The last `count` lines of a file whose tail is whole."""
+        lines = [line for text in self._last(count) if (line := self._parse(text))]
+        assert len(lines) == count, (len(lines), count)
+        return lines
+
+    def _last(self, count: int) -> list[bytes]:
+        if count <= 0:
+            return []
+        size = self._find_end().at
         with storage_errors("read", self.path), self.path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
             window = _WINDOW
             while True:
                 start = max(0, size - window)
                 file.seek(start)
-                pieces = file.read(size - start).splitlines()[0 if start == 0 else 1 :]
+                pieces = file.read(size - start).splitlines(keepends=True)[0 if start == 0 else 1 :]
                 if len(pieces) >= count or start == 0:
-                    lines = [line for piece in pieces[-count:] if (line := self._parse(piece))]
-                    assert len(lines) == count, (len(lines), count)
-                    return lines
+                    return pieces[-count:]
                 window *= 4
-
-
-def _truncate(descriptor: int, end: int, size: int) -> None:
-    if end < size:
-        os.ftruncate(descriptor, end)
-        os.fsync(descriptor)

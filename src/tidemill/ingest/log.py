@@ -14,17 +14,20 @@ a tail that cannot be read, which is what a crash leaves of an append, is cut of
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemill.ingest.lines import LineFile
-from tidemill.model.errors import StorageError
+from tidemill.ingest.lines import LineFile, Tail
+from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import Interval
 from tidemill.storage import layout
-from tidemill.storage.state.protocol import Ledger
+from tidemill.storage.state.protocol import Ledger, Logs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,56 +49,97 @@ class LandingLog:
     def commit(self, state: Ledger, news: Sequence[NewSlice]) -> list[SliceEntry]:
         """Append to the log, then enter in the ledger, in the order given and with nobody in between."""
         with self._file.locked():
-            first = self._settle(state) + 1
-            content = b"".join(_text(Line(first + i, first, new)) for i, new in enumerate(news))
-            self._file.append(content, "record the landing")
+            settled = self._settle(state)
+            first = settled.last + 1
+            lines = [_text(Line(first + i, first, new)) for i, new in enumerate(news)]
+            head = self._file.append(lines, settled.tail, "record the landing")
             failpoint("landing.after_log")
-            return state.enter_all(news)
+            return state.enter_all(news, head)
 
     def commit_again(self, state: Ledger, failed: Sequence[SliceEntry]) -> list[SliceEntry]:
         """Give failed slices new places behind all others, in the order given; they are pending there."""
         with self._file.locked():
-            first = self._settle(state) + 1
+            settled = self._settle(state)
+            first = settled.last + 1
             lines = (Line(first + i, first, entry.slice, again=True) for i, entry in enumerate(failed))
-            self._file.append(b"".join(map(_text, lines)), "record that slices are tried again")
+            act = "record that slices are tried again"
+            head = self._file.append([_text(line) for line in lines], settled.tail, act)
             failpoint("retry.after_log")
-            return state.send_again([entry.id for entry in failed])
+            return state.send_again([entry.id for entry in failed], head)
 
     def settle(self, state: Ledger) -> None:
         """Bring the ledger up to the log after a crash between the two."""
         with self._file.locked():
             self._settle(state)
 
-    def lines(self) -> Iterator[Line]:
-        """All lines from the first; a tail that cannot be read is left out."""
-        yield from self._file.all()
+    def lines(self, state: Logs | None = None) -> Iterator[Line]:
+        """All lines from the first; a tail that cannot be read, and that the state does not know of, is left
+        out. DamageError when a line is missing or changed."""
+        yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
-    def _settle(self, state: Ledger) -> int:
-        """The number of the last landing, once log and ledger agree on it."""
-        tail = self._file.repaired_tail()
-        logged, known = (tail.n if tail else 0), state.landings()
-        if tail and known < logged:
-            if known < tail.group - 1:
+    def mend(self, state: Ledger) -> bool:
+        """If the log is damaged, write it anew from the ledger, which knows as much; whether it was."""
+        with self._file.locked():
+            damaged = self._file.is_damaged(state)
+            if damaged:
+                self._rewrite(state)
+            else:
+                self._settle(state)
+        return damaged
+
+    def record(self, state: Ledger) -> None:
+        """The state takes the head of the log as it is, for one that `recover` made anew."""
+        with self._file.locked():
+            head = self._file.head()
+            if head is not None:
+                state.record_log(self._file.name, head)
+
+    def _settle(self, state: Ledger) -> _Settled:
+        """The last line and the number of the last landing, once log and ledger agree on it."""
+        head = state.log_head(self._file.name)
+        try:
+            tail = self._file.tail(head)
+        except DamageError as error:
+            if head is None or self._file.is_another(head):
+                raise
+            log.warning("the landing log is written anew from the ledger: %s", error)
+            return self._rewrite(state)
+        logged, known = (tail.line.n if tail.line else 0), state.landings()
+        if known > logged:
+            return self._rewrite(state)
+        if tail.line and known < logged:
+            if known < tail.line.group - 1:
                 raise StorageError(
                     f"the state knows {known} landings, the warehouse has {logged}",
                     where=str(self._file.path),
                     hint="run `tidemill recover`: it rebuilds the state from the warehouse",
                 )
             lines = self._file.last(logged - known)
-            if tail.again:  # those of one group are of one kind
-                state.send_again([line.slice.id for line in lines])
+            if tail.line.again:  # those of one group are of one kind
+                state.send_again([line.slice.id for line in lines], tail.head)
             else:
-                state.enter_all([line.slice for line in lines])
-        elif known > logged:
-            self._rewrite(state)
-        return max(known, logged)
+                state.enter_all([line.slice for line in lines], tail.head)
+        return _Settled(tail, logged)
 
-    def _rewrite(self, state: Ledger) -> None:
-        """Write the log anew from a state that knows more: the log was lost or taken from an old copy."""
+    def _rewrite(self, state: Ledger) -> _Settled:
+        """Write the log anew from a state that knows more: the log was lost, changed, or taken from an old
+        copy. Until that is done, the state remembers no head that the new log has not."""
         entries = state.slices()
         landed = [(entry.slice, again) for entry, again in retold(entries)]
         landed += [(entry.slice, False) for entry in entries for _ in range(entry.landings - 1)]
-        self._file.replace(b"".join(_text(Line(n, n, *told)) for n, told in enumerate(landed, 1)))
+        state.forget_log(self._file.name)
+        head = self._file.replace([_text(Line(n, n, *told)) for n, told in enumerate(landed, 1)])
+        if not landed:
+            return _Settled(Tail(None, None), 0)
+        state.record_log(self._file.name, head)
+        last = Line(len(landed), len(landed), *landed[-1])
+        return _Settled(Tail(last, head), len(landed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    tail: Tail[Line]
+    last: int  # the number of the last landing
 
 
 def retold(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
@@ -176,7 +220,7 @@ def from_fields(fields: dict[str, object]) -> NewSlice:
 def _text(line: Line) -> bytes:
     again = {"again": True} if line.again else {}
     fields = {"n": line.n, "group": line.group, **again, **as_fields(line.slice)}
-    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _parse(text: bytes) -> Line | None:

@@ -8,18 +8,21 @@ So a crash at any later point is finished from it, and the ledger can be rebuilt
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tidemill.ingest.lines import LineFile
-from tidemill.model.errors import StorageError
+from tidemill.ingest.lines import LineFile, Tail
+from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 from tidemill.storage import layout
-from tidemill.storage.state.protocol import Ledger, Retraction, SliceResult, State
+from tidemill.storage.state.protocol import Ledger, Logs, Retraction, SliceResult, State
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,12 @@ class RetractionLog:
     def append(self, state: State, line: RetractionLine) -> RetractionLine:
         """Make it durable and return it with its number. Nothing of its stream may be unfinished."""
         with self._file.locked():
-            last = self._settle(state)
-            waiting = {one.act.stream for one in self._unapplied(state, last)}
+            tail = self._settle(state)
+            waiting = {one.act.stream for one in self._unapplied(state, _number(tail))}
             assert line.act.stream not in waiting, "an act of the stream is unfinished"
-            numbered = replace(line, act=replace(line.act, n=last + 1))
-            self._file.append(_text(numbered), "record the retraction")
+            numbered = replace(line, act=replace(line.act, n=_number(tail) + 1))
+            self._file.append([_text(numbered)], tail, "record the retraction")
+            self._file.record(state)
         failpoint("retract.after_log")
         return numbered
 
@@ -63,27 +67,56 @@ class RetractionLog:
         if not self._file.path.exists() and not state.retractions():
             return {}
         with self._file.locked():
-            found = self._unapplied(state, self._settle(state))
+            found = self._unapplied(state, _number(self._settle(state)))
         return {line.act.stream: line for line in found}
 
-    def lines(self) -> Iterator[RetractionLine]:
-        """All of them, in order."""
-        yield from self._file.all()
+    def lines(self, state: Logs | None = None) -> Iterator[RetractionLine]:
+        """All of them, in order. DamageError when one is missing or changed."""
+        yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
-    def _settle(self, state: State) -> int:
-        """The number of the last act in the log, after it was repaired."""
-        tail = self._file.repaired_tail()
-        logged, known = (tail.act.n if tail else 0), state.retractions()
-        if known > logged:  # the log was lost, or taken from an old copy
-            self._file.replace(b"".join(_text(line) for line in retold(state.slices())))
-        return max(known, logged)
+    def record(self, state: State) -> None:
+        """The state takes the log as it is, for one that `recover` made anew."""
+        with self._file.locked():
+            self._file.record(state)
+
+    def mend(self, state: State) -> bool:
+        """If the log is damaged, write it anew from the state: from its copy of the lines, else as the ledger
+        tells them. Whether it was."""
+        with self._file.locked():
+            damaged = self._file.is_damaged(state)
+            if damaged:
+                self._rewrite(state)
+            else:
+                self._settle(state)
+        return damaged
+
+    def _settle(self, state: State) -> Tail[RetractionLine]:
+        """The last line of the log, after it was repaired."""
+        head = state.log_head(self._file.name)
+        try:
+            tail = self._file.tail(head)
+        except DamageError as error:
+            if head is None or self._file.is_another(head):
+                raise
+            log.warning("the log of retractions is written anew from the state: %s", error)
+            return self._rewrite(state)
+        if state.retractions() > _number(tail):  # the log was lost, or taken from an old copy
+            return self._rewrite(state)
+        return tail
+
+    def _rewrite(self, state: State) -> Tail[RetractionLine]:
+        if not self._file.restore(state):
+            state.forget_log(self._file.name)
+            self._file.replace([_text(line) for line in retold(state.slices())])
+        self._file.record(state)
+        return self._file.tail()
 
     def _unapplied(self, state: State, last: int) -> list[RetractionLine]:
         """Acts that the state does not know yet, at most one for each stream."""
         known = state.retractions()
         if known == last:  # nearly always, and then nothing is read
             return []
-        found = _not_applied(state, self._file.all())
+        found = _not_applied(state, self._file.all(state.log_head(self._file.name)))
         if len({line.act.stream for line in found}) < len(found):
             raise StorageError(
                 f"the state knows {known} retractions, the warehouse has {last}",
@@ -91,6 +124,10 @@ class RetractionLog:
                 hint="run `tidemill recover`: it rebuilds the state from the warehouse",
             )
         return found
+
+
+def _number(tail: Tail[RetractionLine]) -> int:
+    return tail.line.act.n if tail.line is not None else 0
 
 
 def _not_applied(state: Ledger, lines: Iterable[RetractionLine]) -> list[RetractionLine]:
@@ -198,7 +235,7 @@ def _text(line: RetractionLine) -> bytes:
             "error": outcome.error,
         },
     }
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _parse(text: bytes) -> RetractionLine | None:

@@ -56,8 +56,8 @@ class Warehouse:
         self.progress: Progress = progress or no_progress
         self._spark = spark
         self.landing = Landing(self.root, state)
-        self.expiries = ExpiryLog(self.root)
-        self.declarations = DeclarationLog(self.root)
+        self.expiries = ExpiryLog(self.root, state)
+        self.declarations = DeclarationLog(self.root, state)
         self.readers = TableReaders(self.root)
         self._tables: dict[tuple[str, str], Table] = {}
         self._sources: dict[str, str] = {}

@@ -37,3 +37,11 @@ class Damage:
     kind: FileKind
     stream: str  # "" when it belongs to no single stream
     reason: str  # what is wrong with it, in words
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KnownDamage:
+    """Damage that was found and not repaired yet."""
+
+    damage: Damage
+    since: int  # when it was found first

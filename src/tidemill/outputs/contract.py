@@ -1,7 +1,7 @@
 """What every output is to the pipeline: a function of a set of slices of one stream, kept current.
 
-A round, `verify`, `recover`, `rebuild` and retention are loops over the outputs of a stream. A new kind of
-output is a folder beside this file and one line in `pipeline/workers.py`.
+A round, `verify`, `scrub`, `recover`, `rebuild` and retention are loops over the outputs of a stream. A new
+kind of output is a folder beside this file and one line in `pipeline/workers.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tidemill.model.slices import SliceEntry
 from tidemill.model.time import Interval
 from tidemill.raw.accept.batch import Batch
 from tidemill.raw.recall import PartFacts
+from tidemill.storage.scrubbing import FileCheck, ScrubTally
 from tidemill.storage.tables.snapshot import Snapshot
 
 
@@ -81,8 +82,8 @@ class Need:
 
 
 class Output(Protocol):
-    """One kind of output of one stream. The caller must hold the tick lock, but for `needs_raw_from` and
-    `expiring`, which only look."""
+    """One kind of output of one stream. The caller must hold the tick lock, but for `scrub`, `needs_raw_from`
+    and `expiring`, which only look."""
 
     @property
     def name(self) -> str:
@@ -117,6 +118,11 @@ class Output(Protocol):
 
     def verify(self, raw: RawFacts, now: int) -> Verified:
         """Make it again from raw, beside what there is, and compare."""
+        ...
+
+    def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
+        """Hold its files that are not parts of tables against their checksums, in the order of their names;
+        those whose names come after one. Reads only, beside whoever writes."""
         ...
 
     def recover(self, now: int) -> int:
@@ -168,6 +174,10 @@ class Simple:
 
     def compact(self, now: int) -> int:
         return 0
+
+    def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
+        """All that it has is in tables."""
+        yield from ()
 
     def recover(self, now: int) -> int:
         return 0

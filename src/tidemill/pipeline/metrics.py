@@ -6,6 +6,7 @@ count the work of this process. Served on loopback unless somebody says otherwis
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from tidemill.model.streaming import Fate
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Phase
 from tidemill.pipeline.reports import standings
+from tidemill.pipeline.scrub_progress import scrub_status
 from tidemill.raw.tail.late import LateTotals
 from tidemill.raw.watermark import idle_sources, watermark_of
 from tidemill.storage.state.faults import WAREHOUSE, faults_of
@@ -242,9 +244,39 @@ class _Standing(Collector):
             newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
             if newest:
                 fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
-        standing = [faults, pending, failed, windows, queue, fresh]
+        standing = [faults, pending, failed, windows, queue, fresh, *_scrub(self._state, now)]
         in_time = _event_time(self._streams, self._state, now)
         return [*standing, *in_time, *_totals(self._streams, self._state, self._late)]
+
+
+_OF_SCRUBS: Final = {
+    "scrub_age_seconds": "Time since the last full scrub began: all files were read and checked",
+    "scrub_files": "Files that it read",
+    "scrub_bytes": "Bytes of them",
+    "scrub_unchecked_files": "Files of them without a checksum: earlier versions wrote them",
+    "scrub_progress_bytes": "Bytes that the scrub under way has read",
+}
+
+
+def _scrub(state: State, now: int) -> list[GaugeMetricFamily]:
+    """When all files were last read, and how many are known to be damaged."""
+    found = scrub_status(state)
+    damaged = GaugeMetricFamily(
+        "tidemill_damaged_files", "Files that are known to be damaged", labels=["stream", "kind"]
+    )
+    counts = Counts((one.damage.stream, one.damage.kind.value) for one in found.damages)
+    for labels, count in sorted(counts.items()):
+        damaged.add_metric(labels, count)
+    values: dict[str, float] = {}
+    if (last := found.last_full) is not None:
+        values = {"scrub_age_seconds": (now - last.started) / SECOND, "scrub_files": last.files}
+        values |= {"scrub_bytes": last.bytes, "scrub_unchecked_files": last.unchecked}
+    if found.current is not None:
+        values["scrub_progress_bytes"] = found.current.bytes
+    families = [
+        GaugeMetricFamily(f"tidemill_{name}", _OF_SCRUBS[name], value=values[name]) for name in values
+    ]
+    return [damaged, *families]
 
 
 _OF_STREAMS: Final = {

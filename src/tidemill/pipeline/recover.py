@@ -6,6 +6,7 @@ The new state is made beside the old one and takes its place at the end, so that
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,9 +19,10 @@ from tidemill.ingest.adopt import adopt
 from tidemill.ingest.gateway.folders import live_folders
 from tidemill.ingest.log import scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
+from tidemill.ingest.slice_logs import mend_logs, record_logs
 from tidemill.ingest.warehouse import Clock, Warehouse
 from tidemill.ingest.warehouse import Progress as ShowProgress
-from tidemill.model.errors import BusyError
+from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
@@ -30,13 +32,15 @@ from tidemill.raw.undo import clocks_left, progress_left, remove_batches
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.opening import open_fresh, replace_with_fresh
+from tidemill.storage.state.opening import open_fresh, open_store, replace_with_fresh
 from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ def recover_state(
     warehouse = project.warehouse
     _check_no_gateway(warehouse)
     with exclusive(layout.tick_lock(warehouse), "recover"):
+        _restore_logs(warehouse)
         fresh = open_fresh(warehouse)
         opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
         with closing(opened), closing(Workers(opened)) as workers:
@@ -78,6 +83,18 @@ def _check_no_gateway(warehouse: Path) -> None:
         )
 
 
+def _restore_logs(warehouse: Path) -> None:
+    """The state is about to be made from the logs: what they have lost, and the one in use still knows, goes
+    back into them first."""
+    if not layout.state(warehouse).exists():
+        return
+    try:
+        with closing(open_store(warehouse)) as old:
+            mend_logs(warehouse, old)
+    except StorageError as error:
+        log.warning("the state in use cannot say what the logs have lost: %s", error)
+
+
 def _fill(workers: Workers, target: str) -> Recovered:
     warehouse = workers.root
     lines = list(RetractionLog(warehouse).lines())
@@ -90,6 +107,7 @@ def _fill(workers: Workers, target: str) -> Recovered:
         records += _records(workers, stream, entries)
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
+    record_logs(warehouse, workers.state)
     adopt(warehouse, workers.state, thorough=True)
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():

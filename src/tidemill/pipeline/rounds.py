@@ -57,7 +57,7 @@ LONGEST_PAUSE: Final = 60.0  # seconds between two rounds that fail as a whole
 TABLES_OF_RAW: Final[tuple[layout.TableKind, ...]] = ("raw", "quarantine")
 # Work that is no output, as faults name it.
 SOURCES, PACK, LANDINGS = "sources", "pack", "landings"  # of one stream
-GATEWAY_LOGS, BUILDERS, EVENTS = "gateway logs", "builders", "events"  # of the warehouse
+GATEWAY_LOGS, BUILDERS, EVENTS, SCRUB = "gateway logs", "builders", "events", "scrub"  # of the warehouse
 
 
 def run(
@@ -183,6 +183,8 @@ def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickRe
     expired = workers.retention.expire_due(
         now, [name for name in in_step if not faults.is_faulty(name)], faults
     )
+    if patient:  # a daemon
+        faults.attempt(WAREHOUSE, SCRUB, lambda: workers.scrubbing.step(now))
     faults.finish()
     for stream in {fault.stream for fault in faults.found if fault.stream in workers.project.streams}:
         workers.forget(stream)

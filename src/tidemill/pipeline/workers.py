@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.windows.maintenance import StreamingWindows
     from tidemill.pipeline.events.delivery import Delivery
     from tidemill.pipeline.retention import Retention
+    from tidemill.pipeline.scrub import Scrubbing
     from tidemill.raw.accept.batch import Acceptor
     from tidemill.raw.compaction.packer import Packer
     from tidemill.raw.tail import Feed
@@ -237,6 +238,13 @@ class Workers:
         from tidemill.pipeline.retention import Retention
 
         return Retention(self)
+
+    @cached_property
+    def scrubbing(self) -> Scrubbing:
+        """Reads all files again in the background."""
+        from tidemill.pipeline.scrub import Scrubbing
+
+        return Scrubbing(self, self.project.scrub)
 
 
 def _rollups(workers: Workers, stream: Stream) -> Output:

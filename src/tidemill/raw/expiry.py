@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.levels import BASE
 from tidemill.model.slices import set_hash
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
-from tidemill.raw.accept.id_runs import SealUnit, is_whole, seal_keys
+from tidemill.raw.accept.id_runs import SealUnit, seal_keys
 from tidemill.raw.footers import EXPIRED, GonePart, ProgressAt, stand_in_footer
 from tidemill.raw.recall import PartFacts, as_told, held_facts
 from tidemill.raw.standins import WORD_BYTES, is_word, stands_for_expired, write_expired
 from tidemill.storage import layout
+from tidemill.storage.checksums import is_whole
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 from tidemill.storage.tables.parts import StagedPart, open_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
@@ -112,20 +113,21 @@ def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
 
 
 def sealed_files(warehouse: Path, raw: Table) -> list[str]:
-    """Files with the keys of events that have expired; StorageError when one is gone."""
+    """Files with the keys of events that have expired; DamageError when one is gone or damaged."""
     folder = layout.sealed(warehouse, raw.root.name)
-    found = [folder / name for name in sorted(_named(raw))]
+    found = [folder / name for name in sorted(sealed_names(raw))]
     for path in found:
         if not is_whole(path):
-            raise StorageError(
-                "the ids of expired events are gone, and raw cannot tell them any more",
-                where=str(path),
+            raise DamageError(
+                "the ids of expired events are gone or damaged, and raw cannot tell them any more",
+                where=layout.relative_name(path),
                 hint="restore the file from a copy of the warehouse: without it repeats would count as new",
             )
     return [str(path) for path in found]
 
 
-def _named(raw: Table) -> set[str]:
+def sealed_names(raw: Table) -> set[str]:
+    """Names of those files, as the parts that stand for what has expired say them."""
     names: set[str] = set()
     for part in raw.snapshot().parts:
         if stands_for_expired(part):
@@ -172,7 +174,7 @@ def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, no
 def clear_keys(acceptor: Acceptor) -> None:
     """Files that no part names are left by a process that died."""
     folder = layout.sealed(acceptor.warehouse, acceptor.stream.name)
-    named = _named(acceptor.raw)
+    named = sealed_names(acceptor.raw)
     with storage_errors("clean up", folder):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name not in named:

@@ -15,6 +15,7 @@ from tidemill.model.slices import SliceStatus
 from tidemill.pipeline.documents import search as asked
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents.gateway import status as gateway_status
+from tidemill.pipeline.documents.scrub import standing as scrub_standing
 from tidemill.pipeline.documents.windows import touched
 from tidemill.query.catalog import catalog
 from tidemill.server.pages import Cursor, Limit, cursor_of, place_of
@@ -203,7 +204,9 @@ class _StreamRoutes:
         check_operator(who, "the numbers of the server")
 
         def look() -> Document:
-            told = shapes.status(self._mill.clock(), self._mill.status(), self._mill.faults())
-            return {**told, "gateway": gateway_status(self._readers.service.gateway.status())}
+            now = self._mill.clock()
+            told = shapes.status(now, self._mill.status(), self._mill.faults())
+            gateway = gateway_status(self._readers.service.gateway.status())
+            return {**told, "scrub": scrub_standing(self._mill.scrub_status(), now), "gateway": gateway}
 
         return await self._readers.answer(look)

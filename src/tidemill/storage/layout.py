@@ -37,10 +37,17 @@ _WINDOWS: Final = "windows"
 _ORPHANS: Final = "_orphans"
 _EMPTY: Final = "_empty"
 _STAGING: Final = "_staging"
+_OPEN: Final = "_open"
 _STATE: Final = "state.db"
 _GATEWAY: Final = re.compile(r"[0-9a-f]{12}")
 _GONE_SUFFIX: Final = ".gone"
 _SEGMENT: Final = re.compile(r"([0-9]{8,})\.wal")
+_HISTORY_LOG: Final = "trails.log"
+_EMPTY_LOG: Final = "windows.ndjson"
+# How many parts the name of a file has that is under a folder for its kind and one for its stream.
+_DEPTH: Final = {
+    RUN_SUFFIX: 3, KEYS_SUFFIX: 3, OBSERVATIONS_SUFFIX: 3, ADMITTED_SUFFIX: 3, _HISTORY_LOG: 3, _EMPTY_LOG: 4
+}  # fmt: skip
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,8})\.arrow")
 
 
@@ -68,6 +75,12 @@ def tokens(warehouse: Path) -> Path:
 def damaged(warehouse: Path) -> Path:
     """Damaged files, set aside under the path they had; each with its reason beside it."""
     return warehouse / "_damaged"
+
+
+def relative_name(path: Path) -> str:
+    """The name, relative to its warehouse, of a file of a kind that is always found at one depth."""
+    depth = 5 if path.parent.name == _OPEN else _DEPTH.get(path.name) or _DEPTH.get(path.suffix)
+    return "/".join(path.parts[-depth:]) if depth else str(path)
 
 
 # -- slices, and the logs beside them
@@ -178,7 +191,7 @@ def results_location(stream: str, window: str) -> str:
 
 def open_rows(results_table: Path) -> Path:
     """Rows of windows that are open, beside the results; readers of the table skip the folder."""
-    return results_table / "_open"
+    return results_table / _OPEN
 
 
 # -- in the folder of a table
@@ -225,7 +238,7 @@ def state_history(warehouse: Path, stream: str) -> Path:
 
 def state_history_log(folder: Path) -> Path:
     """Says which of the files of observations count."""
-    return folder / "trails.log"
+    return folder / _HISTORY_LOG
 
 
 def admitted_keys(folder: Path, metric: str) -> Path:
@@ -278,7 +291,7 @@ def empty_datasets(warehouse: Path, stream: str) -> Path:
 
 
 def empty_datasets_log(folder: Path) -> Path:
-    return folder / "windows.ndjson"
+    return folder / _EMPTY_LOG
 
 
 def empty_datasets_lock(folder: Path) -> Path:

@@ -15,7 +15,6 @@ from tests.outputs.rollups.test_rollups_states import Seen, counts_of, merged, n
 from tidemill.config import EngineSettings as EngineSettings
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
-from tidemill.formats.arrow import read_ipc
 from tidemill.formats.plan import plan_for
 from tidemill.ingest.landing import Landing
 from tidemill.model.failpoints import observed as observed_points
@@ -37,6 +36,7 @@ from tidemill.raw.expiry import expirable, expire_raw
 from tidemill.raw.recall import part_facts, records_of
 from tidemill.raw.undo import remove_batches
 from tidemill.storage import layout
+from tidemill.storage.checksums import read_arrow
 from tidemill.storage.state.protocol import Retraction, State
 from tidemill.storage.state.sqlite import open_state
 
@@ -195,7 +195,7 @@ class Bench:
         """Everything that the trails hold, by metric."""
         found: dict[str, list[tuple[object, ...]]] = {}
         for path in sorted(self.state_history.folder.glob("*.trail")):
-            rows = [tuple(row.values()) for row in read_ipc(str(path)).to_pylist()]
+            rows = [tuple(row.values()) for row in read_arrow(str(path)).to_pylist()]
             found.setdefault(path.stem.partition("~")[2], []).extend(rows)
         return {metric: sorted(rows, key=repr) for metric, rows in found.items()}
 

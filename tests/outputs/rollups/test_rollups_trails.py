@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,6 @@ from tests.outputs.rollups.test_rollups_states import (
     observations_of,
 )
 
-from tidemill.formats.arrow import read_ipc
 from tidemill.model.time import MINUTE
 from tidemill.outputs.rollups.observation_runs import (
     MergeObservations,
@@ -25,7 +26,6 @@ from tidemill.outputs.rollups.observation_runs import (
     ObservationSet,
     asked,
     histories_of,
-    is_whole,
     merge_trails,
     write_trail,
 )
@@ -33,6 +33,9 @@ from tidemill.outputs.rollups.observations import read_seen, write_seen
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.outputs.rollups.transitions import contribution
 from tidemill.storage import layout
+from tidemill.storage.checksums import is_whole, read_arrow
+from tidemill.storage.state.protocol import State
+from tidemill.storage.state.sqlite import open_state
 
 ALL = (0, 1 << 64)
 
@@ -110,10 +113,10 @@ def test_merged_trails_hold_what_those_before_held_by_range_and_place(tmp_path: 
         (path,) = merge_trails(
             MergeObservations(metric, trails, low, high, str(tmp_path / f"m{number}.trail"))
         )
-        found += read_ipc(path).to_pylist()
+        found += read_arrow(path).to_pylist()
     assert found == whole.to_pylist()
     (path,) = merge_trails(MergeObservations(metric, trails, 0, 1 << 64, str(tmp_path / "c.trail"), before=2))
-    assert read_ipc(path).to_pylist() == observations_of(metric, first).to_pylist()
+    assert read_arrow(path).to_pylist() == observations_of(metric, first).to_pylist()
 
 
 def test_what_was_seen_is_read_by_ranges_of_keys(tmp_path: Path) -> None:
@@ -154,6 +157,12 @@ def test_a_damaged_trail_is_not_whole(tmp_path: Path) -> None:
 # -- the log
 
 
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    with closing(open_state(tmp_path / "state.db")) as opened:
+        yield opened
+
+
 def set_of(name: str) -> ObservationSet:
     return ObservationSet(
         name,
@@ -163,43 +172,43 @@ def set_of(name: str) -> ObservationSet:
     )
 
 
-def test_the_log_says_which_sets_stand(tmp_path: Path) -> None:
+def test_the_log_says_which_sets_stand(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these")
+    log = ObservationLog(folder, "these", state)
     assert log.sets == {}
     for name in "abc":
         log.enter(set_of(name))
     log.enter(set_of("m"), ["a", "b"])
     log.enter(None, ["c"])
-    again = ObservationLog(folder, "these")
+    again = ObservationLog(folder, "these", state)
     assert again.sets == {"m": set_of("m")}
-    assert ObservationLog(folder, "others").sets == {}
+    assert ObservationLog(folder, "others", state).sets == {}
 
 
-def test_a_line_that_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
+def test_a_line_that_was_not_written_to_its_end_does_not_count(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these")
+    log = ObservationLog(folder, "these", state)
     log.enter(set_of("a"))
-    log.enter(set_of("b"))
-    layout.state_history_log(folder).write_bytes(layout.state_history_log(folder).read_bytes()[:-1])
-    torn = ObservationLog(folder, "these")
+    path = layout.state_history_log(folder)
+    path.write_bytes(path.read_bytes() + b'{"gone":[],"se')
+    torn = ObservationLog(folder, "these", state)
     assert torn.sets.keys() == {"a"}
     torn.enter(set_of("c"))
-    assert ObservationLog(folder, "these").sets.keys() == {"a", "c"}
+    assert ObservationLog(folder, "these", state).sets.keys() == {"a", "c"}
 
 
-def test_the_log_stays_short(tmp_path: Path) -> None:
+def test_the_log_stays_short(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these")
+    log = ObservationLog(folder, "these", state)
     for number in range(700):
         log.enter(set_of(str(number)), [str(number - 1)])
     assert len(layout.state_history_log(folder).read_bytes().splitlines()) < 300
-    assert ObservationLog(folder, "these").sets == {"699": set_of("699")}
+    assert ObservationLog(folder, "these", state).sets == {"699": set_of("699")}
 
 
-def test_trails_that_do_not_stand_are_swept_away(tmp_path: Path) -> None:
+def test_trails_that_do_not_stand_are_swept_away(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these")
+    log = ObservationLog(folder, "these", state)
     log.enter(set_of("a"))
     for name in ("a.trail", "b.trail", ".c.trail.tmp", "orders.roster"):
         (folder / name).write_bytes(b"")

@@ -35,6 +35,7 @@ from tidemill.raw.accept.id_runs import (
     write_run,
 )
 from tidemill.storage import layout
+from tidemill.storage.checksums import read_arrow
 from tidemill.storage.layout import RUN_SUFFIX
 
 
@@ -136,7 +137,7 @@ class Story:
             assert (gated.duplicates, gated.conflicts) == (counted[DUPLICATE], counted[CONFLICT])
             if gated.run is not None:
                 assert pieces_of(Path(gated.run)) == [Path(run).stem]
-                assert gated.keys == read_ipc(gated.run).num_rows > 0
+                assert gated.keys == read_arrow(gated.run).num_rows > 0
                 new.append(gated.run)
             else:
                 assert (gated.keys, Path(run).exists()) == (0, False)
@@ -147,7 +148,7 @@ class Story:
         """What the runs of history hold; each id once, each run in order."""
         found: dict[tuple[str, str], tuple[int, int, int]] = {}
         for path in self.runs:
-            rows = read_ipc(path).to_pylist()
+            rows = read_arrow(path).to_pylist()
             assert [row["high"] for row in rows] == sorted(row["high"] for row in rows)
             for row in rows:
                 tenant, event_id = row["key"].decode().split("\0")
@@ -217,7 +218,7 @@ def test_a_run_says_its_pieces_and_leaves_nothing_else_in_the_folder(tmp_path: P
     name = run_of(tmp_path, "r", ["b", "a"], [1, 5])
     assert pieces_of(tmp_path / name) == ["a", "b"]
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert read_ipc(str(tmp_path / name)).column("high").to_pylist() == [1, 5]
+    assert read_arrow(tmp_path / name).column("high").to_pylist() == [1, 5]
 
 
 @pytest.mark.parametrize(
@@ -297,6 +298,6 @@ def test_a_run_made_again_from_raw_is_the_run_that_the_gate_wrote(tmp_path: Path
     )
     target = tmp_path / f"again{RUN_SUFFIX}"
     list(make_run(RunUnit([str(raw)], {"slice-a": 1}, str(target), ["0-0"])))
-    assert read_ipc(str(target)).equals(read_ipc(told.runs[0]))
+    assert read_arrow(target).equals(read_arrow(told.runs[0]))
     assert pieces_of(target) == ["0-0"]
     assert layout.gate(tmp_path, "s") == tmp_path / "gate" / "s"

@@ -9,10 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.shown import shown
-from tidemill.cli.views.layout import View, all_of, line, listing, many
+from tidemill.cli.views.layout import View, all_of, line, listing, many, size
+from tidemill.pipeline.documents.scrub import remedy
 
 if TYPE_CHECKING:
     from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.verify import Audit, Finding
 
 
@@ -36,6 +38,18 @@ def audit(audit: Audit) -> View:
         )
     if audit.findings:
         yield _findings(audit.findings)
+
+
+def scrubbed(of: Scrubbed) -> View:
+    without = f", {of.tally.unchecked:,} without a checksum" if of.tally.unchecked else ""
+    verdict = (many(len(of.damages), "damaged file"), "bold red") if of.damages else ("whole", "bold green")
+    yield line(f"{many(of.tally.files, 'file')}, {size(of.tally.bytes)} read{without}: ", verdict)
+    if of.damages:
+        table = listing("file", "kind", "reason", "remedy")
+        for one in of.damages:
+            cells = (one.file, one.kind.value, one.reason, remedy(one))
+            table.add_row(*(Text(shown(text)) for text in cells))
+        yield table
 
 
 def recovered(of: Recovered) -> View:

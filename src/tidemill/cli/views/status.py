@@ -25,14 +25,16 @@ from tidemill.cli.views.layout import (
 )
 from tidemill.cli.views.serve import gateways_table
 from tidemill.model.slices import SliceStatus
-from tidemill.model.time import format_instant
+from tidemill.model.time import format_duration, format_instant
 from tidemill.pipeline.documents import shapes as documents
+from tidemill.pipeline.documents.scrub import remedy
 
 if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
     from tidemill.model.gateway import GatewayStatus
     from tidemill.outputs.vectors.chainer import ChainStanding
     from tidemill.pipeline.reports import StreamStatus
+    from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.storage.state.faults import Fault
 
 
@@ -42,13 +44,31 @@ def status(
     gateway: GatewaySettings,
     running: Sequence[GatewayStatus],
     faults: Sequence[Fault],
+    scrub: ScrubStatus,
 ) -> View:
-    """Where the streams stand; how events are gathered, and which gateways do so now."""
+    """Where the streams stand; how events are gathered, and which gateways do so now; what is damaged."""
     if faults:
         yield pairs_table("warehouse", [("fault", _fault(fault)) for fault in faults])
     for stream in streams:
         yield status_table(now, stream)
     yield gateways_table(gateway, running)
+    yield scrub_table(now, scrub)
+
+
+def scrub_table(now: int, of: ScrubStatus) -> Table:
+    last, current = of.last_full, of.current
+    age = "never" if last is None else f"{format_duration(max(0, now - last.started))} ago"
+    read = "" if last is None else f"  ({many(last.files, 'file')}, {size(last.bytes)})"
+    pairs = [("all files read", Text.assemble(age, (read, "dim")))]
+    if current is not None:
+        read = f"{many(current.files, 'file')}, {size(current.bytes)}"
+        pairs.append(("under way", Text(f"since {format_instant(current.started)}, {read}")))
+    for one in of.damages:
+        said = f"{shown(one.damage.file)}: {shown(one.damage.reason)}\nsince {format_instant(one.since)}; "
+        pairs.append(("damaged", Text(said + remedy(one.damage), style="red")))
+    if not of.damages:
+        pairs.append(("damaged", Text("none known")))
+    return pairs_table("scrub", pairs)
 
 
 def status_table(now: int, of: StreamStatus) -> Table:

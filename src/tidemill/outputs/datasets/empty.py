@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tidemill.config.stream import Stream
+from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.windows import Dataset, DeltaStats, WindowKey
 from tidemill.outputs.datasets.damage import checksum
@@ -37,6 +38,7 @@ from tidemill.outputs.datasets.dataset import (
 )
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
+from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, chained_all
 
 NO_DELTAS: Final = DeltaStats(0, 0, None, None)  # of a stream of deltas
 
@@ -69,6 +71,7 @@ class EmptyDatasets:
         self._guard = threading.Lock()
         self._read: tuple[int, int] = (0, 0)  # which file, and how far
         self._records: dict[WindowKey, list[Record]] = {}
+        self._chain = ChainReader()
 
     def of(self, key: WindowKey) -> list[Dataset]:
         """All revisions of a window that are recorded here, ascending."""
@@ -76,6 +79,13 @@ class EmptyDatasets:
             self._refresh()
             found = [record.dataset(key) for record in self._records.get(key, ())]
         return sorted(found, key=lambda dataset: dataset.revision)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether its lines are protected by checksums."""
+        with self._guard:
+            self._refresh()
+            return self._chain.is_chained
 
     def at(self, key: WindowKey, revision: int) -> Dataset | None:
         return next((one for one in self.of(key) if one.revision == revision), None)
@@ -109,7 +119,8 @@ class EmptyDatasets:
                 return
         with self._locked():
             kept = [dataset for dataset in self.all() if dataset.key not in gone]
-            atomic_write(self._path, b"".join(map(_line, _grouped(kept))))
+            content, _ = chained_all(EMPTY_LOG, map(_line, _grouped(kept)))
+            atomic_write(self._path, content)
 
     # -- writing
 
@@ -123,16 +134,14 @@ class EmptyDatasets:
         return Dataset(build.key, revision, build.desired, names, 0, size, file, build.seal, columns, deltas)
 
     def _append(self, datasets: Sequence[Dataset]) -> None:
-        content = b"".join(map(_line, _grouped(datasets)))
+        with self._guard:
+            self._refresh()
+            content, _ = chained_all(self._chain.head, map(_line, _grouped(datasets)))
         with storage_errors("record empty datasets", self._path):
             created = not self._path.exists()
-            with self._path.open("a+b") as file:
+            with self._path.open("ab") as file:
+                os.ftruncate(file.fileno(), self._read[1])  # a crash may have torn what is behind
                 size = file.seek(0, os.SEEK_END)
-                if size:
-                    file.seek(size - 1)
-                    content = (
-                        content if file.read(1) == b"\n" else b"\n" + content
-                    )  # behind what a crash tore
                 try:
                     file.write(content)
                     file.flush()
@@ -172,21 +181,32 @@ class EmptyDatasets:
             try:
                 there = self._path.stat()
             except (FileNotFoundError, NotADirectoryError):  # nothing was ever recorded
-                self._read, self._records = (0, 0), {}
+                self._start((0, 0))
                 return
             if (there.st_ino, there.st_size) == self._read:
                 return
             with self._path.open("rb") as file:
                 there = os.fstat(file.fileno())
                 if there.st_ino != self._read[0] or there.st_size < self._read[1]:
-                    self._read, self._records = (there.st_ino, 0), {}
+                    self._start((there.st_ino, 0))
                 file.seek(self._read[1])
-                whole, end, _ = file.read().rpartition(b"\n")
-                self._read = (self._read[0], self._read[1] + len(whole) + len(end))
-        for text in whole.split(b"\n") if whole else ():
-            record = self._parsed(text)
+                texts = file.read().splitlines(keepends=True)
+        for number, text in enumerate(texts):
+            record = self._parsed(text) if text.endswith(b"\n") else None
+            if record is None and not any(map(self._parsed, texts[number + 1 :])):
+                return  # a crash tore it, or somebody is writing it
+            skipped = record is None and not self._chain.is_chained  # earlier versions went on behind that
+            if (record is None and not skipped) or not self._chain.read(text):
+                line = self._chain.head.lines + 1
+                self._start((0, 0))
+                name = layout.relative_name(self._path)
+                raise DamageError(f"line {line} is not the one that was written there", where=name)
+            self._read = (self._read[0], self._read[1] + len(text))
             for key in record.keys() if record is not None else ():
                 self._records.setdefault(key, []).append(record)  # type: ignore[arg-type]
+
+    def _start(self, read: tuple[int, int]) -> None:
+        self._read, self._records, self._chain = read, {}, ChainReader()
 
     def _parsed(self, text: bytes) -> Record | None:
         """None for what a crash tore off."""
@@ -257,4 +277,4 @@ def _line(record: Record) -> bytes:
         "file": like.file,
         **({} if like.deltas is None else {"deltas": True}),
     }
-    return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(said, separators=(",", ":")).encode()

@@ -53,7 +53,7 @@ class DatasetBuilders:
         engine: Callable[[], Engine],
         progress: Callable[[str, str, float], None],
     ) -> None:
-        self._expiries = ExpiryLog(project.warehouse)
+        self._expiries = ExpiryLog(project.warehouse, state)
         self._project = project
         self._state = state
         self._engine = engine

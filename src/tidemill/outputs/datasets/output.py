@@ -20,11 +20,13 @@ from tidemill.outputs.datasets.catalog import drop_datasets
 from tidemill.outputs.datasets.coordinator import Coordinated
 from tidemill.outputs.datasets.damage import repair_command
 from tidemill.outputs.datasets.dataset import revisions
+from tidemill.outputs.datasets.dataset_files import dataset_files
 from tidemill.outputs.datasets.maintenance import DatasetBuilders
 from tidemill.outputs.datasets.reader import WindowReader
 from tidemill.outputs.datasets.rules import rules_of
 from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
 from tidemill.raw.watermark import watermark_of
+from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
 
 _UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
 
@@ -94,6 +96,11 @@ class Datasets(Simple):
         span = Interval(MIN_INSTANT - DAY, sealed)
         windows = self._warehouse.state.windows(self._stream.name, None, span)
         return sum(window.file is not None for window in windows)
+
+    def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
+        """Datasets, and the log of those without rows."""
+        files = dataset_files(self._warehouse.root, self._stream.name, self._warehouse.state)
+        yield from check_files(files, tally, after)
 
     def recover(self, now: int) -> int:
         return self._yard.recall(self._stream, now)

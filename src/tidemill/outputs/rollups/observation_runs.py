@@ -16,15 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
-from pyarrow import ipc
 
 from tidemill.formats.arrays import Ints, Words
-from tidemill.formats.arrow import one, read_ipc
+from tidemill.formats.arrow import one
 from tidemill.formats.key_runs import positions, within
+from tidemill.model.errors import DamageError
 from tidemill.outputs.rollups.observations import in_order, joined, no_observations, observation_schema
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.storage import layout
+from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_file, sync_folder
+from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained, chained_all
+from tidemill.storage.state.protocol import Logs
 
 FAN_IN: Final = 12  # sets of trails of about one size that are merged
 _LINES: Final = 200  # of the log, beyond what stands, before it is written anew
@@ -32,21 +35,7 @@ _LINES: Final = 200  # of the log, beyond what stands, before it is written anew
 
 def write_trail(path: Path, observations: pa.Table) -> None:
     """Write and sync it; a trail is named in the log only after that."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pa.OSFile(str(temporary), "wb") as sink, ipc.new_file(sink, observations.schema) as writer:
-        writer.write_table(observations)
-    sync_file(temporary)
-    temporary.replace(path)
-
-
-def is_whole(path: Path) -> bool:
-    """Whether the trail is there and can be opened; one that is damaged is as good as gone."""
-    try:
-        with pa.memory_map(str(path)) as source:
-            ipc.open_file(source)
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return True
+    write_arrow(path, observations)
 
 
 # -- looking up
@@ -78,7 +67,7 @@ def histories_of(metric: Metric, trails: Sequence[str], objects: Asked, keys: tu
     assert metric.following is not None
     found = []
     for path in trails:
-        run = within(read_ipc(path), *keys)
+        run = within(read_arrow(path), *keys)
         if not run.num_rows or not objects.high.size:
             continue
         high, low, time = (one(run.column(name)).to_numpy() for name in ("high", "low", "time"))
@@ -146,7 +135,7 @@ class MergeObservations:
 
 
 def merge_trails(unit: MergeObservations) -> Iterator[str]:
-    tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.trails]
+    tables = [within(read_arrow(path), unit.low, unit.high) for path in unit.trails]
     if unit.before is not None:
         tables = [table.filter(pc.less(table.column("seq"), unit.before)) for table in tables]
     whole = in_order(joined([observation_schema(unit.metric).empty_table(), *tables]))
@@ -178,36 +167,66 @@ class ObservationSet:
 class ObservationLog:
     """Which sets of trails stand: one line for each that came, saying what it came instead of.
 
-    `made_for` says what the trails are made for: when that is another, nothing stands.
+    `made_for` says what the trails are made for: when that is another, nothing stands. The state, where it is
+    given, knows how far the log goes. DamageError when a line of it is missing or changed.
     """
 
-    def __init__(self, folder: Path, made_for: str, *, only_looks: bool = False) -> None:
-        """Who only looks never mends what a process that died, or one that is writing now, left behind."""
+    def __init__(
+        self, folder: Path, made_for: str | None, state: Logs | None = None, *, known: LogHead | None = None
+    ) -> None:
+        """Who only looks gives no state (but, if need be, the head that it knows), and never mends what a
+        process that died, or one that is writing now, left behind; with `made_for` None it reads any log."""
         self.folder = folder
+        self._path = layout.state_history_log(folder)
+        self._name = layout.relative_name(self._path)
         self._made_for = made_for
-        self._only_looks = only_looks
+        self._state = state
+        self._head = EMPTY_LOG
         self._lines = 0  # 0: there is no log that is made for this
         self.sets: dict[str, ObservationSet] = {}
-        self._read()
+        self._read(known if state is None else state.log_head(self._name))
 
-    def _read(self) -> None:
-        path = layout.state_history_log(self.folder)
-        try:
-            lines = path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return
-        whole = lines[-1] == b""
-        try:
-            said = [json.loads(line) for line in lines[:-1]]
-        except ValueError:  # damaged: as good as gone
-            said = []
-        if not said or said[0] != {"made_for": self._made_for}:
+    def _read(self, known: LogHead | None) -> None:
+        texts, whole = self._texts()
+        chain = ChainReader()
+        for number, text in enumerate(texts, 1):
+            if not chain.read(text + b"\n"):
+                if known is not None and chain.head.lines >= known.lines:  # nobody was told of it: torn
+                    texts, whole = texts[: number - 1], False
+                    break
+                raise DamageError(f"line {number} is not the one that was written there", where=self._name)
+            if known is not None and chain.head.lines == known.lines and chain.head != known:
+                raise DamageError("it is not the log that the state knows", where=self._name)
+        if known is not None and chain.head.lines < known.lines:
+            what = f"it has {chain.head.lines} lines, and {known.lines} were written to it"
+            raise DamageError(what, where=self._name)
+        said = self._parsed(texts)
+        if not said or self._made_for not in (None, said[0].get("made_for")):
             return
         for line in said[1:]:
             self._apply(line)
-        self._lines = len(said)
-        if not whole and not self._only_looks:  # a process died as it wrote: what it wrote does not count
+        self._lines, self._head = len(said), chain.head
+        # A process died as it wrote, and what it wrote does not count; or an earlier version wrote it all.
+        if self._state is not None and not (whole and chain.is_chained):
             self._write_anew()
+
+    def _texts(self) -> tuple[list[bytes], bool]:
+        """The lines, and whether the last one is whole."""
+        try:
+            *texts, rest = self._path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return [], True
+        return texts, not rest
+
+    def _parsed(self, texts: Sequence[bytes]) -> list[dict[str, object]]:
+        """Without what the chain adds to the lines."""
+        try:
+            said = [json.loads(text) for text in texts]
+        except ValueError as error:
+            raise DamageError(f"a line is not valid JSON: {error}", where=self._name) from error
+        for line in said:
+            line.pop("chain", None)
+        return said
 
     @property
     def is_there(self) -> bool:
@@ -237,18 +256,27 @@ class ObservationLog:
         if not self._lines or self._lines > 2 * len(self.sets) + _LINES:
             self._write_anew()
             return
-        path = layout.state_history_log(self.folder)
-        with storage_errors("write", path), path.open("ab") as file:
-            file.write(_spelled(line))
-        sync_file(path)
+        text, self._head = chained(self._head, _spelled(line))
+        with storage_errors("write", self._path), self._path.open("ab") as file:
+            file.write(text)
+        sync_file(self._path)
         self._lines += 1
+        self._record()
 
     def _write_anew(self) -> None:
         make_folder(self.folder, top=self.folder.parents[1])
         lines: list[dict[str, object]] = [{"made_for": self._made_for}]
         lines += [_line(each, []) for each in self.sets.values()]
-        atomic_write(layout.state_history_log(self.folder), b"".join(map(_spelled, lines)))
+        content, self._head = chained_all(EMPTY_LOG, map(_spelled, lines))
+        if self._state is not None:  # which must know no other log than the one that is there
+            self._state.forget_log(self._name)
+        atomic_write(self._path, content)
         self._lines = len(lines)
+        self._record()
+
+    def _record(self) -> None:
+        if self._state is not None:
+            self._state.record_log(self._name, self._head)
 
     def sweep(self, keep: frozenset[str] = frozenset()) -> None:
         """Delete trails that do not stand."""
@@ -264,6 +292,13 @@ class ObservationLog:
             path.unlink(missing_ok=True)
         if gone:
             sync_folder(self.folder)
+
+
+def drop_log(folder: Path, state: Logs) -> None:
+    """What the log says is lost: nothing stands."""
+    path = layout.state_history_log(folder)
+    state.forget_log(layout.relative_name(path))
+    path.unlink(missing_ok=True)
 
 
 def _line(new: ObservationSet | None, gone: Sequence[str]) -> dict[str, object]:
@@ -284,4 +319,4 @@ def _line(new: ObservationSet | None, gone: Sequence[str]) -> dict[str, object]:
 
 
 def _spelled(line: Mapping[str, object]) -> bytes:
-    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(line, separators=(",", ":")).encode()

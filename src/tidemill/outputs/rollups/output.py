@@ -19,12 +19,14 @@ from tidemill.model.tiles import TileKey
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Stage, Verified
 from tidemill.outputs.rollups.compaction import QuietVersions, crowded_parts
+from tidemill.outputs.rollups.history_files import history_files
 from tidemill.outputs.rollups.planning import Fresh, Horizons, horizons_of
 from tidemill.outputs.rollups.roller import DECLARED, Rebuilt, Roller
 from tidemill.outputs.rollups.spec import declared_as, declared_metrics
 from tidemill.outputs.rollups.verify import Known, verify_tiles
 from tidemill.raw.accept.batch import Batch
 from tidemill.storage import layout
+from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
 from tidemill.storage.tables.tidy import tidy
 
 EVER: Final = Interval(MIN_INSTANT, 1 << 62)
@@ -172,6 +174,12 @@ class Rollups:
             touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
         _join(desired, touched, {entry.id: entry.name for entry in entries})
         return known
+
+    def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
+        """Observations of objects, and admitted keys."""
+        root, name = self._warehouse.root, self._stream.name
+        files = history_files(root, name, self._stream.kept_metrics, self._warehouse.state)
+        yield from check_files(files, tally, after)
 
     def recover(self, now: int) -> int:
         is_there = layout.raw(self._warehouse.root, self._stream.name).is_dir()

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
-from tidemill.formats.arrow import read_ipc
 from tidemill.formats.key_runs import crowded_tier, key_ranges
 from tidemill.formats.plan import ReadPlan
+from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
 from tidemill.model.slices import set_hash
@@ -32,7 +32,7 @@ from tidemill.outputs.rollups.observation_runs import (
     ObservationLog,
     ObservationSet,
     Touched,
-    is_whole,
+    drop_log,
     merge_trails,
     write_trail,
 )
@@ -54,6 +54,7 @@ from tidemill.outputs.rollups.recollecting import (
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.raw.footers import packed_footer
 from tidemill.storage import layout
+from tidemill.storage.checksums import is_whole, read_arrow
 from tidemill.storage.files import make_folder
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.table import Table
@@ -240,7 +241,7 @@ class StateHistory:
     def _standing(self) -> ObservationLog:
         """The log, with what it names checked once: what is gone or damaged is as if it had never been."""
         if self._log is None:
-            self._log = ObservationLog(self.folder, _made_for(self.spec))
+            self._log = self._open_log()
             broken = {
                 each.name
                 for each in self._log.sets.values()
@@ -252,11 +253,40 @@ class StateHistory:
             else:
                 self._roster = roster
             if broken:
+                self._must_be_in_raw(self._broken(self._log))
                 log.warning("%d sets of trails are gone", len(broken), extra={"stream": self.spec.stream})
                 self._log.enter(None, broken)
             self._log.sweep()
             self._strike(_last_place(self._log) + 1)  # a process may have died before the log knew of keys
         return self._log
+
+    def _open_log(self) -> ObservationLog:
+        try:
+            return ObservationLog(self.folder, _made_for(self.spec), self._state)
+        except DamageError as error:
+            self._must_be_in_raw([layout.state_history_log(self.folder)])
+            log.warning("all observations are made again from raw: %s", error)
+        drop_log(self.folder, self._state)
+        return ObservationLog(self.folder, _made_for(self.spec), self._state)
+
+    def _broken(self, standing: ObservationLog) -> list[Path]:
+        """Files of observations and of admitted keys that are missing or damaged."""
+        files = [self.folder / name for each in standing.sets.values() for name in each.names]
+        files += [layout.admitted_keys(self.folder, metric) for metric in AdmittedKeys.of(self.spec).metrics]
+        return [path for path in files if not is_whole(path)]
+
+    def _must_be_in_raw(self, lost: Sequence[Path]) -> None:
+        """What is lost is made again from raw. Where some of raw has expired, another history would come of
+        that: DamageError, until the damaged file was set aside by somebody who knows what it means."""
+        names = (Path(path).name.partition("-")[0] for path in self._raw.snapshot().paths())
+        if EXPIRED_PART not in names:
+            return
+        for path in lost:
+            name = layout.relative_name(path)
+            if not (layout.damaged(self._warehouse) / name).exists():
+                raise DamageError(
+                    "the file is missing or damaged, and raw of some of it has expired", where=name
+                )
 
     def _batches(self) -> dict[str, list[str]]:
         """Batches of raw with parts, whose names begin with it; packed ones say which they are of, and those
@@ -475,9 +505,7 @@ class StateHistory:
         paths = {metric: layout.admitted_keys(self.folder, metric) for metric in empty.metrics}
         if not all(is_whole(path) for path in paths.values()):
             return None
-        return AdmittedKeys(
-            empty.metrics, {metric: joined([read_ipc(str(p))]) for metric, p in paths.items()}
-        )
+        return AdmittedKeys(empty.metrics, {metric: joined([read_arrow(p)]) for metric, p in paths.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,7 +526,7 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
     """What is remembered for all metrics of a stream as they are declared now; None: nothing is yet. Raises
     FileNotFoundError when a file is merged into another just now."""
     folder = layout.state_history(warehouse, spec.stream)
-    known = ObservationLog(folder, _made_for(spec), only_looks=True)
+    known = ObservationLog(folder, _made_for(spec))
     if not known.is_there:
         return None
     trails: dict[str, list[str]] = {}
@@ -506,7 +534,7 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
         for metric, names in each.files.items():
             trails.setdefault(metric, []).extend(str(folder / name) for name in names)
     limited = AdmittedKeys.of(spec).metrics
-    admitted = {metric: joined([read_ipc(str(layout.admitted_keys(folder, metric)))]) for metric in limited}
+    admitted = {metric: joined([read_arrow(layout.admitted_keys(folder, metric))]) for metric in limited}
     return Recollection(trails, AdmittedKeys(limited, admitted))
 
 

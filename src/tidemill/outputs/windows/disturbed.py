@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.config.stream import Stream
-from tidemill.formats.arrow import read_ipc
 from tidemill.model.names import column_name
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.model.time import Interval
@@ -20,6 +19,7 @@ from tidemill.outputs.windows.keys import Key, key_codes
 from tidemill.outputs.windows.opened import carries_sums, first_starts
 from tidemill.outputs.windows.results import ResultScope, known, standing
 from tidemill.outputs.windows.rows import AT, FIELD, TENANT
+from tidemill.storage.checksums import read_arrow
 
 
 def disturbed_starts(spec: WindowSpec, rows: pa.Table, watermark: int) -> list[Interval]:
@@ -54,7 +54,7 @@ def restarts(
         low = sealed if sealed is not None else -(2**63)
         return {key: max(at - spec.reach, low) for key, at in keys.items()}
     opened: dict[Key, int] = {}
-    for table in map(read_ipc, carried):
+    for table in map(read_arrow, carried):
         if table.num_rows:
             first = first_starts if carries_sums(spec) else first_instants
             for key, at in first(spec, table).items():

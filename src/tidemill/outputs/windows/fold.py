@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import read_ipc, write_ipc
 from tidemill.model.names import column_name
 from tidemill.model.streaming import Trigger, WindowKind, WindowSpec
 from tidemill.model.time import Interval
@@ -42,7 +41,7 @@ from tidemill.outputs.windows.results import (
     write_results,
 )
 from tidemill.outputs.windows.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
-from tidemill.storage.files import sync_file
+from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.tables.parts import StagedPart
 
 _LEAST = -(2**63)
@@ -174,7 +173,7 @@ def rows_in(unit: FoldUnit) -> pa.Table:
         rows = _behind_sealed(unit, rows, unit.sealed)
     if carries_sums(unit.spec):
         return rows
-    kept = [table for table in map(read_ipc, unit.carried) if table.num_rows]
+    kept = [table for table in map(read_arrow, unit.carried) if table.num_rows]
     if not kept:
         return rows
     old = pa.concat_tables(kept).cast(row_schema(unit.spec, unit.stream))
@@ -254,8 +253,7 @@ def _carry(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None) -> tup
     kept = np.sort(assigned.row[_kept(unit.spec, rows, assigned)[assigned.window]])
     if not kept.size:
         return None, np.empty(0, np.int64)
-    write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
-    sync_file(Path(unit.open_file))
+    write_arrow(Path(unit.open_file), rows.take(pa.array(kept)))
     return unit.open_file, assigned.start[~assigned.closed]
 
 
@@ -263,10 +261,8 @@ def _carry_sums(unit: FoldUnit, sessions: SessionParts) -> tuple[str | None, Int
     found = sessions.filter(~np.asarray(sessions.table.column("closed").to_numpy(), np.bool_))
     if not found.table.num_rows or unit.open_file is None:
         return None, np.empty(0, np.int64)
-    path = Path(unit.open_file)
-    write_parts(path, found)
-    sync_file(path)
-    return str(path), found.table.column("start").to_numpy()
+    write_parts(Path(unit.open_file), found)
+    return unit.open_file, found.table.column("start").to_numpy()
 
 
 def _carry_reach(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
@@ -278,8 +274,7 @@ def _carry_reach(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
     kept = np.flatnonzero((at > unit.watermark - unit.spec.reach) & (at <= unit.watermark))
     if not kept.size:
         return None, nothing
-    write_ipc(Path(unit.open_file), rows.take(pa.array(kept)))
-    sync_file(Path(unit.open_file))
+    write_arrow(Path(unit.open_file), rows.take(pa.array(kept)))
     return unit.open_file, at[at > unit.watermark - unit.spec.lookahead] - unit.spec.size
 
 

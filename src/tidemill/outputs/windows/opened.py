@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, read_ipc, write_ipc
+from tidemill.formats.arrow import one
 from tidemill.model.streaming import Aggregate, Function, WindowKind, WindowSpec
 from tidemill.outputs.windows.aggregate import GROUP, VALUE, Members, aggregated, fresh_schema, made
 from tidemill.outputs.windows.assign import Assigned
 from tidemill.outputs.windows.codes import codes, combined, decimals, integers
 from tidemill.outputs.windows.exact import Sums, averages
 from tidemill.outputs.windows.keys import Key, key_codes
+from tidemill.storage.checksums import read_arrow, write_arrow
 
 _SLICES: Final = "slices"
 _NAMES: Final = b"tidemill.slices"
@@ -96,14 +97,14 @@ def write_parts(path: Path, parts: SessionParts) -> None:
         pa.array(parts.members.codes.astype(np.int32)),
     )
     table = parts.table.append_column(_SLICES, lists)
-    write_ipc(path, table.replace_schema_metadata({_NAMES: json.dumps(list(parts.members.names)).encode()}))
+    write_arrow(path, table.replace_schema_metadata({_NAMES: json.dumps(list(parts.members.names)).encode()}))
 
 
 def read_parts(spec: WindowSpec, stream: Stream, paths: Sequence[str]) -> SessionParts:
     """What was carried, of all buckets."""
     found = no_parts(spec, stream)
     for path in paths:
-        table = read_ipc(path)
+        table = read_arrow(path)
         lists = one(table.column(_SLICES))
         names = tuple(json.loads(table.schema.metadata[_NAMES]))
         starts = integers(lists.offsets)[:-1]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidemill.config import Stream
 from tidemill.ingest.warehouse import Warehouse
+from tidemill.model.damage import FileKind
+from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
+from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
 from tidemill.outputs.windows.maintenance import StreamingWindows
 from tidemill.outputs.windows.refresh import WindowRefresh
 from tidemill.storage import layout
+from tidemill.storage.checksums import check_file
+from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,28 @@ class WindowResults(Simple):
         is_sealed = self._warehouse.expiries.seal(self._stream.name) is not None
         sealed = self._flow.sealed(self._stream.name) if is_sealed else 0
         return Verified(compared, sealed, differences)
+
+    def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
+        """What is carried of windows that are open."""
+        yield from check_files(self._carried(), tally, after)
+
+    def _carried(self) -> Iterator[StoredFile]:
+        root, stream = self._warehouse.root, self._stream.name
+        for spec in self._stream.window_specs:
+            folder = layout.open_rows(layout.results(root, stream, spec.name))
+            for name in self._names_carried(spec):
+                yield StoredFile(
+                    root, folder / name, FileKind.OPEN_WINDOWS, stream, check_file,
+                    partial(self._is_carried, spec, name),
+                )  # fmt: skip
+
+    def _is_carried(self, spec: WindowSpec, name: str) -> bool:
+        return name in self._names_carried(spec)
+
+    def _names_carried(self, spec: WindowSpec) -> Sequence[str]:
+        mark = self._warehouse.state.marks(self._stream.name).get(spec.name)
+        found = read_mark(mark, fingerprint_of(spec, self._stream))
+        return found.carried if found is not None else ()
 
     def recover(self, now: int) -> int:
         return self._flow.recall(self._stream.name, now)

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from tidemill.config.stream import Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
-from tidemill.formats.arrow import read_ipc
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.streaming import Close, WindowKind, WindowSpec
@@ -61,6 +60,7 @@ from tidemill.outputs.windows.tasks import (
 )
 from tidemill.outputs.windows.verify import ResultDifference, check
 from tidemill.storage import layout
+from tidemill.storage.checksums import is_whole, read_arrow
 from tidemill.storage.files import make_folder, storage_errors
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.log import Commit
@@ -211,7 +211,7 @@ class Refresher:
             return ALL.start, "whose open windows have to be found again"
         column = "start" if carries_sums(self.spec) else AT
         for path in carried:
-            at = min([at, *pc.min_max(read_ipc(path).column(column)).as_py().values()])
+            at = min([at, *pc.min_max(read_arrow(path).column(column)).as_py().values()])
         return at, f"of which one is open since {format_instant(at)}"
 
     def sealed(self, look: Look) -> int:
@@ -353,10 +353,11 @@ class Refresher:
         )
 
     def _carried(self, mark: Checkpoint) -> list[str] | None:
-        """Files about windows that are open; None when one is missing, or from before sessions had sums."""
+        """Files about windows that are open; None when one is missing or damaged, or from before sessions had
+        sums: then all is found again from raw."""
         paths = [layout.open_rows(self.root) / name for name in mark.carried]
         sums = carries_sums(self.spec)
-        if not all(path.is_file() and (path.suffix == layout.OPEN_SUMS_SUFFIX) == sums for path in paths):
+        if not all(is_whole(path) and (path.suffix == layout.OPEN_SUMS_SUFFIX) == sums for path in paths):
             return None
         return [str(path) for path in paths]
 
@@ -583,7 +584,8 @@ class Refresher:
         carried so far meanwhile, and a process that dies before the mark is set goes on from that."""
         folder = layout.open_rows(self.root)
         make_folder(folder, top=self.root)
-        number = 1 + max((int(path.name.partition("-")[0]) for path in folder.iterdir()), default=0)
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        number = 1 + max((int(name.partition("-")[0]) for name in names), default=0)
         suffix = layout.OPEN_SUMS_SUFFIX if carries_sums(self.spec) else layout.OPEN_ROWS_SUFFIX
         return [
             replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}{suffix}")) for unit in units

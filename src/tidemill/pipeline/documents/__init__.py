@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         gateway,
         packing,
         results,
+        scrub,
         search,
         shapes,
         ticks,
@@ -31,5 +32,6 @@ else:
 
 
 __all__ = (
-    "event_time", "gateway", "packing", "results", "search", "shapes", "ticks", "vectors", "windows",
+    "event_time", "gateway", "packing", "results", "scrub", "search", "shapes", "ticks", "vectors",
+    "windows",
 )  # fmt: skip

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from tidemill.model.gateway import BufferState, GatewayStatus, WindowOutput
 from tidemill.model.time import format_duration, format_instant
+from tidemill.pipeline.documents.scrub import standing as scrub_standing
 from tidemill.pipeline.documents.shapes import Document, instant
 from tidemill.pipeline.documents.shapes import status as stream_status
 
 if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
     from tidemill.pipeline.reports import StreamStatus
+    from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.storage.state.faults import Fault
 
 
@@ -55,10 +57,12 @@ def project_status(
     gateway: GatewaySettings,
     running: Sequence[GatewayStatus],
     faults: Sequence[Fault],
+    scrub: ScrubStatus,
 ) -> Document:
-    """The streams, how the gateway is set, and the gateways that run."""
+    """The streams, how the gateway is set, the gateways that run, and what the scrub found."""
     return {
         **stream_status(now, streams, faults),
+        "scrub": scrub_standing(scrub, now),
         "gateway": settings(gateway),
         "gateways": [status(one) for one in running],
     }

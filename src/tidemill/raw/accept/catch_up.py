@@ -20,7 +20,6 @@ from tidemill.raw.accept.id_runs import (
     MergeUnit,
     RunUnit,
     covering,
-    is_whole,
     make_run,
     merge,
     merged_names,
@@ -31,6 +30,7 @@ from tidemill.raw.expiry import sealed_files
 from tidemill.raw.footers import EXPIRED, PACKED, BatchFooter, packed_footer
 from tidemill.raw.recall import footers, part_facts, records_of
 from tidemill.raw.standins import is_shared
+from tidemill.storage.checksums import is_whole
 from tidemill.storage.layout import RUN_SUFFIX
 
 log = logging.getLogger(__name__)

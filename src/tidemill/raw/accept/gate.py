@@ -19,6 +19,7 @@ from tidemill.formats.arrow import one, read_ipc, string_buffers, write_ipc
 from tidemill.formats.columns import join_at
 from tidemill.formats.key_runs import positions, within
 from tidemill.raw.accept.id_runs import write_run
+from tidemill.storage.checksums import read_arrow
 
 DUPLICATE: Final = 1
 CONFLICT: Final = 2
@@ -164,7 +165,7 @@ def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rival
     if repeated.size:
         rivals.line[repeated] = _lines(keys, tables, lines, leader[repeated])
     for path in unit.runs:
-        run = within(read_ipc(path), unit.low, unit.high)
+        run = within(read_arrow(path), unit.low, unit.high)
         suspects |= _against(run, unit, keys, tables, first, group, rivals)
     for number in sorted(suspects):
         _resolve_exactly(unit, keys, tables, np.flatnonzero(group == number), lines, rivals)
@@ -278,7 +279,7 @@ def _resolve_exactly(
     """The same decision by the ids themselves, for a group whose 128-bit keys collide."""
     holders: dict[bytes, tuple[int, int, int]] = {}
     for path in unit.runs:
-        run = read_ipc(path)
+        run = read_arrow(path)
         high = one(run.column("high")).to_numpy()
         start = int(np.searchsorted(high, keys.high[rows[0]]))
         stop = int(np.searchsorted(high, keys.high[rows[0]], side="right"))

@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import ipc
 
-from tidemill.formats.arrow import one, read_ipc, string_buffers
+from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.judge import content_hash, parse
 from tidemill.formats.key_runs import crowded_tier, hash_keys, within
 from tidemill.formats.scan import scan
 from tidemill.model.slices import set_hash
-from tidemill.storage.files import sync_file
+from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.layout import RUN_SUFFIX
 
 FAN_IN: Final = 12  # runs of about one size that are merged
@@ -33,28 +32,13 @@ _PIECES: Final = b"tidemill.pieces"
 
 def write_run(path: Path, table: pa.Table, pieces: Sequence[str]) -> None:
     """Write and sync it; a run is named in the state only after that."""
-    schema = table.schema.with_metadata({_PIECES: json.dumps(sorted(pieces)).encode()})
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pa.OSFile(str(temporary), "wb") as sink, ipc.new_file(sink, schema) as writer:
-        writer.write_table(table.cast(schema) if table.schema != schema else table)
-    sync_file(temporary)
-    temporary.replace(path)
+    write_arrow(path, table.replace_schema_metadata({_PIECES: json.dumps(sorted(pieces)).encode()}))
 
 
 def pieces_of(path: Path) -> list[str]:
-    with pa.memory_map(str(path)) as source:
-        metadata = ipc.open_file(source).schema.metadata or {}
+    metadata = read_arrow(path).schema.metadata or {}
     pieces: list[str] = json.loads(metadata.get(_PIECES, b"[]"))
     return pieces
-
-
-def is_whole(path: Path) -> bool:
-    """Whether the run is there and can be opened; one that is damaged is as good as gone."""
-    try:
-        pieces_of(path)
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +54,7 @@ class MergeUnit:
 
 def merge(unit: MergeUnit) -> Iterator[str]:
     """Merge sorted runs into one. Each key stands in one run only, so nothing has to be decided."""
-    tables = [within(read_ipc(path), unit.low, unit.high) for path in unit.runs]
+    tables = [within(read_arrow(path), unit.low, unit.high) for path in unit.runs]
     highs = np.concatenate([one(table.column("high")).to_numpy() for table in tables])
     order = pa.array(np.argsort(highs, kind="stable"))  # finds the sorted pieces and merges them
     whole = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).combine_chunks()
@@ -119,7 +103,7 @@ def seal_keys(unit: SealUnit) -> Iterator[str]:
 
 
 def _sealed_keys(path: str, places: Sequence[int]) -> pa.Table:
-    table = read_ipc(path).replace_schema_metadata(None)
+    table = read_arrow(path).replace_schema_metadata(None)
     seqs = one(table.column("seq")).to_numpy()
     spans = [(int(np.searchsorted(seqs, p)), int(np.searchsorted(seqs, p, side="right"))) for p in places]
     return pa.concat_tables([table.slice(0, 0), *(table.slice(a, b - a) for a, b in spans if a < b)])

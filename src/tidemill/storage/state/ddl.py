@@ -269,4 +269,28 @@ _EIGHTH: Final = """
 ALTER TABLE windows ADD COLUMN checksum TEXT;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH)
+# Before, the state did not know how far the logs beside the slices go, and which files are damaged.
+_NINTH: Final = """
+CREATE TABLE logs (
+    name  TEXT NOT NULL PRIMARY KEY,
+    lines INTEGER NOT NULL,
+    chain TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE log_lines (
+    name   TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    line   BLOB NOT NULL,
+    PRIMARY KEY (name, number)
+) WITHOUT ROWID;
+
+CREATE TABLE damages (
+    file   TEXT NOT NULL PRIMARY KEY,
+    kind   TEXT NOT NULL,
+    stream TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    since  INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH)

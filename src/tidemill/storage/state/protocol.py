@@ -2,7 +2,8 @@
 
 Every method is one transaction. Everything here can be rebuilt from the warehouse by `recover`,
 so nothing may be kept here that the slices and the tables do not also say; but receipts, which only make it
-quick for a while to find what an ingestion became, and are gone with the state they were kept in.
+quick for a while to find what an ingestion became, and damages, which a scrub finds again: both are gone with
+the state they were kept in.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.gateway import Receipt
 from tidemill.model.slices import Counts, NewSlice, Repeat, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
@@ -27,6 +29,7 @@ from tidemill.model.windows import (
     Window,
     WindowKey,
 )
+from tidemill.storage.log_chain import LogHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,27 @@ class Retraction:
     again: Mapping[str, int]  # slices sent back to the gate -> how many records were accepted from them
 
 
-class Ledger(Protocol):
+class Logs(Protocol):
+    """How far the logs beside the slices go. A log may be ahead of the state, never behind it."""
+
+    def log_head(self, log: str) -> LogHead | None:
+        """As it was last recorded; None: the log itself is all that is known."""
+        ...
+
+    def record_log(self, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
+        """The log has this head now; `lines` are the last ones of it, which are kept here as well."""
+        ...
+
+    def log_lines(self, log: str) -> list[bytes]:
+        """The lines that are kept, in order."""
+        ...
+
+    def forget_log(self, log: str) -> None:
+        """The log itself is all that is known: it is about to be written anew."""
+        ...
+
+
+class Ledger(Logs, Protocol):
     """The slices of a warehouse in order of arrival, what batches decided about them, and when those that
     failed are tried again. `fates` has the transitions of an entry."""
 
@@ -119,8 +142,8 @@ class Ledger(Protocol):
         storage is due to be tried again at once then."""
         ...
 
-    def enter_all(self, news: Sequence[NewSlice]) -> list[SliceEntry]:
-        """`enter` each in the order given, all or none of them."""
+    def enter_all(self, news: Sequence[NewSlice], head: LogHead | None = None) -> list[SliceEntry]:
+        """`enter` each in the order given, all or none of them; `head` is that of the landing log then."""
         ...
 
     def landings(self) -> int:
@@ -187,11 +210,11 @@ class Ledger(Protocol):
         it is tried again then. Nothing happens to one that has not failed."""
         ...
 
-    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
+    def send_again(self, slice_ids: Sequence[str], head: LogHead | None = None) -> list[SliceEntry]:
         """Failed slices go to the gate again, each behind all that is in the ledger, in the order given, all
         or none (StorageError when one has not failed). They are PENDING at their new place, `retried` one
         higher, without error, batch or time to be tried; `failures` stays until they are decided. Their
-        batches are forgotten when none of their slices is left in them."""
+        batches are forgotten when none of their slices is left in them. `head` is as in `enter_all`."""
         ...
 
     def prioritise(self, stream: str) -> int:
@@ -548,6 +571,22 @@ class Receipts(Protocol):
         ...
 
 
+class Damages(Protocol):
+    """Files that were found damaged and are not repaired yet."""
+
+    def record_damages(self, found: Sequence[Damage], now: int) -> None:
+        """Each is known from now on, by its file; one that was known keeps the time it was found first."""
+        ...
+
+    def damages(self, stream: str | None = None) -> list[KnownDamage]:
+        """All of them, or those of a stream, by file."""
+        ...
+
+    def clear_damages(self, files: Collection[str]) -> None:
+        """These files are whole again, or no longer needed."""
+        ...
+
+
 class Recovery(Protocol):
     """Filling a state that was lost, and showing all of one."""
 
@@ -571,7 +610,7 @@ class Recovery(Protocol):
         the state knows: outcomes of retracted slices; of failed ones how often and when they are tried, and
         what those that are tried by time say; versions, `built_at`, triggers, leases, attempts (a window that
         is being built or was set aside is shown as queued), `seq` and time of events, what was delivered,
-        marks of streaming windows, receipts."""
+        marks of streaming windows, receipts, heads of logs, damages."""
         ...
 
 
@@ -587,6 +626,7 @@ class State(
     Queue,
     Outbox,
     Receipts,
+    Damages,
     Recovery,
     Protocol,
 ):

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
+from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE
@@ -32,8 +33,11 @@ from tidemill.model.windows import (
     Window,
     WindowKey,
 )
+from tidemill.storage.layout import LANDINGS
+from tidemill.storage.log_chain import LogHead
 from tidemill.storage.state import (
     acts,
+    damage_acts,
     outbox_acts,
     progress_acts,
     queue_acts,
@@ -86,8 +90,10 @@ class SqliteState:
     def enter(self, new: NewSlice) -> SliceEntry:
         return self.enter_all([new])[0]
 
-    def enter_all(self, news: Sequence[NewSlice]) -> list[SliceEntry]:
+    def enter_all(self, news: Sequence[NewSlice], head: LogHead | None = None) -> list[SliceEntry]:
         with self._write() as db:
+            if head is not None:
+                damage_acts.set_head(db, LANDINGS, head)
             return [acts.enter(db, new) for new in news]
 
     def landings(self) -> int:
@@ -302,8 +308,10 @@ class SqliteState:
         with self._write() as db:
             retry_acts.postpone(db, slice_id, error, retry_at)
 
-    def send_again(self, slice_ids: Sequence[str]) -> list[SliceEntry]:
+    def send_again(self, slice_ids: Sequence[str], head: LogHead | None = None) -> list[SliceEntry]:
         with self._write() as db:
+            if head is not None:
+                damage_acts.set_head(db, LANDINGS, head)
             return retry_acts.send_again(db, slice_ids)
 
     def prioritise(self, stream: str) -> int:
@@ -493,6 +501,36 @@ class SqliteState:
             dropped += piece
             if piece < receipt_acts.PIECE:
                 return dropped
+
+    # -- logs and damage
+
+    def log_head(self, log: str) -> LogHead | None:
+        with self._read() as db:
+            return damage_acts.head(db, log)
+
+    def record_log(self, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
+        with self._write() as db:
+            damage_acts.set_head(db, log, head, lines)
+
+    def log_lines(self, log: str) -> list[bytes]:
+        with self._read() as db:
+            return damage_acts.lines(db, log)
+
+    def forget_log(self, log: str) -> None:
+        with self._write() as db:
+            damage_acts.forget(db, log)
+
+    def record_damages(self, found: Sequence[Damage], now: int) -> None:
+        with self._write() as db:
+            damage_acts.record(db, found, now)
+
+    def damages(self, stream: str | None = None) -> list[KnownDamage]:
+        with self._read() as db:
+            return damage_acts.damages(db, stream)
+
+    def clear_damages(self, files: Collection[str]) -> None:
+        with self._write() as db:
+            damage_acts.clear(db, files)
 
     # -- all of it
 

@@ -1,0 +1,64 @@
+"""How far the scrub in the background has come, and which files are known to be damaged: for `status` and the
+metrics. It only reads the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from tidemill.model.damage import KnownDamage
+from tidemill.storage.state.protocol import State
+
+CHECKPOINT: Final = "@scrub"  # of no stream; no window is called so
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPass:
+    """One look at everything, from the first file to the last."""
+
+    started: int
+    finished: int | None = None
+    files: int = 0
+    bytes: int = 0
+    unchecked: int = 0
+    damaged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubProgress:
+    """How far the scrub in the background has come. It is kept as a checkpoint of the state."""
+
+    last_full: ScrubPass | None = None
+    current: ScrubPass | None = None  # None: none is due
+    section: str = ""  # that the current pass is in …
+    file: str = ""  # … behind this file
+    stepped: int = 0  # when it last read something
+    found: tuple[str, ...] = field(default=())  # damaged files of the current pass
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def progress_of(state: State) -> ScrubProgress:
+    said = state.marks("").get(CHECKPOINT)
+    if said is None:
+        return ScrubProgress()
+    told = json.loads(said)
+    passes = {name: told[name] and ScrubPass(**told[name]) for name in ("last_full", "current")}
+    return ScrubProgress(**{**told, **passes, "found": tuple(told["found"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubStatus:
+    """When all files were last read, how far the pass is that is under way, and what is damaged."""
+
+    last_full: ScrubPass | None
+    current: ScrubPass | None
+    damages: Sequence[KnownDamage]
+
+
+def scrub_status(state: State) -> ScrubStatus:
+    progress = progress_of(state)
+    return ScrubStatus(progress.last_full, progress.current, state.damages())
