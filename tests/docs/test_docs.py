@@ -38,7 +38,14 @@ from tidemill.config.manifests import Manifests
 from tidemill.config.messages import Messages
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, StateMetric, Term, Transition
 from tidemill.config.packing import Pack
-from tidemill.config.project import BuilderSettings, EngineSettings, Limits, Settings, StateStore
+from tidemill.config.project import (
+    BuilderSettings,
+    EngineSettings,
+    Limits,
+    ScrubSettings,
+    Settings,
+    StateStore,
+)
 from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import Field
 from tidemill.config.stream import (
@@ -386,6 +393,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "limits": (Limits, {}),
     "state": (StateStore, {}),
     "builder": (BuilderSettings, {}),
+    "scrub": (ScrubSettings, {}),
     "events": (Events, {}),
     "events.sinks.NAME: file": (FileSink, {"kind": "file", "path": "p"}),
     "events.sinks.NAME: webhook": (WebhookSink, {"kind": "webhook", "url": "https://example.com"}),
