@@ -24,7 +24,7 @@ EXIT_CODES: Final = (
     ("0", "done"),
     ("1", "differences, a refused file, a failed window, an incomplete strict answer"),
     ("2", "wrong usage, configuration, input or query"),
-    ("3", "the machine or the storage is in the way"),
+    ("3", "a problem with the machine or the storage"),
     ("4", "another process is working on the warehouse"),
     ("70", "a defect of Tidemill"),
     ("130", "stopped by Ctrl-C"),
