@@ -96,7 +96,7 @@ class ScrubSettings(pydantic.BaseModel):
 
     enabled: StrictBool = True
     every: PositiveDuration = 7 * DAY  # from the start of one pass over all files to that of the next
-    bytes_per_second: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 16 * MIB  # that are read
+    bytes_per_second: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # that are read
 
 
 class StateStore(pydantic.BaseModel):

@@ -102,7 +102,7 @@ class Audit:
 
 def audit(workers: Workers, streams: Sequence[str]) -> Audit:
     done: list[StreamAudit] = []
-    findings: list[Finding] = []
+    findings = _scrubbed(workers, streams)  # first: what can be is made again as soon as it is needed
     for number, stream in enumerate(streams):
         workers.warehouse.progress(stream, "verify", number / len(streams))
         try:
@@ -115,15 +115,17 @@ def audit(workers: Workers, streams: Sequence[str]) -> Audit:
         done.append(one_audit)
         findings.extend(found)
         workers.warehouse.progress(stream, "verify", (number + 1) / len(streams))
-    return Audit(done, [*findings, *_scrubbed(workers, streams, findings)])
+    return Audit(done, findings)
 
 
-def _scrubbed(workers: Workers, streams: Sequence[str], known: Sequence[Finding]) -> Iterator[Finding]:
-    """Damage of files that nothing above is computed from: slices were read already, datasets made again."""
-    told = {finding.where for finding in known}
-    for damage in scrub(workers.warehouse, streams, skip=("slices",)):
-        if damage.kind is not FileKind.DATASET and damage.file not in told:
-            yield Finding(damage.stream, damage.kind.value, damage.file, damage.reason, remedy(damage))
+def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
+    """Damage of files that nothing below is computed from: slices are read there, and datasets made again."""
+    found = scrub(workers.warehouse, streams, skip=("slices",))
+    return [
+        Finding(damage.stream, damage.kind.value, damage.file, damage.reason, remedy(damage))
+        for damage in found
+        if damage.kind is not FileKind.DATASET
+    ]
 
 
 def _not_audited(workers: Workers, stream: str, error: StorageError) -> tuple[StreamAudit, list[Finding]]:
