@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.config import BuilderSettings, LateSlices, Project, parse_project
+from tidemill.config.project import ScrubSettings
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import DATASET_COLUMNS
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
@@ -269,9 +270,17 @@ def test_settings_of_the_builder() -> None:
     assert (project.builder.retry_delay, project.builder.max_retry_delay) == (5 * SECOND, MINUTE)
 
 
+def test_settings_of_the_scrub() -> None:
+    assert load(WEATHER).scrub == ScrubSettings(enabled=True, every="7d", bytes_per_second="16MiB")
+    project = load("scrub: {enabled: false, every: 12h, bytes_per_second: 1KiB}\n" + WEATHER)
+    assert (project.scrub.enabled, project.scrub.bytes_per_second) == (False, 1024)
+
+
 @pytest.mark.parametrize(
     ("section", "message", "hint"),
     [
+        ("scrub: {every: 0s}", "scrub.every: a duration of 0 is too short", "leave the key out"),
+        ("scrub: {bytes_per_second: 1023}", "scrub.bytes_per_second: 1023 should be at least 1024", "larger"),
         ("builder: {concurrency: -1}", "builder.concurrency: -1 should be at least 0", "larger"),
         ("builder: {concurrency: 257}", "builder.concurrency: 257 should be at most 256", "smaller"),
         ("builder: {concurrency: two}", "builder.concurrency: 'two' should be a whole number", "digits"),

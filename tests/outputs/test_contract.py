@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,12 +13,14 @@ from tests.support.pipeline import CONFIG, NewPlant, Plant, request
 
 from tidemill.config import Stream
 from tidemill.mill import Mill, recover
+from tidemill.model.damage import FileKind
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.slices import SliceStatus, set_hash
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
 from tidemill.pipeline import workers
 from tidemill.pipeline.workers import Workers
+from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,16 @@ class Counts(Simple):
         rows = sum(pq.read_metadata(path).num_rows for path in raw.snapshot.paths())
         same = self._observed().get("rows") == rows
         return Verified(1, 0, () if same else [Difference("count", self._stream, f"raw has {rows}")])
+
+    def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
+        stored = StoredFile(
+            self._warehouse.root, self.file, FileKind.DATASET, self._stream, self._check, lambda: True
+        )
+        yield from check_files([stored], tally, after)
+
+    def _check(self, file: Path) -> bool:
+        json.loads(file.read_bytes())  # a real one has a checksum
+        return False
 
     def recover(self, now: int) -> int:
         return int(self.file.exists())
@@ -127,6 +140,17 @@ def test_verify_holds_it_against_raw(plant: Plant) -> None:
         assert (finding.stream, finding.what, finding.difference) == ("requests", "count", "raw has 3")
         mill.workers.output("requests", "counts").rebuild(None, 0)
         assert mill.verify().ok
+
+
+def test_a_scrub_reads_it_with_the_others(plant: Plant) -> None:
+    with plant.open() as mill:
+        land(mill, 1, 2, 3)
+        mill.run_until_idle()
+        before = mill.scrub()
+        assert before.ok
+        (plant.warehouse / "counts" / "requests.json").unlink()
+        (damage,) = mill.scrub().damages
+        assert (damage.file, damage.reason) == ("counts/requests.json", "the file is missing")
 
 
 def test_what_is_old_of_it_goes_by_its_retention(plant: Plant) -> None:

@@ -305,3 +305,13 @@ def test_the_scrub_can_be_switched_off(plant: Plant) -> None:
         mill.tick(patient=True)
         assert mill.scrub_status().current is None
         assert mill.scrub_status().last_full is None
+
+
+def test_a_dataset_that_was_changed_is_not_handed_out(plant: Plant, tmp_path: Path) -> None:
+    with plant.open() as mill:
+        window = mill.windows.datasets("orders")[-1]
+        flip(plant.warehouse / str(window.file))
+        with pytest.raises(DamageError, match="other bytes than were written") as found:
+            mill.export("orders", [window.key.start], "arrow", tmp_path / "out.arrow")
+    assert found.value.where == window.file
+    assert not (tmp_path / "out.arrow").exists()

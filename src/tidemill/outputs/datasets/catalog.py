@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.windows import Dataset, Window, WindowKey
+from tidemill.outputs.datasets.damage import checksum_of, repair_command
 from tidemill.outputs.datasets.dataset import (
     FIRST_LAYOUT,
     METADATA_KEY,
@@ -51,7 +52,10 @@ class DatasetFile:
 
 
 def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
+    """DamageError when the bytes are not those that were written, where it is known what those are."""
     path = warehouse / dataset.file
+    if dataset.checksum is not None:
+        _check_bytes(path, dataset)
     schema = read_schema(path)
     if not layout.is_empty_dataset(dataset.file):
         return DatasetFile(path, schema)
@@ -124,6 +128,20 @@ def _check_whole(path: Path) -> None:
     with storage_errors("read the dataset", path):
         there = path.stat()
     _check_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
+
+
+def _check_bytes(path: Path, dataset: Dataset) -> None:
+    with storage_errors("read the dataset", path):
+        there = path.stat()
+        found = _checksum_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
+    if found != dataset.checksum:
+        what = "the dataset has other bytes than were written"
+        raise DamageError(what, where=dataset.file, hint=repair_command(dataset.key))
+
+
+@lru_cache(maxsize=4096)
+def _checksum_once(path: Path, _inode: int, _size: int, _changed: int) -> str:
+    return checksum_of(path)
 
 
 @lru_cache(maxsize=256)

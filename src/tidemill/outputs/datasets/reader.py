@@ -179,7 +179,8 @@ class WindowReader:
                 f"window {window.key.interval} of {window.key.stream} has {what}",
                 hint=f"revisions in the warehouse: {have}; `tidemill window` says where it stands",
             )
-        return standing[wanted]
+        found = standing[wanted]
+        return replace(found, checksum=window.checksum) if found.file == window.file else found
 
     def outdated(self, stream: str) -> int:
         """How many windows the next round evaluates again because their rules or columns have changed."""
