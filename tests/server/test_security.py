@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import logging
 import threading
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import pyarrow as pa
 import pytest
@@ -141,6 +143,68 @@ def test_a_late_row_and_a_flush_tell_a_tenant_nothing_of_how_far_others_are(serv
     assert told == {"windows": [], "pending": 0}
 
 
+def unreadable(text: str) -> str:
+    """A cursor or an id that is not a number in disguise."""
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    assert not raw.isascii(), raw
+    return text
+
+
+def test_a_tenant_cannot_read_the_numbers_in_cursors_and_ids(serving):
+    served = serving(text=SHARED)
+    for n in range(4):
+        land(served, "globex", f"b{n}", f"1{n}:30:00")
+    for n in range(3):
+        land(served, "acme", f"a{n}", f"09:0{n}:00")
+    acme, globex = served.token("read", tenant="acme"), served.token("read", tenant="globex")
+    for path in ("/v1/streams/shared/search", "/v1/streams/shared/late"):
+        found, cursor, pages = [], None, 0
+        while pages == 0 or cursor is not None:
+            params = {"limit": 1} | ({"cursor": cursor} if cursor else {})
+            page = served.http.get(path, params=params, headers=acme).json()
+            found += [row["event_id"] for row in page["rows"]]
+            if page["cursor"] is not None:
+                theirs = served.http.get(path, params={"cursor": page["cursor"]}, headers=globex)
+                assert theirs.status_code == 400
+            cursor, pages = page["cursor"] and unreadable(page["cursor"]), pages + 1
+        assert sorted(found) == ["a0", "a1", "a2"]
+
+
+def test_a_tenants_event_ids_are_sealed_and_lead_on_from_there(serving):
+    served = serving(text=SHARED)
+    for n in range(3):
+        land(served, "acme", f"a{n}", f"0{n}:00:00")
+    headers = served.token("read", tenant="acme")
+
+    def heard(**how: object) -> list[str]:
+        with served.http.stream("GET", "/v1/events", timeout=30, **how) as answer:
+            assert answer.status_code == 200, answer.read()
+            lines = answer.iter_lines()
+            ids = (line.removeprefix("id: ") for line in lines if line.startswith("id: "))
+            return [unreadable(one) for one in islice(ids, 3)]
+
+    start, first, second = heard(headers=headers, params={"after": 0})
+    assert heard(headers={**headers, "Last-Event-ID": start}) == [start, first, second]
+    assert heard(headers=headers, params={"after": first})[:2] == [first, second]
+    for guess in ("1", "2", "99", first[:-2] + "zz"):
+        assert served.http.get("/v1/events", params={"after": guess}, headers=headers).status_code == 400
+    other = served.token("read", tenant="globex")
+    assert served.http.get("/v1/events", params={"after": first}, headers=other).status_code == 400
+
+
+def test_the_ledger_of_a_tenants_own_stream_does_not_count_the_slices_of_others(serving):
+    served = serving(text=SHARED)
+    land(served, "globex", "b1", "10:00:00")
+    event = {"event_id": "a1", "ts": "2026-01-05T10:00:00Z", "api": "/cart"}
+    served.mill.land("requests", json.dumps(event).encode())
+    headers = served.token("read", tenant="acme")
+    (entry,) = served.http.get("/v1/streams/requests/ledger", headers=headers).json()["slices"]
+    assert "seq" not in entry
+    assert "seq" not in served.http.get(f"/v1/slices/{entry['id']}", headers=headers).json()
+    (entry,) = served.http.get("/v1/streams/requests/ledger", headers=served.token("read")).json()["slices"]
+    assert entry["seq"] == 2
+
+
 # -- tokens that are gone
 
 
@@ -156,7 +220,7 @@ def test_a_revoked_token_ends_its_event_streams_and_no_others(served, monkeypatc
         assert [next(first), next(second)] == ["retry: 1000"] * 2
         elsewhere = Tokens(served.mill.project.warehouse)  # as `tidemill token revoke` has it
         elsewhere.revoke(edge["Authorization"].split("_")[1], served.service.clock())
-        assert [line for line in second if line] == ["id: 0"]
+        assert [line.partition(": ")[0] for line in second if line] == ["id"]
         assert next(first) == "id: 0"
         assert served.http.get("/v1/events", headers=edge).status_code == 401
         served.service.stop()  # the other one is still there, and ends with the server

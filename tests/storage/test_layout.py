@@ -20,6 +20,7 @@ DISK = {
     "state.db.new": layout.fresh_state(ROOT),
     ".tick.lock": layout.tick_lock(ROOT),
     "access/tokens.json": layout.tokens(ROOT),
+    "access/seal.key": layout.seal_key(ROOT),
     "wal/3f9c0d2b7a11/00000007.wal": layout.gateway_segment(LOG, 7),
     "wal/3f9c0d2b7a11/status.json": layout.gateway_status(LOG),
     "wal/3f9c0d2b7a11.gone": layout.removed_gateway_log(LOG),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -252,13 +253,16 @@ class _QueryRoutes:
 
         def look() -> Document:
             _check_page(asked, limit)
-            found = self._mill.search(declared.name, asked, cursor=cursor, limit=limit, total=total, **whose)
+            after = self._readers.opened(cursor, who) if cursor is not None else None
+            found = self._mill.search(declared.name, asked, cursor=after, limit=limit, total=total, **whose)
             if isinstance(found, SearchPlan):
                 plan = plain.plan(declared.name, tenancy.told_of(found, declared, who))
                 return tenancy.only(plan, tenancy.OF_PLAN, declared, who)
             found = tenancy.told_of(found, declared, who)
             if strict:
                 found.completeness.check()
+            if found.cursor is not None:
+                found = replace(found, cursor=self._readers.sealed(found.cursor, who))
             said = plain.found(declared.name, found)
             rows = said["rows"]
             assert isinstance(rows, list)

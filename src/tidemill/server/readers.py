@@ -44,6 +44,14 @@ class Readers:
         """A stream that exists for whoever asks."""
         return self.service.stream(name, who.tenant)
 
+    def sealed(self, cursor: str, who: Principal) -> str:
+        """A cursor as who asks may have it: a tenant cannot read the numbers in it."""
+        return cursor if who.tenant is None else self.service.seals.seal(cursor, who.tenant)
+
+    def opened(self, cursor: str, who: Principal) -> str:
+        """The cursor that an answer gave to who asks; InputError when none did."""
+        return cursor if who.tenant is None else self.service.seals.open(cursor, who.tenant)
+
     async def run(self, work: Callable[[], _Made]) -> _Made:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 

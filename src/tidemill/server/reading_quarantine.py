@@ -122,7 +122,11 @@ class _QuarantineRoutes:
         cursor: Cursor = None,
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
-        after = place_of(_QUARANTINE, cursor, int, str, int) if cursor is not None else None
+        after = (
+            place_of(_QUARANTINE, self._readers.opened(cursor, who), int, str, int)
+            if cursor is not None
+            else None
+        )
 
         def look() -> Document:
             found = self._mill.quarantine(
@@ -139,7 +143,7 @@ class _QuarantineRoutes:
             return {
                 "stream": declared.name,
                 "rows": rows,
-                "cursor": _behind_rejected(page) if more else None,
+                "cursor": self._readers.sealed(_behind_rejected(page), who) if more else None,
             }
 
         return await self._readers.answer(look)
@@ -167,7 +171,7 @@ class _QuarantineRoutes:
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
         start = since_when(since, self._mill.clock()) if since is not None else None
-        after = place_of(_LATE, cursor, int, int) if cursor is not None else None
+        after = place_of(_LATE, self._readers.opened(cursor, who), int, int) if cursor is not None else None
 
         def look() -> Document:
             feed = self._mill.feed(declared.name)
@@ -183,7 +187,11 @@ class _QuarantineRoutes:
             rows = said["rows"]
             assert isinstance(rows, list)
             told = [without(row, NOT_OF_LATE_ROW, declared, who) for row in rows]
-            return {**said, "rows": told, "cursor": self._behind_late(page) if more else None}
+            return {
+                **said,
+                "rows": told,
+                "cursor": self._readers.sealed(self._behind_late(page), who) if more else None,
+            }
 
         return await self._readers.answer(look)
 

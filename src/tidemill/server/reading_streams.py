@@ -23,7 +23,14 @@ from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, SLICE, START, STREAM, shown
 from tidemill.server.service import may_know
-from tidemill.server.tenancy import NOT_OF_CATALOG, check_operator, check_whole, tenant_for, without
+from tidemill.server.tenancy import (
+    NOT_OF_CATALOG,
+    check_operator,
+    check_whole,
+    entry_for,
+    tenant_for,
+    without,
+)
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
@@ -159,7 +166,8 @@ class _StreamRoutes:
     ) -> Response:
         declared = self._readers.stream(stream, who)
         check_whole(declared, who, "slices")
-        before = place_of(_LEDGER, cursor, int)[0] if cursor is not None else None
+        after = self._readers.opened(cursor, who) if cursor is not None else None
+        before = place_of(_LEDGER, after, int)[0] if after is not None else None
 
         def look() -> Document:
             found = self._mill.state.slices(
@@ -172,8 +180,8 @@ class _StreamRoutes:
             page = found[:limit]
             more = len(found) > limit
             return {
-                "slices": [shapes.entry(one) for one in page],
-                "cursor": cursor_of(_LEDGER, page[-1].seq) if more else None,
+                "slices": [entry_for(shapes.entry(one), who) for one in page],
+                "cursor": self._readers.sealed(cursor_of(_LEDGER, page[-1].seq), who) if more else None,
             }
 
         return await self._readers.answer(look)
@@ -198,7 +206,10 @@ class _StreamRoutes:
             )
         if declared is not None:
             check_whole(declared, who, "slices")
-        return {**shapes.entry(entry), "windows": touched(self._mill.windows.touched(entry.id))}
+        return {
+            **entry_for(shapes.entry(entry), who),
+            "windows": touched(self._mill.windows.touched(entry.id)),
+        }
 
     async def status(self, who: Reader) -> Response:
         check_operator(who, "the numbers of the server")

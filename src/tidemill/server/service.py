@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config.gateway import is_loopback
 from tidemill.model.errors import NotFoundError
+from tidemill.server.access.seals import Seals
 
 if TYPE_CHECKING:
     from tidemill.config import Project, Stream
@@ -99,6 +100,11 @@ class Service:
     parsers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(PARSERS, thread_name_prefix="tidemill-bodies")
     )
+
+    seals: Seals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seals = Seals(self.mill.project.warehouse)
 
     @property
     def project(self) -> Project:

@@ -55,8 +55,9 @@ def router(readers: Readers) -> APIRouter:
         desk.listen,
         summary="Datasets and results as they become available, as server-sent events",
         description=(
-            "Each is a CloudEvent with its place in the outbox as id. `Last-Event-ID`, or `after`, goes on "
-            "behind one; 0 begins with the first there ever was; without either come those from now on. "
+            "Each is a CloudEvent with its place in the outbox as id, sealed for the token of a tenant. "
+            "`Last-Event-ID`, or `after`, goes on behind one; 0 begins with the first there ever was; "
+            "without either come those from now on. "
             "It begins with the id to go on from; a comment every 15 seconds says that the server is there."
         ),
         operation_id="get_events",
@@ -81,19 +82,20 @@ class _EventRoutes:
         request: Request,
         who: Reader,
         after: Annotated[
-            int | None, Query(ge=0, le=_LARGEST, description="the place behind which it goes on")
+            str | None, Query(max_length=200, description="the id of an event, behind which it goes on")
         ] = None,
         stream: Annotated[str | None, Query(description="only those of this stream")] = None,
         last_event_id: Annotated[str | None, Header(description="the same as `after`")] = None,
     ) -> Response:
         if stream is not None:
             self._readers.stream(stream, who)
-        place = _place(last_event_id) if last_event_id else after
+        said = last_event_id or after
+        place = None if said is None else self._place(said, who)
         end = await self._outbox.end()
         begin = end if place is None else min(place, end)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        said = self._said(request, who, stream, begin)
-        return StreamingResponse(said, headers=headers, media_type="text/event-stream")
+        events = self._said(request, who, stream, begin)
+        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
     async def _said(
         self, request: Request, who: Principal, stream: str | None, place: int
@@ -107,7 +109,7 @@ class _EventRoutes:
     ) -> AsyncIterator[bytes]:
         service = self._readers.service
         access = None  # as it was before the listener was admitted, so that no change is missed
-        yield b"retry: %d\nid: %d\n\n" % (AGAIN, place)  # whoever loses it now misses none
+        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(place, who))  # whoever loses it now misses none
         spoke = asyncio.get_running_loop().time()
         while not service.stopping.is_set():
             try:
@@ -140,14 +142,24 @@ class _EventRoutes:
                 continue
             kind = str(event["type"]).encode()
             told = encoded(event_for(event, declared, who))  # one line: JSON escapes line ends
-            lines.append(b"id: %d\nevent: %s\ndata: %s\n\n" % (place, kind, told))
+            lines.append(b"id: %s\nevent: %s\ndata: %s\n\n" % (self._id(place, who), kind, told))
         return lines
+
+    def _id(self, place: int, who: Principal) -> bytes:
+        """Of an event, as who listens may have it: places are of the events of all."""
+        return self._readers.sealed(str(place), who).encode()
+
+    def _place(self, text: str, who: Principal) -> int:
+        """The one that an id says; 0, the first there ever was, can be named by everybody."""
+        return 0 if text == "0" else _place(self._readers.opened(text, who))
 
 
 def _place(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:20]) <= _LARGEST):
         raise InputError(
-            f"Last-Event-ID is {text[:40]!r}", where="Last-Event-ID", hint="it is the id of an event"
+            f"{text[:40]!r} is not the id of an event",
+            where="Last-Event-ID",
+            hint="it is the id of an event; 0 begins with the first",
         )
     return int(text)
 

@@ -30,6 +30,7 @@ NOT_OF_PAGE: Final = frozenset({"facts"})
 NOT_OF_ROW: Final = frozenset({"line"})  # how many records of others stand before it
 NOT_OF_LATE_ROW: Final = NOT_OF_ROW | {"watermark", "lateness"}  # how far others were when it came
 NOT_OF_RESULT: Final = frozenset({"watermark", "batch"})  # the same, and how many slices there were
+NOT_OF_ENTRY: Final = "seq"  # counts the slices of all streams
 NOT_OF_CATALOG: Final = frozenset({"parts", "left_out"})
 OF_PLAN: Final = frozenset({"stream", "tenant", "span", "order", "payloads", "indexed", "completeness"})
 _PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it shares
@@ -118,6 +119,13 @@ def without(said: Said, left_out: Collection[str], stream: Stream, who: Principa
     if not shares(stream, who):
         return said
     return {name: value for name, value in said.items() if name not in left_out}
+
+
+def entry_for(entry: Said, who: Principal) -> Said:
+    """An entry of the ledger as who asks may have it."""
+    if who.tenant is None:
+        return entry
+    return {name: value for name, value in entry.items() if name != NOT_OF_ENTRY}
 
 
 def event_for(event: Said, stream: Stream, who: Principal) -> Said:

@@ -72,6 +72,11 @@ def tokens(warehouse: Path) -> Path:
     return warehouse / "access" / "tokens.json"
 
 
+def seal_key(warehouse: Path) -> Path:
+    """The key of cursors that tenants hand back and cannot read."""
+    return warehouse / "access" / "seal.key"
+
+
 def damaged(warehouse: Path) -> Path:
     """Damaged files, set aside under the path they had; each with its reason beside it."""
     return warehouse / "_damaged"
