@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.errors import InputError
@@ -20,7 +20,6 @@ def seals(tmp_path_factory: pytest.TempPathFactory) -> Seals:
     return Seals(tmp_path_factory.mktemp("warehouse"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=TEXTS, tenant=TEXTS)
 def test_what_was_sealed_is_opened_by_its_tenant_only(seals: Seals, text: str, tenant: str) -> None:
     sealed = seals.seal(text, tenant)
@@ -29,7 +28,6 @@ def test_what_was_sealed_is_opened_by_its_tenant_only(seals: Seals, text: str, t
         seals.open(sealed, tenant + "x")
 
 
-@settings(deadline=None)
 @given(text=TEXTS, place=st.integers(0, 1000), bit=st.integers(0, 7))
 def test_a_single_changed_bit_is_refused(seals: Seals, text: str, place: int, bit: int) -> None:
     sealed = seals.seal(text, "acme")
