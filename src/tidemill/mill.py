@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -21,6 +21,7 @@ from tidemill.ingest.adopt import has_landings
 from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.ingest.plugins import open_project
 from tidemill.ingest.warehouse import Progress, Warehouse
+from tidemill.model.clock import WatchedClock
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.pipeline.pulse import Pulse
@@ -68,10 +69,9 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-def _timer_for(clock: Callable[[], int]) -> Callable[[], int]:
-    """Measures pauses in microseconds. Nobody sets it back, unlike the wall clock; a clock that was handed in
-    is its own timer."""
-    return (lambda: time.monotonic_ns() // 1000) if clock is wall_clock else clock
+def monotonic_clock() -> int:
+    """What waits go by: no step of the wall clock moves it."""
+    return time.monotonic_ns() // 1000
 
 
 def _running(now: int) -> Callable[[], int]:
@@ -99,17 +99,16 @@ class Mill:
     ) -> None:
         self.project = project
         self.state = state
-        self.clock = clock
-        timer = _timer_for(clock)
-        self.pulse = Pulse(timer, state)
+        self.clock = WatchedClock(clock, monotonic_clock) if clock is wall_clock else WatchedClock.of(clock)
+        self.pulse = Pulse(self.clock.timer, state)
 
         def step(stream: str, name: str, done: float) -> None:
             self.pulse.beat()
             if progress is not None:
                 progress(stream, name, done)
 
-        self.warehouse = Warehouse(project, state, clock=clock, spark=spark, progress=step)
-        self.workers = Workers(self.warehouse, timer)
+        self.warehouse = Warehouse(project, state, clock=self.clock, spark=spark, progress=step)
+        self.workers = Workers(self.warehouse, self.clock.timer)
         self._guard = threading.Lock()
         self._asked: Querier | None = None
 
@@ -190,7 +189,7 @@ class Mill:
         from tidemill.ingest.files import land_commands
 
         return land_commands(
-            self.project, self.warehouse.landing, [str(file) for file in files], self.clock()
+            self.project, self.warehouse.landing, [str(file) for file in files], self.warehouse.arrival()
         )
 
     def land(
@@ -368,11 +367,13 @@ class Mill:
     def meter(self) -> Meter:
         """Prometheus metrics of the project; a program that calls `tick` itself passes each report to
         `meter.tick`."""
+        from tidemill.ingest.health import ingest_health
         from tidemill.pipeline.metrics import Meter
         from tidemill.raw.tail.late import LateCounts
 
         tries, late = self.project.builder.attempts, LateCounts(self.workers.feed)
-        return Meter(self.project.streams, self.state, self.clock, tries, late.of)
+        health = partial(ingest_health, self.warehouse)
+        return Meter(self.project.streams, self.state, self.clock, tries, late.of, health)
 
     def plan_retraction(self, slice_id: str, reason: str) -> RetractionPlan:
         """Plan the retraction of a slice: the steps, and the slices that are decided again. Changes
@@ -464,7 +465,7 @@ class Mill:
         declared = self.project.stream(stream)
         with self._working():
             landing, root = self.warehouse.landing, self.project.warehouse
-            return replay(root, declared, self.state, landing, self.clock(), reason)
+            return replay(root, declared, self.state, landing, self.warehouse.arrival(), reason)
 
     # -- event time
 

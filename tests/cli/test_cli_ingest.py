@@ -23,6 +23,24 @@ def test_the_same_file_again_is_the_same_slice(cli, landed):
     assert [(one["new"], one["landings"], one["seq"]) for one in again["landed"]] == [(False, 3, 1)]
 
 
+def test_a_file_that_was_retracted_is_refused_and_says_what_to_do(cli, project):
+    (one,) = cli("ingest", "requests", "data/requests-1.ndjson", "--output", "json").json["landed"]
+    assert cli("retract", one["id"], "--reason", "sent by mistake").code == 0
+    done = cli("ingest", "requests", "data/requests-1.ndjson")
+    assert done.code == 2
+    first, hint = done.err.splitlines()[:2]
+    assert first.startswith(f"error[retracted]: requests-1.ndjson: these bytes are slice {one['id'][:12]}")
+    assert "(sent by mistake): they do not count" in first
+    assert "one more empty line is enough" in hint
+    with (project / "data" / "requests-1.ndjson").open("a") as file:
+        file.write("\n")
+    assert cli("ingest", "requests", "data/requests-1.ndjson").out.startswith("landed ")
+    totals = [
+        (entry["status"], entry["landings"]) for entry in cli("ledger", "--output", "json").json["slices"]
+    ]
+    assert totals == [("pending", 1), ("retracted", 1)]
+
+
 def test_other_bounds_are_another_slice(cli, landed):
     bounds = ["--start", "2024-01-15T12:00:00Z", "--end", "2024-01-15T13:00:00+00:00"]
     (one,) = cli("ingest", "requests", "data/requests-1.ndjson", *bounds, "--output", "json").json["landed"]

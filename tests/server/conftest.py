@@ -13,6 +13,7 @@ import pytest
 
 from tidemill.ingest.gateway.gateway import Gateway
 from tidemill.mill import Mill, wall_clock
+from tidemill.model.clock import Clock
 from tidemill.server.access.rates import RateLimits
 from tidemill.server.access.tokens import Tokens
 from tidemill.server.app import create_app
@@ -162,11 +163,13 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
     with ExitStack() as stack:
         made = 0
 
-        def begin(*, text: str = PROJECT, gateway: str = "", host: str = "127.0.0.1") -> Served:
+        def begin(
+            *, text: str = PROJECT, gateway: str = "", host: str = "127.0.0.1", clock: Clock = wall_clock
+        ) -> Served:
             nonlocal made
             made += 1
             folder = tmp_path / f"project{made}"
-            return stack.enter_context(running(write(folder, gateway, text), host))
+            return stack.enter_context(running(write(folder, gateway, text), host, clock=clock))
 
         yield begin
 
@@ -179,9 +182,11 @@ def write(folder: Path, gateway: str = "", text: str = PROJECT) -> Path:
 
 
 @contextmanager
-def running(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Served]:
+def running(
+    folder: Path, host: str = "127.0.0.1", port: int = 0, clock: Clock = wall_clock
+) -> Iterator[Served]:
     """A server on the project in `folder`."""
-    with Mill.open(folder) as mill:
+    with Mill.open(folder, clock=clock) as mill:
         warehouse, settings = mill.project.warehouse, mill.project.gateway
         landed = threading.Event()
 

@@ -55,6 +55,17 @@ def test_who_waits_learns_what_became_of_each_event(served, client):
     assert not sent.ok
 
 
+def test_a_file_that_was_retracted_is_refused(served, client):
+    table = pa.table({"event_id": ["a"], "ts": ["2026-01-05T10:00:00Z"]})
+    sent = client.send_arrow("requests", table.to_batches()[0])
+    served.settle()
+    taken = client.ingestion(sent.ingestion).slice
+    served.mill.retract(served.mill.plan_retraction(taken, "a mistake"))
+    with pytest.raises(ClientError) as refused:
+        client.send_arrow("requests", table.to_batches()[0])
+    assert (refused.value.code, refused.value.status) == ("retracted", 409)
+
+
 @pytest.mark.parametrize("outcome", ["conflict", "rejected"])
 def test_events_that_are_all_turned_away_are_an_answer_and_no_error(served, client, outcome):
     wrong = {"conflict": served.request("a", status=500), "rejected": {"event_id": "b"}}[outcome]

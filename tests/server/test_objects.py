@@ -54,6 +54,14 @@ def test_an_object_becomes_a_slice_with_its_bounds(registering):
     assert registering.mill.slice(entry.id).counts.accepted == 3
 
 
+def test_an_object_that_was_retracted_is_refused(registering):
+    first = registering.register(location="hour-10.ndjson")
+    mill = registering.mill
+    mill.retract(mill.plan_retraction(first.json()["slice"], "wrong hour"))
+    again = registering.register(location="hour-10.ndjson")
+    assert (again.status_code, again.json()["code"]) == (409, "retracted")
+
+
 def test_the_same_object_again_is_the_same_slice(registering):
     first = registering.register(location="hour-10.ndjson")
     again = registering.register(location="hour-10.ndjson")

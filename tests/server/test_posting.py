@@ -7,6 +7,10 @@ import threading
 
 import pytest
 
+from tidemill.mill import monotonic_clock
+from tidemill.model.time import parse_instant
+from tidemill.testing import SteppableClock
+
 NDJSON = {"Content-Type": "application/x-ndjson"}
 WAIT = {"wait": "1"}
 
@@ -212,15 +216,119 @@ def test_a_stream_that_is_not_declared_is_404_and_the_others_are_named(still):
     assert answer.json()["hint"] == "streams: requests, events, logs, traces"
 
 
-def test_a_retracted_slice_that_comes_again_stays_so(served):
+def test_events_of_a_retracted_slice_that_are_sent_again_count(served):
+    """What is posted as events is a new act each time, waited for or not: nobody is told that it is durable
+    and then never sees it counted."""
     with served.ticking():
         sent = served.send("requests", served.request("a"), params=WAIT)
     served.mill.retract(served.mill.plan_retraction(sent.json()["slice"], "a mistake"))
     assert served.http.get(sent.headers["location"]).json()["status"] == "retracted"
+    again = served.send("requests", served.request("a"))
+    assert again.status_code == 202
+    served.settle()
+    found = served.http.get(again.headers["location"]).json()
+    assert (found["status"], found["counts"]) == ("decided", {"accepted": 1})
+    assert served.mill.query("SELECT count FROM requests.hits").to_pylist() == [{"count": 1}]
+
+
+def test_a_retracted_request_with_bounds_is_refused_when_it_comes_again(served):
+    """It is a slice by its content: refused before it is acknowledged, with or without `wait`."""
+    bounds = {"start": "2026-01-05T10:00:00Z", "end": "2026-01-05T11:00:00Z"}
+    first = served.send("requests", served.request("a"), params=bounds)
+    served.settle()
+    taken = served.http.get(first.headers["location"]).json()["slice"]
+    served.mill.retract(served.mill.plan_retraction(taken, "a mistake"))
+    for wait in ({}, WAIT):
+        again = served.send("requests", served.request("a"), params=bounds | wait)
+        told = again.json()
+        assert (again.status_code, told["code"], told["retry"]) == (409, "retracted", "never")
+        assert f"slice {taken[:12]}, which was retracted" in told["detail"]
+        assert "(a mistake)" in told["detail"]
+        assert "other bytes" in told["hint"]
+    assert len(served.mill.ledger("requests")) == 1
+    assert served.mill.slice(taken).landings == 1
+    other = served.http.post(
+        "/v1/streams/requests/events",
+        content=json.dumps(served.request("a")) + "\n\n",
+        headers=NDJSON,
+        params={**bounds, "end": "2026-01-05T12:00:00Z"},
+    )
+    assert other.status_code == 202
+    served.settle()
+    assert served.http.get(other.headers["location"]).json()["counts"] == {"accepted": 1}
+
+
+HEARTBEATS = """
+version: 1
+gateway:
+  window: {kind: adaptive, min: 1ms, max: 20ms, target: 100}
+  %(gateway)s
+streams:
+  heartbeats:
+    schema: {ts: {type: string, required: true}, host: string}
+    event_time: {column: ts, type: iso8601}
+    gate: none
+    tenant: {value: acme}
+    metrics:
+      beats: {kind: counter, dimensions: [host]}
+"""
+BEAT = {"ts": "2026-01-05T10:00:00Z", "host": "a"}
+
+
+def test_every_acknowledged_event_of_a_stream_without_a_gate_counts(serving):
+    """Equal events: five sent apart, three in one request, two requests in one window."""
+    served = serving(text=HEARTBEATS)
+    for _ in range(5):
+        assert served.send("heartbeats", BEAT).status_code == 202
+        served.settle()
+    assert served.send("heartbeats", [BEAT] * 3).status_code == 202
+    for _ in range(2):
+        served.send("heartbeats", BEAT)
+    served.settle()
+    assert served.mill.query("SELECT count FROM heartbeats.beats").to_pylist() == [{"count": 10}]
+    assert served.mill.verify().ok
+
+
+def test_a_file_that_is_sent_twice_to_a_stream_without_a_gate_counts_once(serving):
+    """Files and requests with bounds are slices by their content, as files on disk are."""
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    served = serving(text=HEARTBEATS)
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([BEAT] * 3), file)
+    for _ in range(2):
+        kind = {"Content-Type": "application/vnd.apache.parquet"}
+        sent = served.http.post("/v1/streams/heartbeats/events", content=file.getvalue(), headers=kind)
+        assert sent.status_code == 202, sent.text
+        served.settle()
+    assert served.mill.query("SELECT count FROM heartbeats.beats").to_pylist() == [{"count": 3}]
+
+
+@pytest.mark.parametrize("step", ["-1h", "1d"])
+def test_who_waits_is_answered_though_the_clock_is_put_back_or_forward(serving, step):
+    clock = SteppableClock(parse_instant("2026-01-05T10:00:00Z"), monotonic_clock)
+    served = serving(clock=clock)
     with served.ticking():
-        again = served.send("requests", served.request("a"), params=WAIT)
-    assert again.status_code == 409
-    assert "taken back" in again.json()["detail"]
+        assert served.send("requests", served.request("a"), params=WAIT).json()["counts"] == {"accepted": 1}
+        clock.step(step)
+        for event_id in ("b", "c"):
+            told = served.send("requests", served.request(event_id), params=WAIT)
+            assert (told.status_code, told.json()["counts"]) == (200, {"accepted": 1})
+    arrivals = [entry.slice.arrival for entry in served.mill.state.slices("requests")]
+    assert arrivals == sorted(arrivals)
+    shown = served.http.get("/v1/status").json()
+    assert shown["gateway"]["clock"]["last_step"]["seconds"] == pytest.approx(
+        {"-1h": -3600, "1d": 86400}[step]
+    )
+    behind = shown["ingest"]["clock_behind_seconds"]
+    assert behind > 3500 if step == "-1h" else behind == 0
+    metrics = served.http.get("/metrics").text
+    assert (
+        f'tidemill_clock_steps_total{{direction="{"back" if step == "-1h" else "forward"}"}} 1.0' in metrics
+    )
 
 
 SLOW = """

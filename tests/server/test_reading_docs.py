@@ -44,7 +44,7 @@ def test_every_metric_of_the_gateway_is_told_with_its_labels(still):
     )  # a feed that nothing comes from for a while is forgotten
     shown = {}
     for family in text_string_to_metric_families(still.http.get("/metrics").text):
-        if family.name.startswith("tidemill_gateway"):
+        if family.name.startswith(("tidemill_gateway", "tidemill_clock")):
             shown[family.name + ("_total" if family.type == "counter" else "")] = {
                 label for sample in family.samples for label in sample.labels
             }

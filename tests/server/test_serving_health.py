@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from time import monotonic
 
+from tidemill.ingest.gateway.replay import BadBytes
+from tidemill.ingest.gateway.set_aside import set_aside
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.storage.state.faults import RoundFaults
 
@@ -13,9 +15,27 @@ def test_a_server_that_lives_and_is_ready(served):
     assert served.http.get("/healthz").json() == {"status": "ok"}
     ready = served.http.get("/readyz")
     assert ready.status_code == 200
-    checks = ("warehouse", "state", "log", "memory", "tokens", "landing", "pipeline", "queues", "streams")
-    assert ready.json() == {"status": "ok", **dict.fromkeys(checks, "ok")}
+    checks = ("warehouse", "state", "log", "memory", "tokens", "landing", "pipeline", "queues")
+    assert ready.json() == dict.fromkeys(("status", *checks, "streams", "damage"), "ok")
     assert not list(served.mill.project.warehouse.glob(".ready-*"))
+
+
+def test_a_damaged_log_is_named_and_keeps_nobody_from_sending(served):
+    warehouse = served.mill.project.warehouse
+    segment = warehouse / "wal" / "0123456789ab" / "00000001.wal"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"some damaged bytes")
+    set_aside(warehouse, [BadBytes(segment, 5, 12, "no frame checks out")])
+    ready = served.http.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    assert ready.json()["damage"].startswith("1 damaged stretches of logs")
+    (named,) = served.http.get("/v1/status").json()["ingest"]["damaged_logs"]
+    assert named == {
+        "file": "_damaged/wal/0123456789ab/00000001.wal.5",
+        "reason": "bytes 5 to 12 of wal/0123456789ab/00000001.wal: no frame checks out",
+    }
+    assert (warehouse / named["file"]).read_bytes() == b"damaged"
+    assert "tidemill_gateway_damaged_stretches 1.0" in served.http.get("/metrics").text
 
 
 def test_without_memory_it_is_not_ready_and_says_what_fails_only(served):

@@ -24,13 +24,15 @@ def status(session: Session) -> int:
     """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
     the gateway gathers events, and which ones run; when all files were last read, and which are damaged."""
     from tidemill.ingest.gateway.standing import running
+    from tidemill.ingest.health import ingest_health
 
     with session.mill() as mill:
         now, streams, gateway, faults = mill.clock(), mill.status(), mill.project.gateway, mill.faults()
         found, scrub = running(mill.project.warehouse), mill.scrub_status()
+        ingest = ingest_health(mill.warehouse)
     session.emit(
-        lambda: documents.gateway.project_status(now, streams, gateway, found, faults, scrub),
-        lambda: views.status.status(now, streams, gateway, found, faults, scrub),
+        lambda: documents.gateway.project_status(now, streams, gateway, found, faults, scrub, ingest),
+        lambda: views.status.status(now, streams, gateway, found, faults, scrub, ingest),
     )
     return OK
 

@@ -195,6 +195,7 @@ class Sources:
     ) -> tuple[Sourced, Mark, Mapping[Path, Mark | None]]:
         """Land what is complete, the `most` oldest; the manifest as it was read, and the responses that had
         to be left."""
+        now = self._warehouse.arrival(now)
         manifest, mark = _read(path)
         known = self._known(stream.name)
         refused = [Refused(error.where, error) for error in manifest.wrong]
@@ -241,7 +242,12 @@ class Sources:
         for failed in done.refused:
             waiting[RawStatus.OK] += 1
             left[Path(failed.name)] = _mark(Path(failed.name))
-        nothing = [self._land_nothing(stream, manifest, one, now) for one in quiet]
+        nothing: list[Landed] = []
+        for one in quiet:
+            try:
+                nothing.append(self._land_nothing(stream, manifest, one, now))
+            except InputError as error:  # the same was retracted
+                refused.append(Refused(one.hash, error))
         both = LandedMany((*done.landed, *nothing), (*refused, *done.refused))
         return Sourced(both, sealed, dict(waiting)), mark, left
 

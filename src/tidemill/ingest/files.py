@@ -46,7 +46,7 @@ def land_files(
     return warehouse.landing.land_named(
         stream,
         files,
-        arrival=warehouse.clock(),
+        arrival=warehouse.arrival(),
         format=arguments.format_of(warehouse.project.stream(stream), format),
         declared=bounds,
         source=source,
@@ -68,7 +68,7 @@ def land_bytes(
     return warehouse.landing.land_bytes(
         stream,
         content,
-        arrival=warehouse.clock(),
+        arrival=warehouse.arrival(),
         format=kind or (None if content else Format.NDJSON),
         declared=bounds,
         source=source,

@@ -1,6 +1,7 @@
 """Landing a slice: temporary name, sync, final name, sync of the folder, log, ledger; then it is told.
 
-What is acknowledged is durable, and the same bytes and bounds are one slice however often they come.
+What is acknowledged is durable, and the same bytes and bounds are one slice however often they come; what a
+gateway gathered is a slice of its own for each of its windows. A slice that was retracted is refused.
 The bytes are always copied: a slice never shares a file with its sender, who may still write to it.
 """
 
@@ -22,10 +23,10 @@ from tidemill.ingest.flight import Flight, flight
 from tidemill.ingest.log import LandingLog
 from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
 from tidemill.ingest.sources import KINDS_HINT, STDIN, expand
-from tidemill.model.errors import InputError, TidemillError
+from tidemill.model.errors import InputError, RetractedError, TidemillError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus, slice_id
-from tidemill.model.time import Interval
+from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus, id_of, slice_id
+from tidemill.model.time import Interval, format_instant
 from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 from tidemill.storage.state.protocol import Ledger
@@ -34,6 +35,7 @@ _COPY: Final = 1024 * 1024
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
 GROUP_BYTES: Final = 1024 * 1024 * 1024
 THREADS: Final = 4  # files of a group that are copied at once
+_RECENT: Final = 32  # entries of the ledger that the last arrival is among
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Landed:
 
     @property
     def retracted(self) -> bool:
-        """It had landed before and was taken back: the landing is counted, and it stays retracted."""
+        """It had landed before and was retracted, after its sender had been told that it is durable: the
+        landing is counted, and it stays retracted."""
         return self.entry.status is SliceStatus.RETRACTED
 
 
@@ -96,6 +99,7 @@ class _Origin:
     declared: Interval | None
     metadata: str | None = None
     replays: str | None = None
+    acknowledged: bool = False  # its sender knows it as durable: it is landed whatever became of it
 
     @property
     def folder(self) -> str:
@@ -159,9 +163,11 @@ class Landing:
         source: str = "stdin",
         name: str = "stdin",
         metadata: str | None = None,
+        acknowledged: bool = False,
     ) -> Landed:
-        """Land what can be read from `fileobj`, up to its end."""
-        origin = _Origin(stream, source, arrival, format, declared, metadata)
+        """Land what can be read from `fileobj`, up to its end. What was `acknowledged` before is landed even
+        if it is a slice that was retracted since: then it stays so."""
+        origin = _Origin(stream, source, arrival, format, declared, metadata, acknowledged=acknowledged)
         return self._only(origin, _Item(name, name, lambda: nullcontext(fileobj)))
 
     def land_bytes(
@@ -287,9 +293,14 @@ class Landing:
                         for number, (origin, item) in enumerate(items)
                     ]
                 )
-                for (_, item), copy in zip(items, copies, strict=True):
+                for (origin, item), copy in zip(items, copies, strict=True):
                     try:
                         staged.append(copy())
+                        if not origin.acknowledged:
+                            self._check(staged[-1])
+                    except RetractedError as error:
+                        staged.pop().temporary.unlink()
+                        refused.append(Refused(item.shown, error))
                     except TidemillError as error:
                         refused.append(Refused(item.shown, error))
                 landed = self._commit(folder, staged, flying) if staged else []
@@ -325,12 +336,47 @@ class Landing:
                 (self._warehouse / mine.path).unlink(missing_ok=True)
         return [Landed(entry, new=entry.landings == 1) for entry in entries]
 
+    def arrival(self, now: int) -> int:
+        """The arrival of what is landed `now`: just behind the last one where the clock was put back."""
+        return next_arrival(self.last_arrival(), now)
+
+    def last_arrival(self) -> int:
+        """The latest in the ledger; windows of gateways may land a little out of their order."""
+        newest = self._state.slices(newest=True, limit=_RECENT)
+        return max((entry.slice.arrival for entry in newest), default=-(1 << 62))
+
+    def refuse_retracted(self, stream: str, declared: Interval | None, content: bytes) -> None:
+        """RetractedError when a file with these bytes and bounds is a slice that was retracted: for whoever
+        acknowledges it before it lands."""
+        self._refuse(slice_id(stream, declared, hashlib.sha256(content).hexdigest()), "")
+
+    def _check(self, staged: _Staged) -> None:
+        self._refuse(staged.new.id, staged.new.name)
+
+    def _refuse(self, id_: str, name: str) -> None:
+        entry = self._state.slice(id_)
+        if entry is not None and entry.status is SliceStatus.RETRACTED:
+            when = f" at {format_instant(entry.retracted_at)}" if entry.retracted_at is not None else ""
+            why = f" ({entry.retract_reason})" if entry.retract_reason else ""
+            raise RetractedError(
+                f"these bytes are slice {id_[:12]}, which was retracted{when}{why}: they do not count",
+                where=name,
+                hint="sending the same again does not undo a retraction; to count these records, send them "
+                "as another slice: with other bounds, or other bytes (one more empty line is enough)",
+            )
+
     def _restore(self, temporary: Path, path: str) -> None:
         """Where the bytes of a failed slice should be they may be lost: here they are."""
         place = self._warehouse / path
         make_folder(place.parent, top=self._warehouse)
         temporary.replace(place)
         sync_folder(place.parent)
+
+
+def next_arrival(last: int, now: int) -> int:
+    """The arrival of what comes `now`. While a clock that was put back has not caught up, it is just behind
+    the `last` one: arrivals never go back."""
+    return now if now >= last else last + 1
 
 
 def _side_by_side(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[[], _Staged]]:
@@ -359,26 +405,23 @@ def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    id_ = slice_id(origin.stream, origin.declared, digest)
-    suffix = format_.value if codec is Codec.NONE else f"{format_.value}.{codec.value}"
-    path = f"{origin.folder}/{id_}.{suffix}"
-    return _Staged(
-        temporary,
-        NewSlice(
-            id=id_,
-            stream=origin.stream,
-            source=origin.source,
-            name=name,
-            format=format_,
-            codec=codec,
-            path=path,
-            size=size,
-            arrival=origin.arrival,
-            declared=origin.declared,
-            metadata=origin.metadata,
-            replays=origin.replays,
-        ),
+    new = NewSlice(
+        id="",
+        stream=origin.stream,
+        source=origin.source,
+        name=name,
+        format=format_,
+        codec=codec,
+        path="",
+        size=size,
+        arrival=origin.arrival,
+        declared=origin.declared,
+        metadata=origin.metadata,
+        replays=origin.replays,
     )
+    id_ = id_of(new, digest)
+    suffix = format_.value if codec is Codec.NONE else f"{format_.value}.{codec.value}"
+    return _Staged(temporary, replace(new, id=id_, path=f"{origin.folder}/{id_}.{suffix}"))
 
 
 def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, str]:

@@ -14,6 +14,7 @@ from tidemill.config import Project
 from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.landing import Landing
+from tidemill.model.clock import Clock, WatchedClock
 from tidemill.model.errors import NotFoundError
 from tidemill.model.slices import SliceEntry
 from tidemill.storage import layout
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_SOURCES: Final = 100_000  # slices whose source is remembered
 
-Clock = Callable[[], int]
 Progress = Callable[[str, str, float], None]  # stream, step, share done
 
 
@@ -52,7 +52,7 @@ class Warehouse:
         self.project = project
         self.root = project.warehouse
         self.state = state
-        self.clock = clock
+        self.clock = WatchedClock.of(clock)
         self.progress: Progress = progress or no_progress
         self._spark = spark
         self.landing = Landing(self.root, state)
@@ -66,6 +66,14 @@ class Warehouse:
         if "engine" in self.__dict__:
             self.engine.close()
         self.state.close()
+
+    def arrival(self, now: int | None = None) -> int:
+        """The arrival of what is landed now, by default that of the clock; arrivals never go back."""
+        return self.landing.arrival(self.clock() if now is None else now)
+
+    def clock_behind(self) -> int:
+        """How far the clock is behind the last arrival: more than a little where it was put back."""
+        return max(0, self.landing.last_arrival() - self.clock())
 
     @cached_property
     def engine(self) -> Engine:

@@ -58,6 +58,12 @@ class InputError(TidemillError):
     exit_code = 2
 
 
+class RetractedError(InputError):
+    """What is sent is a slice that was retracted: it stays so, and is not counted in silence."""
+
+    code = "retracted"
+
+
 class NotFoundError(TidemillError):
     """The named stream, slice, level … does not exist."""
 

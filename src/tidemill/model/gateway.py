@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from tidemill.model.clock import ClockSteps
 from tidemill.model.slices import Format
 from tidemill.model.time import Interval
 
@@ -162,3 +163,4 @@ class GatewayStatus:
     trigger_failures: Mapping[str, int] = field(default_factory=dict)  # of custom triggers, by name
     wal_bytes: int = 0
     wal_segments: int = 0
+    clock: ClockSteps = field(default_factory=ClockSteps)  # of the wall clock, as this gateway noticed them

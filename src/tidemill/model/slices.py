@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from tidemill.model.time import Interval
+
+BY_WINDOW: Final = "window"  # in the metadata of a slice: what makes it another than one of equal bytes
 
 
 class RecordOutcome(StrEnum):
@@ -171,10 +175,29 @@ def contribution_of(name: str) -> tuple[str, int]:
     return slice_id, int(judgement or 0)
 
 
-def slice_id(stream: str, declared: Interval | None, content_sha256: str) -> str:
-    """sha256 of stream + declared bounds + bytes (the bytes by their own sha256)."""
+def slice_id(stream: str, declared: Interval | None, content_sha256: str, window: str | None = None) -> str:
+    """sha256 of stream + declared bounds + bytes (the bytes by their own sha256). What a gateway gathered is
+    a slice of its own for each `window`, whatever its bytes are: equal events posted twice are two."""
     bounds = f"{declared.start}:{declared.end}" if declared else "-"
-    return hashlib.sha256(f"{stream}\n{bounds}\n{content_sha256}".encode()).hexdigest()
+    gathered = f"\n{window}" if window is not None else ""
+    return hashlib.sha256(f"{stream}\n{bounds}\n{content_sha256}{gathered}".encode()).hexdigest()
+
+
+def id_of(new: NewSlice, content_sha256: str) -> str:
+    """The id of a slice that has these bytes: what `new.id` must be."""
+    return slice_id(new.stream, new.declared, content_sha256, identifying_window(new.metadata))
+
+
+def identifying_window(metadata: str | None) -> str | None:
+    """The window of a gateway that is part of the identity of a slice; None where its content is all of it.
+    The metadata says so: older slices of gateways are known by their content only."""
+    if metadata is None or '"identity"' not in metadata:
+        return None
+    said = json.loads(metadata)
+    window = said.get("window") if isinstance(said, dict) else None
+    if not isinstance(window, dict) or window.get("identity") != BY_WINDOW:
+        return None
+    return str(window.get("id"))
 
 
 def set_hash(ids: Iterable[str]) -> str:

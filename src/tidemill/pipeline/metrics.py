@@ -29,6 +29,7 @@ from tidemill.storage.state.faults import WAREHOUSE, faults_of
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
+    from tidemill.ingest.health import IngestHealth
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.pipeline.reports import TickReport
 
@@ -55,6 +56,7 @@ class Meter:
         clock: Callable[[], int],
         tries: int,
         late: LateOf,
+        ingest: Callable[[], IngestHealth],
     ) -> None:
         self.registry = CollectorRegistry()
         self._tries = tries
@@ -112,6 +114,7 @@ class Meter:
             registry=self.registry,
         )
         self.registry.register(_Standing(streams, state, clock, late))
+        self.registry.register(_Ingest(ingest))
         self._gateway = _Gateway()
         self.registry.register(self._gateway)
 
@@ -356,6 +359,28 @@ def _event_time(
     return list(families.values())
 
 
+class _Ingest(Collector):
+    """What is wrong with how slices come in, when asked."""
+
+    def __init__(self, health: Callable[[], IngestHealth]) -> None:
+        self._health = health
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        now = self._health()
+        return [
+            GaugeMetricFamily(
+                "tidemill_gateway_damaged_stretches",
+                "Stretches of logs of gateways that could not be read and were set aside",
+                value=len(now.damaged),
+            ),
+            GaugeMetricFamily(
+                "tidemill_clock_behind_seconds",
+                "How far the wall clock is behind the last arrival, if more than a minute",
+                value=now.clock_behind / SECOND,
+            ),
+        ]
+
+
 class _Gateway(Collector):
     """A gateway of this process, as it is when asked; nothing where there is none."""
 
@@ -386,6 +411,11 @@ def _gateway_counters(now: GatewayStatus) -> list[CounterMetricFamily | GaugeMet
     )
     for trigger, count in sorted(now.trigger_failures.items()):
         failures.add_metric([trigger], count)
+    steps = CounterMetricFamily(
+        "tidemill_clock_steps", "Steps of the wall clock of more than a minute", labels=["direction"]
+    )
+    steps.add_metric(["forward"], now.clock.forward)
+    steps.add_metric(["back"], now.clock.back)
     return [
         counter("events_acknowledged", "Events made durable and acknowledged", now.acknowledged),
         counter("events_landed", "Events whose slice is in the ledger", now.landed),
@@ -394,6 +424,7 @@ def _gateway_counters(now: GatewayStatus) -> list[CounterMetricFamily | GaugeMet
         *([failures] if now.trigger_failures else []),
         gauge("wal_bytes", "Bytes of the log that are not in a slice yet", now.wal_bytes),
         gauge("wal_segments", "Files of the log", now.wal_segments),
+        steps,
     ]
 
 

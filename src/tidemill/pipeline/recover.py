@@ -20,8 +20,9 @@ from tidemill.ingest.gateway.folders import live_folders
 from tidemill.ingest.log import scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
 from tidemill.ingest.slice_logs import mend_logs, record_logs
-from tidemill.ingest.warehouse import Clock, Warehouse
 from tidemill.ingest.warehouse import Progress as ShowProgress
+from tidemill.ingest.warehouse import Warehouse
+from tidemill.model.clock import Clock
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.pipeline.workers import Workers

@@ -19,7 +19,7 @@ from tidemill.ingest.slice_logs import NAMES, check_log
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError, StorageError
-from tidemill.model.slices import SliceEntry, slice_id
+from tidemill.model.slices import SliceEntry, id_of
 from tidemill.model.time import SECOND
 from tidemill.pipeline.scrub_progress import CHECKPOINT, ScrubPass, ScrubProgress, progress_of
 from tidemill.pipeline.workers import Workers
@@ -154,7 +154,7 @@ def _slices(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) ->
 
 def _check_slice(entry: SliceEntry, path: Path) -> bool:
     new = entry.slice
-    if slice_id(new.stream, new.declared, content_digest(path)) != new.id:
+    if id_of(new, content_digest(path)) != new.id:
         raise DamageError("its bytes are not those that landed", where=new.path)
     return True
 

@@ -19,7 +19,7 @@ from tidemill.formats.key_runs import hash_keys
 from tidemill.ingest.landing import content_digest
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import DamageError, StorageError
-from tidemill.model.slices import SliceEntry, SliceStatus, slice_id
+from tidemill.model.slices import SliceEntry, SliceStatus, id_of
 from tidemill.outputs.contract import RawFacts, Verified
 from tidemill.pipeline.documents.scrub import remedy
 from tidemill.pipeline.scrub import scrub
@@ -199,7 +199,7 @@ def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
         except OSError as error:
             yield "slice", new.id, f"its file cannot be read: {new.path}: {error.strerror or error}"
         else:
-            if slice_id(new.stream, new.declared, digest) != new.id:
+            if id_of(new, digest) != new.id:
                 yield "slice", new.id, f"its bytes are not those that landed: {new.path}"
 
 

@@ -54,7 +54,7 @@ class Acknowledging:
         with self._guard:
             told = self._told.pop(loop, [])
         last = told[-1][1] if told else None
-        self._service.unwritten_at = self._service.clock() if isinstance(last, BaseException) else None
+        self._service.unwritten_at = self._service.timer() if isinstance(last, BaseException) else None
         for waiter, outcome in told:
             if waiter.done():  # its client went away
                 continue

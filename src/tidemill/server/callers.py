@@ -39,15 +39,14 @@ def caller(*scopes: Scope) -> Any:
 def admitted(request: Request, *scopes: Scope) -> Principal:
     """Who sent it. AuthError: nobody knows; ForbiddenError: they may not; RateLimitError: too often."""
     service = service_of(request)
-    now = service.clock()
-    who = _principal(service, request, now)
+    who = _principal(service, request, service.clock())
     if not any(who.may(scope) for scope in scopes):
         wanted = " or ".join(scope.value for scope in scopes)
         raise ForbiddenError(
             f"the token may not do this: it needs the scope {wanted}",
             hint=f"make one with `tidemill token create --scope {scopes[0].value}`",
         )
-    service.rates.admit(who, 1, now)
+    service.rates.admit(who, 1, service.timer())
     check_parameters(request)
     return who
 

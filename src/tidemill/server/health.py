@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemill.ingest.gateway.set_aside import damaged_logs
 from tidemill.model.errors import Retry, TidemillError, as_tidemill_error
 from tidemill.model.gateway import Pressure
 from tidemill.model.time import SECOND
@@ -55,10 +56,12 @@ def router() -> APIRouter:
         summary="Can the server take events?",
         description="Looks at the warehouse, the state, the log, the memory, the tokens, what waits to be "
         "landed, the rounds of the pipeline if it runs in this process, and its queues. `streams` says "
-        "how many streams cannot be worked on; then `status` is `degraded`.",
+        "how many streams cannot be worked on, `damage` whether something that was acknowledged is damaged; "
+        "then `status` is `degraded`.",
         operation_id="readyz",
         response_class=Response,
-        responses=_shown(dict.fromkeys(("status", *_CHECKS, "streams"), OK), "It can") | responses(503),
+        responses=_shown(dict.fromkeys(("status", *_CHECKS, "streams", "damage"), OK), "It can")
+        | responses(503),
     )
     return routes
 
@@ -79,9 +82,9 @@ async def _readyz(request: Request) -> Response:
     service = service_of(request)
     failing = await run_in_threadpool(_failing, service)
     if not failing:
-        streams = await run_in_threadpool(_streams, service)
-        status = OK if streams == OK else DEGRADED
-        said = {"status": status, **dict.fromkeys(_CHECKS, OK), "streams": streams}
+        streams, damage = await run_in_threadpool(lambda: (_streams(service), _damage(service)))
+        status = OK if streams == damage == OK else DEGRADED
+        said = {"status": status, **dict.fromkeys(_CHECKS, OK), "streams": streams, "damage": damage}
         return Response(orjson.dumps(said), media_type="application/json")
     content = document(
         503,
@@ -129,6 +132,12 @@ def _streams(service: Service) -> str:
     return f"{len(streams)} of {len(names) - 1} cannot be worked on ({', '.join(sorted(codes))})"
 
 
+def _damage(service: Service) -> str:
+    """Whether something that a gateway had acknowledged could not be read any more."""
+    count = len(damaged_logs(service.project.warehouse))
+    return f"{count} damaged stretches of logs were set aside: see `tidemill status`" if count else OK
+
+
 def _warehouse(service: Service) -> str | None:
     with tempfile.NamedTemporaryFile(dir=service.project.warehouse, prefix=".ready-") as file:
         file.write(b"ready")
@@ -150,7 +159,7 @@ def _memory(service: Service) -> str | None:
 def _log(service: Service) -> str | None:
     """Whether what came last became durable. After a while it is worth another try."""
     failed = service.unwritten_at
-    return "it could not be written" if failed is not None and service.clock() < failed + AGAIN else None
+    return "it could not be written" if failed is not None and service.timer() < failed + AGAIN else None
 
 
 def _landing(service: Service) -> str | None:

@@ -55,7 +55,7 @@ def router() -> APIRouter:
         responses={
             200: shapes.shown("Registered", "The same had landed before", located=True),
             201: shapes.shown("Registered", "It is a slice", located=True),
-            **responses(404, 408, 413, 415),
+            **responses(404, 408, 409, 413, 415),
         },
         openapi_extra=shapes.POST_SLICE,
     )
@@ -120,7 +120,7 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
         return service.mill.warehouse.landing.land_bytes(
             stream.name,
             b"",
-            arrival=service.clock(),
+            arrival=service.mill.warehouse.arrival(),
             format=format_ or Format.NDJSON,
             declared=declared,
             source=source,
@@ -139,7 +139,7 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
         return service.mill.warehouse.landing.land_stream(
             stream.name,
             file,
-            arrival=service.clock(),
+            arrival=service.mill.warehouse.arrival(),
             format=format_,
             declared=declared,
             source=source,

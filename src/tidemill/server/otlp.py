@@ -97,7 +97,7 @@ async def _export(
         read = await _read(service, request, held, stream, signal, media, who)
         if read.submission is not None:
             await check_spread(service, stream, read.submission)
-            service.rates.admit_rest(who, read.submission.records - 1, service.clock())
+            service.rates.admit_rest(who, read.submission.records - 1, service.timer())
             await acknowledging.durable(read.submission, sender_of(request, who))
     return Response(otlp_answer(signal, media, read.rejected, read.message), media_type=OTLP_TYPES[media])
 

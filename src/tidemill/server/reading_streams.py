@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from tidemill.ingest.health import ingest_health
 from tidemill.model.errors import NotFoundError
 from tidemill.model.slices import SliceStatus
 from tidemill.pipeline.documents import search as asked
 from tidemill.pipeline.documents import shapes
+from tidemill.pipeline.documents.gateway import health
 from tidemill.pipeline.documents.gateway import status as gateway_status
 from tidemill.pipeline.documents.scrub import standing as scrub_standing
 from tidemill.pipeline.documents.windows import touched
@@ -217,7 +219,11 @@ class _StreamRoutes:
         def look() -> Document:
             now = self._mill.clock()
             told = shapes.status(now, self._mill.status(), self._mill.faults())
-            gateway = gateway_status(self._readers.service.gateway.status())
-            return {**told, "scrub": scrub_standing(self._mill.scrub_status(), now), "gateway": gateway}
+            return {
+                **told,
+                "scrub": scrub_standing(self._mill.scrub_status(), now),
+                "gateway": gateway_status(self._readers.service.gateway.status()),
+                "ingest": health(ingest_health(self._mill.warehouse)),
+            }
 
         return await self._readers.answer(look)

@@ -115,6 +115,11 @@ class Service:
         return self.mill.clock
 
     @property
+    def timer(self) -> Callable[[], int]:
+        """For what waits, and for what comes so often in a time."""
+        return self.mill.clock.timer
+
+    @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return _loopback(self.address)

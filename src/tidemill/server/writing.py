@@ -136,7 +136,9 @@ class _WritingRoutes:
         with HeldMemory(service.gateway.memory) as held:
             submission = await _read(service, request, held, stream, media, who, source, declared)
             await check_spread(service, stream, submission)
-            service.rates.admit_rest(who, submission.records - 1, service.clock())
+            service.rates.admit_rest(who, submission.records - 1, service.timer())
+            if submission.alone is not None:  # a slice by its content: what was retracted stays so
+                await run_in_threadpool(_refuse_retracted, service, submission)
             entry = await self._acknowledging.durable(submission, sender_of(request, who))
         if wait is None:
             return _acknowledged(entry, "durable")
@@ -214,6 +216,11 @@ async def _read(
     return await taken_apart(service, content, encoding, _INLINE.get(media, 0), work)
 
 
+def _refuse_retracted(service: Service, submission: Submission) -> None:
+    landing = service.mill.warehouse.landing
+    landing.refuse_retracted(submission.stream, submission.declared, submission.content)
+
+
 def _acknowledged(entry: Entry, status: str) -> Response:
     submission = entry.submission
     content = {
@@ -233,10 +240,10 @@ def _told(receipt: Receipt, found: Decided, instance: str) -> Response:
     """All good: 200. All alike and refused: 409 or 422. Else 207."""
     content = _shown(receipt, found, each=True)
     if found.status is Status.RETRACTED:
-        detail = "the same events had landed before and were taken back: they stay so"
-        hint = "send them in another batch if they are to count"
+        detail = "the slice of these events was retracted: they do not count"
+        hint = "send them again if they are to count: a file, or a request with bounds, with other bytes"
         return told(
-            document(409, "conflict", detail, instance, hint=hint, more=_extension(content)),
+            document(409, "retracted", detail, instance, hint=hint, more=_extension(content)),
             _location(receipt.id),
         )
     kinds = set(found.counts)

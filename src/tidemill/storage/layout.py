@@ -157,6 +157,21 @@ def gateway_status(folder: Path) -> Path:
     return folder / "status.json"
 
 
+def damaged_gateway_logs(warehouse: Path) -> Path:
+    """Stretches of the logs of gateways that could not be read, a folder for each gateway."""
+    return damaged(warehouse) / gateway_logs(warehouse).name
+
+
+def damaged_stretch(warehouse: Path, segment: Path, at: int) -> Path:
+    """Bytes of a segment from `at` on, set aside."""
+    return damaged_gateway_logs(warehouse) / segment.parent.name / f"{segment.name}.{at}"
+
+
+def damage_note(path: Path) -> Path:
+    """What is known about something that was set aside."""
+    return path.with_name(f"{path.name}.json")
+
+
 # -- tables
 
 

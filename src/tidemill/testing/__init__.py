@@ -5,7 +5,7 @@ It never imports the engine, so that it can contradict it. The seeded feed is in
 `tidemill.testing.strategies_streaming` and `tidemill.testing.strategies_metrics` (need hypothesis).
 """
 
-from tidemill.testing.clock import FakeClock
+from tidemill.testing.clock import FakeClock, SteppableClock
 from tidemill.testing.kinds import (
     OracleCounter,
     OracleGauge,
@@ -63,6 +63,7 @@ __all__ = [
     "RawRow",
     "Retract",
     "Round",
+    "SteppableClock",
     "StreamingOracle",
     "StreamingRow",
     "StreamingSlice",

@@ -52,14 +52,14 @@ class House:
         self.outputs = []
         self.settings = Settings.model_validate(settings)
 
-    def open(self) -> Gateway:
+    def open(self, clock=wall_clock) -> Gateway:
         return Gateway(
             self.warehouse,
             self.project.streams,
             self.settings,
             self.state,
             self.landing,
-            wall_clock,
+            clock,
             self._told,
         )
 
@@ -306,16 +306,29 @@ def test_what_cannot_be_landed_now_is_landed_when_it_can(tmp_path: Path) -> None
     assert len(house.lines("a")) == 3
 
 
-def test_the_same_bytes_in_another_window_are_told_as_repeated(tmp_path: Path) -> None:
+def test_the_same_events_in_another_window_are_another_slice(tmp_path: Path) -> None:
     house = House(tmp_path / "p", **SLOW)
     with house.open() as gateway:
         first = sent(gateway, "a", "1", "2", "3")
         house.wait_for(1)
         again = sent(gateway, "a", "1", "2", "3")
         house.wait_for(2)
-        assert not gateway.receipt(first.id).repeated
-        assert gateway.receipt(again.id).repeated
-    assert len(house.state.slices("a")) == 1
+        assert not gateway.receipt(again.id).repeated
+        assert gateway.receipt(first.id).slice != gateway.receipt(again.id).slice
+    assert [entry.landings for entry in house.state.slices("a")] == [1, 1]
+    assert house.lines("a") == 2 * ['{"id":"1","at":1}', '{"id":"2","at":1}', '{"id":"3","at":1}']
+
+
+def test_the_same_request_with_bounds_is_the_same_slice(tmp_path: Path) -> None:
+    house = House(tmp_path / "p", **SLOW)
+    with house.open() as gateway:
+        first = bounded(gateway, "1", 100, 200)
+        again = bounded(gateway, "1", 100, 200)
+        other = bounded(gateway, "1", 100, 300)
+        house.wait_for(3)
+        assert [gateway.receipt(one.id).repeated for one in (first, again, other)] == [False, True, False]
+        assert gateway.receipt(first.id).slice == gateway.receipt(again.id).slice
+    assert [entry.landings for entry in house.state.slices("a")] == [2, 1]
 
 
 def events_of(house: House, stream: str) -> list[int]:

@@ -69,7 +69,7 @@ def test_bytes_of_a_group_are_bounded(tmp_path: Path) -> None:
 def test_arrivals_never_go_back(tmp_path: Path) -> None:
     told = iter([NOON, NOON - 50, NOON + 1, NOON])
     log = Played(tmp_path, lambda: next(told))
-    assert [log.append(line(n)).arrival for n in range(4)] == [NOON, NOON, NOON + 1, NOON + 1]
+    assert [log.append(line(n)).arrival for n in range(4)] == [NOON, NOON + 1, NOON + 1, NOON + 2]
     log.wal.close()
 
 

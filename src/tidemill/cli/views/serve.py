@@ -19,6 +19,7 @@ from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
+    from tidemill.ingest.health import IngestHealth
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.start import Started
 
@@ -110,12 +111,25 @@ def _window(settings: GatewaySettings) -> str:
     return f"{window.kind}, {format_duration(window.size)}"
 
 
-def gateways_table(settings: GatewaySettings, running: Sequence[GatewayStatus]) -> Table:
-    pairs = list(_settings(settings))
+def gateways_table(
+    settings: GatewaySettings, running: Sequence[GatewayStatus], ingest: IngestHealth
+) -> Table:
+    pairs = [*_health(ingest), *_settings(settings)]
     pairs.append(("running", Text(", ".join(shown(one.gateway) for one in running) or "none")))
     for one in running:
         pairs += _gateway(one)
     return pairs_table("gateway", pairs)
+
+
+def _health(of: IngestHealth) -> Iterator[tuple[str, Text]]:
+    for one in of.damaged:
+        said = (
+            f"{shown(one.reason)}\nset aside as {shown(one.file)}; delete it and its .json when you are done"
+        )
+        yield "damaged", Text(said, style="red")
+    if of.clock_behind:
+        said = f"{format_duration(of.clock_behind)} behind the last arrival: it was put back"
+        yield "clock", Text(said, style="red")
 
 
 def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:
@@ -137,6 +151,14 @@ def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:
         "",
         Text(f"log {size(of.wal_bytes)} in {many(of.wal_segments, 'segment')}; closed by {closed or 'none'}"),
     )
+    if of.clock.last_at is not None:
+        how = "back" if of.clock.last_by < 0 else "forward"
+        at, by = format_instant(of.clock.last_at), format_duration(abs(of.clock.last_by))
+        count = many(of.clock.forward + of.clock.back, "step")
+        yield (
+            "",
+            Text(f"clock: {count} of more than a minute, the last at {at}, {how} by {by}", style="yellow"),
+        )
     for buffer in of.buffers:
         yield "", Text(_buffer(buffer))
 

@@ -31,6 +31,7 @@ from tidemill.pipeline.documents.scrub import remedy
 
 if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
+    from tidemill.ingest.health import IngestHealth
     from tidemill.model.gateway import GatewayStatus
     from tidemill.outputs.vectors.chainer import ChainStanding
     from tidemill.pipeline.reports import StreamStatus
@@ -45,13 +46,14 @@ def status(
     running: Sequence[GatewayStatus],
     faults: Sequence[Fault],
     scrub: ScrubStatus,
+    ingest: IngestHealth,
 ) -> View:
     """Where the streams stand; how events are gathered, and which gateways do so now; what is damaged."""
     if faults:
         yield pairs_table("warehouse", [("fault", _fault(fault)) for fault in faults])
     for stream in streams:
         yield status_table(now, stream)
-    yield gateways_table(gateway, running)
+    yield gateways_table(gateway, running, ingest)
     yield scrub_table(now, scrub)
 
 

@@ -1,7 +1,7 @@
 """The open window of one feed: what is durable is gathered in it until a trigger closes it.
 
 Every entry comes out once, in one window, in the order that it came in. Has no lock, no clock and no file:
-who uses it locks, and says what time it is.
+who uses it locks, and says what time it is, by a clock that never steps. Windows are described by arrivals.
 """
 
 from __future__ import annotations
@@ -67,31 +67,37 @@ class Buffer:
         self._bytes = 0
         self._since = 0
         self._last = 0
-        self._until = 0  # an arrival from here on is not in the open window, whoever looks when
+        self._until = 0  # what comes from here on is not in the open window, whoever looks when
+        self._ahead = 0  # of the clock that these are by: the wall clock, when the window was begun
+        self._arrival_ahead = 0  # … and the last arrival
         self._is_wanted = False
 
     # -- gathering
 
-    def add(self, entry: Entry) -> None:
-        """Entries come in the order of the log, and so of arrival."""
-        submission, arrival = entry.submission, entry.arrival
-        self.monitor.record(arrival, submission.records)
+    def add(self, entry: Entry, at: int | None = None, ahead: int = 0) -> None:
+        """Entries come in the order of the log, and so of arrival. `at` is when it came by the clock that
+        never steps (None: that of arrivals does not), and `ahead` what the wall clock shows more than that.
+        """
+        submission = entry.submission
+        at = entry.arrival if at is None else at
+        self._arrival_ahead = entry.arrival - at
+        self.monitor.record(at, submission.records)
         if (alone := submission.alone) is not None:
             self._put_aside(alone)
             self._set_aside.append(Taken((entry,), alone.value))
             return
-        if self._entries and arrival >= self._until:
+        if self._entries and max(at, at + ahead - self._ahead) >= self._until:
             self._put_aside(CloseTrigger.TIME)
         if self._entries and (full := self._full(submission.records, len(submission.content))) is not None:
             self._put_aside(full)
         if not self._entries:
-            self._begin(arrival)
+            self._begin(at, ahead)
         self._entries.append(entry)
         self._events += submission.records
         self._bytes += len(submission.content)
-        self._last = arrival
+        self._last = at
         if self._session is not None:  # each arrival puts its end off
-            self._until = min(arrival + self._session.gap, self._since + self._session.max)
+            self._until = min(at + self._session.gap, self._since + self._session.max)
         if (full := self._full(1, 1)) is not None:
             self._put_aside(full)
 
@@ -109,10 +115,16 @@ class Buffer:
         """Somebody waits for what is in the open window: it is due once it lasted the least of its kind."""
         self._is_wanted = bool(self._entries)
 
-    def _begin(self, arrival: int) -> None:
-        self._since = arrival
+    def _begin(self, at: int, ahead: int) -> None:
+        self._since = self._last = at
+        self._ahead = ahead
         # An adaptive window has no edge that could be missed; it only ends at its longest.
-        self._until = closes_at(self._kind, arrival, arrival, 0.0)
+        self._until = self._closes_at(0.0)
+
+    def _closes_at(self, rate: float) -> int:
+        """When the time of the open window is over; the edges of some kinds are those of the wall clock."""
+        since, last = self._since + self._ahead, self._last + self._ahead
+        return closes_at(self._kind, since, last, rate) - self._ahead
 
     def _put_aside(self, trigger: CloseTrigger) -> None:
         if self._entries:
@@ -137,7 +149,7 @@ class Buffer:
     def is_idle(self, now: int) -> bool:
         """Whether a new buffer would do as well: nothing is in it, nothing came lately, and no window that
         slides reaches back to anything."""
-        seen = self._panes is None or self._panes.is_over(now)
+        seen = self._panes is None or self._panes.is_over(now + self._arrival_ahead)
         return self.is_empty and seen and self.monitor.rate(now) == 0.0
 
     @property
@@ -160,7 +172,7 @@ class Buffer:
             rate=rate,
             events=self._events,
             bytes=self._bytes,
-            since=self._since if self._entries else None,
+            since=self._entries[0].arrival if self._entries else None,
         )
 
     def due(self, now: int, share: float = 0.0, large_from: int = 1) -> str | None:
@@ -182,7 +194,7 @@ class Buffer:
             return now
         if not self._entries:
             return None
-        times = closes_at(self._kind, self._since, self._last, self.monitor.rate(now)), self._wanted_at()
+        times = self._closes_at(self.monitor.rate(now)), self._wanted_at()
         return min(time for time in times if time is not None)
 
     def _reason(self, now: int, share: float, large_from: int) -> str | None:
@@ -192,9 +204,9 @@ class Buffer:
         window = OpenWindow(
             stream=self.stream.name,
             source=self.source,
-            since=self._since,
-            last=self._last,
-            now=now,
+            since=self._since + self._ahead,
+            last=self._last + self._ahead,
+            now=now + self._ahead,
             events=self._events,
             bytes=self._bytes,
             rate=rate,
@@ -205,14 +217,14 @@ class Buffer:
             window,
             self._triggers,
             self._custom,
-            closes_at=closes_at(self._kind, self._since, self._last, rate),
-            wanted_at=self._wanted_at(),
+            closes_at=self._closes_at(rate) + self._ahead,
+            wanted_at=self._wanted_at(self._ahead),
             rate_changed=self._rate_changed(),
             large_from=large_from,
         )
 
-    def _wanted_at(self) -> int | None:
-        return self._since + least_of(self._kind) if self._is_wanted else None
+    def _wanted_at(self, ahead: int = 0) -> int | None:
+        return self._since + ahead + least_of(self._kind) if self._is_wanted else None
 
     def _rate_changed(self) -> bool:
         threshold, means = self._triggers.rate_change, self.monitor.means()

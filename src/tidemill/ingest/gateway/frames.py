@@ -2,10 +2,13 @@
 
 Pure: nothing here opens a file or knows a clock. A frame that does not check out whole is not a frame.
 
-A segment opens with a head, which is durable before the first frame is written. A frame is a struct, then
-what it carries; its checksum covers all of it. Every frame opens with the mark of its segment, random bytes
-that no sender knows, so content cannot pass for a frame; and it says where the group it was written with
-began: all before that was durable by then. So what a crash tore (the last group) is told from damage.
+A segment opens with a head, which is durable before the first frame is written. A frame is a header, then
+what it carries; each has a checksum of its own, so a header can be trusted where the content is damaged.
+Every frame opens with the mark of its segment, random bytes that no sender knows: content cannot pass for a
+frame, and a reader that meets damage finds the next frame by the mark. A header also says where the group it
+was written with began: all before that was durable by then.
+
+Version 1 had one checksum for both, and no second one in its header. It is read, and no longer written.
 """
 
 from __future__ import annotations
@@ -23,12 +26,16 @@ from tidemill.model.gateway import Entry, Submission, WindowOutput, WindowStats
 from tidemill.model.slices import Format
 from tidemill.model.time import Interval
 
-MAGIC: Final = b"TMWAL\x00\x00\x01"
+VERSION: Final = 2  # that is written
+_MAGICS: Final = {version: b"TMWAL\x00\x00" + bytes([version]) for version in (1, VERSION)}
 MARK_BYTES: Final = 8
 MAX_CARRIED: Final = (1 << 32) - 1
 
 _HEAD: Final = struct.Struct("<8sQQQ8s")  # magic, number, first lsn, bytes of the segment before, mark
-_FRAME: Final = struct.Struct("<8sI")  # mark, checksum
+_OPENINGS: Final = {
+    1: struct.Struct("<8sI"),  # mark, checksum of all
+    VERSION: struct.Struct("<8sII"),  # mark, checksum of the header, checksum of what is carried
+}
 _FACTS: Final = struct.Struct("<BIQQq")  # kind, bytes carried, start of the group, lsn, arrival
 _ENTRY: Final = struct.Struct(
     "<BIIIIi"
@@ -39,7 +46,9 @@ _RUN: Final = struct.Struct("<QI")  # first lsn, how many
 _CRC: Final = struct.Struct("<I")
 
 HEAD_BYTES: Final = _HEAD.size + _CRC.size
-FRAME_BYTES: Final = _FRAME.size + _FACTS.size
+_MARK_AT: Final = _HEAD.size - MARK_BYTES
+_HEADER_BYTES: Final = {version: opening.size + _FACTS.size for version, opening in _OPENINGS.items()}
+FRAME_BYTES: Final = _HEADER_BYTES[VERSION]  # of a header that is written
 
 # What is on disk: a number, once given, stays with its format.
 _NUMBERS: Final = {Format.NDJSON: 1, Format.JSON: 2, Format.CSV: 3, Format.PARQUET: 4, Format.ARROW: 5}
@@ -63,9 +72,15 @@ class Head:
     first: int  # the lsn of its first entry
     before: int  # bytes of the segment that was full when this one was begun; 0: there was none
     mark: bytes
+    version: int = VERSION
+
+    @property
+    def header_bytes(self) -> int:
+        """Of each frame."""
+        return _HEADER_BYTES[self.version]
 
     def packed(self) -> bytes:
-        text = _HEAD.pack(MAGIC, self.number, self.first, self.before, self.mark)
+        text = _HEAD.pack(_MAGICS[self.version], self.number, self.first, self.before, self.mark)
         return text + _CRC.pack(crc32(text))
 
 
@@ -74,7 +89,22 @@ def head_of(text: bytes) -> Head | None:
     if len(text) != HEAD_BYTES or crc32(text[: _HEAD.size]) != _CRC.unpack_from(text, _HEAD.size)[0]:
         return None
     magic, number, first, before, mark = _HEAD.unpack_from(text)
-    return Head(number, first, before, mark) if magic == MAGIC else None
+    for version, known in _MAGICS.items():
+        if magic == known:
+            return Head(number, first, before, mark, version)
+    return None
+
+
+def possible_heads(text: bytes, number: int) -> list[Head]:
+    """What the head of a damaged segment may have been, from its first bytes: the mark is in the head and
+    again in the first frame, and one of the two may be whole. Where its entries start is not known."""
+    marks = dict.fromkeys(text[at : at + MARK_BYTES] for at in (_MARK_AT, HEAD_BYTES))
+    return [
+        Head(number, 0, 0, mark, version)
+        for mark in marks
+        if len(mark) == MARK_BYTES and any(mark)
+        for version in (VERSION, 1)
+    ]
 
 
 # -- writing
@@ -127,7 +157,11 @@ def carried_close(output: WindowOutput, lsns: Sequence[int]) -> Carried:
 def framed(carried: Carried, mark: bytes, group: int, lsn: int, arrival: int) -> bytes:
     """What goes in front of the parts of `carried`. `group` is where in the segment its group begins."""
     facts = _FACTS.pack(carried.kind, carried.size, group, lsn, arrival)
-    return _FRAME.pack(mark, crc32(facts, carried.crc)) + facts
+    return _OPENINGS[VERSION].pack(mark, _header_crc(mark, carried.crc, facts), carried.crc) + facts
+
+
+def _header_crc(mark: bytes, carried_crc: int, facts: bytes) -> int:
+    return crc32(facts, crc32(_CRC.pack(carried_crc), crc32(mark)))
 
 
 def runs_of(lsns: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -150,7 +184,7 @@ def runs_of(lsns: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The struct of a frame: what it claims, before the checksum is known to hold."""
+    """The header of a frame. In version 1 it is what the frame claims, until the checksum of all holds."""
 
     kind: int
     size: int  # bytes that are carried
@@ -158,20 +192,27 @@ class Opening:
     lsn: int
     arrival: int
     crc: int
-    facts: bytes
+    covered: bytes  # of the header, by that checksum
 
     def holds(self, carried: bytes) -> bool:
-        return len(carried) == self.size and crc32(self.facts, crc32(carried)) == self.crc
+        return len(carried) == self.size and crc32(self.covered, crc32(carried)) == self.crc
 
 
-def opening_of(text: bytes, mark: bytes) -> Opening | None:
+def opening_of(text: bytes, mark: bytes, version: int = VERSION) -> Opening | None:
     """None when these bytes do not open a frame of the segment with this mark."""
-    if len(text) != FRAME_BYTES or not text.startswith(mark):
+    if len(text) != _HEADER_BYTES[version] or not text.startswith(mark):
         return None
-    kind, size, group, lsn, arrival = _FACTS.unpack_from(text, _FRAME.size)
+    facts = text[_OPENINGS[version].size :]
+    kind, size, group, lsn, arrival = _FACTS.unpack(facts)
     if kind not in _KINDS:
         return None
-    return Opening(kind, size, group, lsn, arrival, _FRAME.unpack_from(text)[1], text[_FRAME.size :])
+    if version == 1:
+        _, crc = _OPENINGS[1].unpack_from(text)
+        return Opening(kind, size, group, lsn, arrival, crc, facts)
+    _, header, crc = _OPENINGS[VERSION].unpack_from(text)
+    if header != _header_crc(mark, crc, facts):
+        return None
+    return Opening(kind, size, group, lsn, arrival, crc, b"")
 
 
 def _entry_at(opening: Opening) -> int:

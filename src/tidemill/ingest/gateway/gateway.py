@@ -27,6 +27,7 @@ from tidemill.ingest.gateway.standing import write_status
 from tidemill.ingest.gateway.triggers import custom_triggers, large_from
 from tidemill.ingest.gateway.wal import Done, Wal
 from tidemill.ingest.landing import Landing
+from tidemill.model.clock import Clock, WatchedClock
 from tidemill.model.errors import OverloadedError, TidemillError, as_tidemill_error
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import (
@@ -68,7 +69,7 @@ class Gateway:
         settings: Settings,
         state: Receipts,
         landing: Landing,
-        clock: Callable[[], int],
+        clock: Clock,
         on_landed: Callable[[Sequence[WindowOutput]], None] = _NOBODY,
     ) -> None:
         warm()
@@ -84,7 +85,7 @@ class Gateway:
         self._streams = streams
         self._state = state
         self._landing = landing
-        self._clock = clock
+        self._clock = WatchedClock.of(clock)  # for what is recorded; what waits goes by its timer
         self._on_landed = on_landed
         self._guard = threading.Condition()  # of all that follows
         self._buffers: dict[Feed, Buffer] = {}
@@ -93,18 +94,18 @@ class Gateway:
         self._pending: dict[int, Entry] = {}  # durable, not in the ledger yet
         self._unlanded: deque[ClosedWindow] = deque()  # closed, could not be landed yet
         self._stopping = False
-        self._next = 0  # when the flusher looks at the windows
+        self._next = -NEVER  # when the flusher looks at the windows
         self._triggers: Counter[str] = Counter()
         self._acknowledged = self._landed = self._refused = 0
-        self._dropped_at = self._told_at = 0
-        self._retry_at = 0
+        self._dropped_at = self._told_at = self._retry_at = -NEVER
         self._troubles: dict[str, str] = {}  # why windows of a stream could not be landed, when last tried
         self.stuck_since: float | None = None  # by the monotonic clock: windows could not be landed since
         self._asked_for: set[str] = set()  # streams whose windows somebody wants closed
         self._recent: deque[tuple[WindowOutput, tuple[int, ...]]] = deque(maxlen=RECENT)  # landed
         self._settled: set[str] = set()  # windows whose close is in the log, not landed yet
         self._kept = 0
-        self._wal = Wal.create(warehouse, settings.wal, clock, self._durable)
+        after = landing.last_arrival()
+        self._wal = Wal.create(warehouse, settings.wal, self._clock, self._durable, after)
         self._flusher = threading.Thread(target=self._run, name="tidemill-flusher", daemon=True)
         self._flusher.start()
 
@@ -197,13 +198,13 @@ class Gateway:
 
     def _durable(self, group: Sequence[tuple[Entry, Done]]) -> None:
         """By the log, in its order: what is durable enters its window, then its sender is told."""
-        now = self._clock()
+        ahead, now = self._clock() - self._clock.timer(), self._clock.timer()
         with self._guard:
             touched: dict[Feed, Buffer] = {}
             for entry, _ in group:
                 key = (entry.submission.stream, entry.submission.source)
                 touched[key] = buffer = self._buffers[key]
-                buffer.add(entry)
+                buffer.add(entry, now, ahead)
                 self._expected[key] -= 1
                 self._pending[entry.lsn] = entry
                 self._acknowledged += entry.submission.records
@@ -249,7 +250,7 @@ class Gateway:
 
     def _look(self) -> None:
         """Have the flusher look at the windows at once. Under the guard."""
-        self._next = 0
+        self._next = -NEVER
         self._guard.notify_all()
 
     # -- letting out
@@ -257,10 +258,10 @@ class Gateway:
     def _run(self) -> None:
         while True:
             with self._guard:
-                while not self._stopping and (wait := self._next - self._clock()) > 0:
+                while not self._stopping and (wait := self._next - self._clock.timer()) > 0:
                     self._guard.wait(wait / SECOND)
                 stopping = self._stopping
-                self._next = self._clock() + self.settings.background
+                self._next = self._clock.timer() + self.settings.background
             try:
                 self._flush(CloseTrigger.SHUTDOWN if stopping else None)
             except Exception:  # what is in the log stays there; the next look tries again
@@ -268,13 +269,13 @@ class Gateway:
             if stopping:
                 return
             try:
-                self._look_after(self._clock())
+                self._look_after(self._clock.timer())
             except Exception:
                 log.exception("the gateway could not be looked after")
 
     def _flush(self, trigger: CloseTrigger | None) -> None:
         """Close the windows that are due, with a trigger all of them, and land them."""
-        now = self._clock()
+        now = self._clock.timer()
         taken: list[tuple[Buffer, Taken]] = []
         with self._guard:
             limits = {key: self._memory_of(buffer) for key, buffer in self._buffers.items()}
@@ -307,7 +308,7 @@ class Gateway:
             if not troubles:
                 self.stuck_since = None
             else:
-                self._retry_at = self._clock() + RETRY
+                self._retry_at = self._clock.timer() + RETRY
                 self.stuck_since = monotonic() if self.stuck_since is None else self.stuck_since
             if outputs:
                 self._on_landed(outputs)
@@ -355,7 +356,7 @@ class Gateway:
         if now >= self._dropped_at + MINUTE:
             self._dropped_at = now
             try:
-                self._state.drop_receipts(now)
+                self._state.drop_receipts(self._clock())
             except TidemillError as error:
                 log.warning("old receipts stay: %s", error)
 
@@ -407,12 +408,12 @@ class Gateway:
                 self._look()
 
     def status(self) -> GatewayStatus:
-        now = self._clock()
+        at, now = self._clock(), self._clock.timer()
         with self._guard:
             return GatewayStatus(
                 gateway=self.name,
                 pid=os.getpid(),
-                at=now,
+                at=at,
                 address=self.address,
                 pressure=self.memory.pressure(),
                 fullest=self.memory.fullest(),
@@ -427,6 +428,7 @@ class Gateway:
                 },
                 wal_bytes=self._wal.size,
                 wal_segments=self._wal.segments,
+                clock=self._clock.steps,
             )
 
     def close(self) -> None:

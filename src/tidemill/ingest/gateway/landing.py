@@ -1,7 +1,8 @@
 """From a closed window to a slice in the ledger, and to receipts that say where its events are.
 
-The same window always makes the same bytes, so landing one twice changes nothing: that is all that a
-replay after a crash relies on.
+The same window always makes the same bytes, and it is part of the identity of its slice: landing it twice
+changes nothing, which is all that a replay after a crash relies on, and events that are sent again in
+another window are another slice. A file, or a request with bounds, is known by its content, as on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import BinaryIO, cast
 from tidemill.ingest.gateway.gathering import gathered
 from tidemill.ingest.landing import Landed, Landing
 from tidemill.model.gateway import Entry, Receipt, WindowOutput, WindowStats
-from tidemill.model.slices import Format
+from tidemill.model.slices import BY_WINDOW, Format
 from tidemill.model.time import Interval
 
 
@@ -24,6 +25,12 @@ class ClosedWindow:
 
     output: WindowOutput
     entries: tuple[Entry, ...]
+    by_content: bool = False  # logs of older versions made slices that are known by their bytes alone
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether it is a slice of its own whatever its bytes are: not if it is a file, or has bounds."""
+        return not self.by_content and self.entries[0].submission.alone is None
 
     @property
     def format(self) -> Format:
@@ -71,6 +78,7 @@ def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Re
         source=output.source,
         name=output.id,
         metadata=described(window),
+        acknowledged=True,
     )
     repeated = not landed.new and window_of(landed.entry.slice.metadata) != output.id
     return landed, [
@@ -110,7 +118,10 @@ def described(window: ClosedWindow) -> str:
         "events": sum(entry.submission.records for entry in window.entries),
         "keys": output.stats.keys,
         "bytes": sum(len(entry.submission.content) for entry in window.entries),
+        "entries": [window.entries[0].lsn, window.entries[-1].lsn],  # its own of all that are in between
     }
+    if window.is_gathered:
+        said["identity"] = BY_WINDOW
     if output.stats.events != said["events"]:  # it slides: these are of all that lie in its size
         said["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
     unnamed = [

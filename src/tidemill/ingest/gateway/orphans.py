@@ -28,7 +28,7 @@ class Orphan:
         self._hold.let_go()
 
     def read(self) -> LogReplay:
-        """StorageError when it is damaged, other than by the crash itself."""
+        """What it holds. Damage is reported in `LogReplay.bad`; StorageError when the disk cannot be read."""
         return LogReplay(self.name, self._hold.path)
 
     def remove(self) -> None:

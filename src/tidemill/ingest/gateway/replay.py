@@ -1,25 +1,29 @@
 """Reading the log of a process that died: its closed windows as they were, and what was in none.
 
-It never believes damage: what a crash tore off is dropped, anything else is an error that says where.
+It never believes damage, and never gives up whole frames for it: what follows a damaged stretch is found by
+the mark of the segment, and the stretch itself is reported in `bad`. What a crash leaves of its last write
+(the beginning of a frame, or bytes that never were one) is not damage: nobody was told that it is durable.
 
 Memory: the first pass reads one frame at a time and keeps 21 bytes for each entry (its place, its feed, its
 lsn, whether a window has it). Windows and entries are then read anew, one at a time, when they are asked
-for. So it takes about one segment at the most (to look behind a torn tail), and the window that is at hand.
+for. So it takes about one group at the most (to look at a torn tail), and the window that is at hand.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from tidemill.ingest.gateway.frames import (
-    FRAME_BYTES,
     HEAD_BYTES,
+    MARK_BYTES,
+    VERSION,
     Head,
     Kind,
     Opening,
@@ -28,6 +32,7 @@ from tidemill.ingest.gateway.frames import (
     feed_of,
     head_of,
     opening_of,
+    possible_heads,
 )
 from tidemill.ingest.gateway.segments import segment_numbers
 from tidemill.model.errors import StorageError
@@ -35,9 +40,25 @@ from tidemill.model.gateway import Entry, WindowOutput
 from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 
-Feed = tuple[str, str]  # stream and source
+log = logging.getLogger(__name__)
 
-_HINT: Final = "restore the file from a copy, or move the folder elsewhere to go on without what it holds"
+Feed = tuple[str, str]  # stream and source
+Runs = list[tuple[int, int]]  # first lsn and count of each
+
+_HINT: Final = "look at the disk, then run the same again: what was read before is not lost"
+_SAME: Final = 5  # bytes of a mark that say that a frame began there, though some of them changed
+_AT_ONCE: Final = 1 << 20  # bytes that are searched for a mark
+_ZEROS: Final = 16  # so many at the end of a file were never written
+
+
+@dataclass(frozen=True, slots=True)
+class BadBytes:
+    """A stretch of a segment that is not what was written."""
+
+    path: Path
+    start: int
+    end: int  # exclusive; `start` itself where bytes are missing
+    reason: str
 
 
 @dataclass(slots=True)
@@ -45,11 +66,20 @@ class _Segment:
     """Where the frames of a segment are."""
 
     path: Path
+    number: int
     head: Head
-    entries: array[int] = field(default_factory=lambda: array("Q"))  # places, by lsn from the first
+    size: int
+    first: int  # the lsn of its first entry; 0 until one is known
+    entries: array[int] = field(default_factory=lambda: array("Q"))  # places by lsn; 0: it is lost
     feeds: array[int] = field(default_factory=lambda: array("I"))  # numbers of feeds, likewise
     closes: array[int] = field(default_factory=lambda: array("Q"))
-    settled: bytearray = field(default_factory=bytearray)  # 1: a closed window has it
+    settled: bytearray = field(default_factory=bytearray)  # 1: a closed window has it, or it is lost
+    damaged: bool = False  # since the last entry
+
+    @property
+    def next(self) -> int:
+        """The lsn of the entry that comes next."""
+        return self.first + len(self.entries)
 
 
 class LogReplay:
@@ -59,29 +89,46 @@ class LogReplay:
         self._name = name
         self._feeds: dict[Feed, int] = {}
         self._segments: list[_Segment] = []
+        self._lost: list[range] = []  # lsns of entries that damage took
+        self._unread: set[int] = set()  # numbers of segments without a frame that can be read
+        self.bad: list[BadBytes] = []
+        self.version = VERSION  # that it was written in
+        self.since = 1 << 62  # the first arrival in it
         with storage_errors("read the log", folder):
             self._scan(folder)
-            self._firsts = [segment.head.first for segment in self._segments]
+            self._firsts = [segment.first for segment in self._segments]
             for _, runs in self._closes():
                 self._settle(runs)
 
     @property
     def windows(self) -> Iterator[tuple[WindowOutput, tuple[Entry, ...]]]:
-        """In the order in which they were closed. One that misses an entry had landed, and is left out: a
-        segment goes only when all that it holds is in the ledger."""
+        """In the order in which they were closed. One that misses an entry without damage had landed, and is
+        left out: a segment goes only when all that it holds is in the ledger."""
         for output, runs in self._closes():
-            if all(self._has(first, count) for first, count in runs):
-                lsns = (lsn for first, count in runs for lsn in range(first, first + count))
+            lsns = _lsns(runs)
+            if all(self._has(lsn) for lsn in lsns):
                 yield output, tuple(self._read(lsns))
 
     @property
+    def damaged_windows(self) -> Iterator[tuple[WindowOutput, tuple[Entry, ...]]]:
+        """Closed windows that damage took entries from, with those that are left. They may have landed."""
+        if not self._lost:
+            return
+        for output, runs in self._closes():
+            lsns = _lsns(runs)
+            missing = [lsn for lsn in lsns if not self._has(lsn)]
+            if missing and all(self._is_lost(lsn) for lsn in missing):
+                yield output, tuple(self._read([lsn for lsn in lsns if self._has(lsn)]))
+
+    @property
     def rest(self) -> Iterator[Entry]:
-        """Entries that no closed window has: those of one stream and source after another, by lsn."""
+        """Entries that no closed window has: those of one stream and source after another, by lsn. Where
+        there is damage, the close of a window may be lost, and they may have landed."""
         lsns: dict[int, array[int]] = {number: array("Q") for _, number in sorted(self._feeds.items())}
         for segment in self._segments:
             for place, number in enumerate(segment.feeds):
                 if not segment.settled[place]:
-                    lsns[number].append(segment.head.first + place)
+                    lsns[number].append(segment.first + place)
         for found in lsns.values():
             yield from self._read(found)
 
@@ -89,67 +136,144 @@ class LogReplay:
 
     def _scan(self, folder: Path) -> None:
         numbers = segment_numbers(folder)
-        previous: tuple[int, int] | None = None  # number and bytes
         for number in numbers:
-            path = layout.gateway_segment(folder, number)
-            last = number == numbers[-1]
+            path, last = layout.gateway_segment(folder, number), number == numbers[-1]
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                head = _head(file, path, number, size, last)
+                head = self._head(file, path, number, size, last)
                 if head is None:
-                    return
-                if previous is not None and number == previous[0] + 1 and head.before != previous[1]:
-                    before = layout.gateway_segment(folder, previous[0])
-                    raise _damage(before, previous[1], f"it ends early: it had {head.before} bytes")
-                segment = _Segment(path, head)
-                end = self._index(file, segment, size)
-                if end < size and not (last and _is_torn(file, head, end)):
-                    raise _damage(path, end, "what follows is no frame")
-            segment.settled = bytearray(len(segment.entries))
-            self._segments.append(segment)
-            previous = number, end
+                    continue
+                segment = _Segment(path, number, head, size, head.first)
+                self._join(segment)
+                self._index(file, segment, last)
+            self.version = head.version
+            segment.settled = bytearray(0 if place else 1 for place in segment.entries)
+            if segment.first:
+                self._segments.append(segment)
 
-    def _index(self, file: BinaryIO, segment: _Segment, size: int) -> int:
-        """Fill in where the frames are; where the last whole one ends."""
-        at = HEAD_BYTES
-        while found := _frame(file, segment.head.mark, at, size):
-            opening, carried = found
-            if opening.kind == Kind.CLOSE:
-                segment.closes.append(at)
-            else:
-                expected = segment.head.first + len(segment.entries)
-                if opening.lsn != expected:
-                    raise _damage(segment.path, at, f"entry {opening.lsn} is where {expected} belongs")
-                segment.entries.append(at)
-                segment.feeds.append(self._feeds.setdefault(feed_of(opening, carried), len(self._feeds)))
-            at += FRAME_BYTES + opening.size
-        return at
+    def _head(self, file: BinaryIO, path: Path, number: int, size: int, last: bool) -> Head | None:
+        """None: there is nothing to read in it, be it that its process died while it began this segment."""
+        text = file.read(HEAD_BYTES + MARK_BYTES)
+        head = head_of(text[:HEAD_BYTES])
+        if head is not None and head.number == number:
+            return head
+        if head is not None:
+            self._unreadable(path, number, size, f"by its head it is segment {head.number}")
+            return None
+        if last and size <= HEAD_BYTES:
+            return None
+        for guess in possible_heads(text, number):
+            if _next_frame(file, guess, HEAD_BYTES, size) is not None:
+                self.bad.append(BadBytes(path, 0, HEAD_BYTES, "the head of the segment does not check out"))
+                return guess
+        self._unreadable(path, number, size, "neither its head nor any frame checks out")
+        return None
+
+    def _unreadable(self, path: Path, number: int, size: int, reason: str) -> None:
+        self._unread.add(number)
+        self.bad.append(BadBytes(path, 0, size, reason))
+
+    def _join(self, segment: _Segment) -> None:
+        """Compare a segment with the one before it: whether that ends where it should."""
+        before = self._segments[-1] if self._segments else None
+        between = range(before.number + 1 if before else 1, segment.number)
+        if before is None or not all(number in self._unread for number in between):
+            if segment.number - 1 in self._unread:  # how far back it reached is not known
+                self._lose(before.next if before else 1, segment.first)
+            return
+        if not segment.first:
+            segment.first = before.next
+        if before.next < segment.first:
+            self._lose(before.next, segment.first)
+        said = segment.head.before
+        cut = not between and said > before.size
+        if cut and not any(one.path == before.path and one.end == before.size for one in self.bad):
+            reason = f"it ends early: it had {said} bytes"
+            self.bad.append(BadBytes(before.path, before.size, before.size, reason))
+
+    def _lose(self, first: int, end: int) -> None:
+        if first < end:
+            self._lost.append(range(first, end))
+
+    def _index(self, file: BinaryIO, segment: _Segment, last: bool) -> None:
+        """Fill in where the frames are."""
+        at, size, head = HEAD_BYTES, segment.size, segment.head
+        while at < size:
+            found = _frame(file, head, at, size)
+            if found is not None and self._take(segment, at, *found):
+                at += head.header_bytes + found[0].size
+                continue
+            follows = _next_frame(file, head, at + 1, size)
+            if follows is None and last and _is_torn(file, head, at, size):
+                log.info(
+                    "the last %d bytes of %s are of a write that a crash interrupted", size - at, segment.path
+                )
+                return
+            end = size if follows is None else follows
+            self.bad.append(BadBytes(segment.path, at, end, _reason(file, head, at, found)))
+            segment.damaged = True
+            at = end
+
+    def _take(self, segment: _Segment, at: int, opening: Opening, carried: bytes) -> bool:
+        """Whether the frame belongs where it is."""
+        is_close = opening.kind == Kind.CLOSE
+        if not segment.first:  # its head is damaged, and nothing says where the segment before it ended
+            segment.first = opening.lsn + is_close
+        if is_close:
+            segment.closes.append(at)
+            return True
+        if opening.lsn < segment.next:
+            return False
+        if opening.lsn > segment.next:
+            self._miss(segment, at, opening.lsn)
+        segment.damaged = False
+        segment.entries.append(at)
+        segment.feeds.append(self._feeds.setdefault(feed_of(opening, carried), len(self._feeds)))
+        self.since = min(self.since, opening.arrival)
+        return True
+
+    def _miss(self, segment: _Segment, at: int, lsn: int) -> None:
+        first, count = segment.next, lsn - segment.next
+        self._lose(first, lsn)
+        segment.entries.extend([0] * count)
+        segment.feeds.extend([0] * count)
+        if not segment.damaged:
+            reason = f"{count} entries from number {first} on are missing"
+            self.bad.append(BadBytes(segment.path, at, at, reason))
 
     # -- what is asked for
 
-    def _closes(self) -> Iterator[tuple[WindowOutput, list[tuple[int, int]]]]:
+    def _closes(self) -> Iterator[tuple[WindowOutput, Runs]]:
         for segment in self._segments:
             with storage_errors("read the log", segment.path), segment.path.open("rb") as file:
                 for at in segment.closes:
                     yield close_of(_again(file, segment, at)[1])
 
     def _settle(self, runs: Iterable[tuple[int, int]]) -> None:
-        for run in runs:
-            for segment, start, end in self._spans(*run):
+        for first, count in runs:
+            for segment, start, end in self._spans(first, count):
                 segment.settled[start:end] = b"\1" * (end - start)
-
-    def _has(self, first: int, count: int) -> bool:
-        return sum(end - start for _, start, end in self._spans(first, count)) == count
 
     def _spans(self, first: int, count: int) -> Iterator[tuple[_Segment, int, int]]:
         """The places, in each segment that has some of it, of a run of entries."""
         for segment in self._segments[max(bisect_right(self._firsts, first) - 1, 0) :]:
-            start = max(first - segment.head.first, 0)
-            end = min(first + count - segment.head.first, len(segment.entries))
+            start = max(first - segment.first, 0)
+            end = min(first + count - segment.first, len(segment.entries))
             if end <= 0:
                 return
             if start < end:
                 yield segment, start, end
+
+    def _is_lost(self, lsn: int) -> bool:
+        return any(lsn in lost for lost in self._lost)
+
+    def _segment_of(self, lsn: int) -> _Segment | None:
+        found = bisect_right(self._firsts, lsn) - 1
+        return self._segments[found] if found >= 0 and lsn < self._segments[found].next else None
+
+    def _has(self, lsn: int) -> bool:
+        segment = self._segment_of(lsn)
+        return segment is not None and segment.entries[lsn - segment.first] > 0
 
     def _read(self, lsns: Iterable[int]) -> Iterator[Entry]:
         """Entries that are there, by ascending lsn."""
@@ -157,62 +281,80 @@ class LogReplay:
         path: Path | None = None
         try:
             for lsn in lsns:
-                segment = self._segments[bisect_right(self._firsts, lsn) - 1]
+                segment = self._segment_of(lsn)
+                assert segment is not None, lsn
                 with storage_errors("read the log", segment.path):
                     if file is None or path != segment.path:
                         if file is not None:
                             file.close()
                         path, file = segment.path, segment.path.open("rb")
-                    found = _again(file, segment, segment.entries[lsn - segment.head.first])
+                    found = _again(file, segment, segment.entries[lsn - segment.first])
                 yield entry_of(self._name, *found)
         finally:
             if file is not None:
                 file.close()
 
 
-def _head(file: BinaryIO, path: Path, number: int, size: int, last: bool) -> Head | None:
-    """None: its process died while it began this segment, before anything was in it."""
-    head = head_of(file.read(HEAD_BYTES))
-    if head is None:
-        if last and size <= HEAD_BYTES:
-            return None
-        raise _damage(path, 0, "the head of the segment cannot be read")
-    if head.number != number:
-        raise _damage(path, 0, f"it is segment {head.number} by its head")
-    return head
+def _lsns(runs: Runs) -> Sequence[int]:
+    if len(runs) == 1:  # of one feed alone
+        return range(runs[0][0], sum(runs[0]))
+    return [lsn for first, count in runs for lsn in range(first, first + count)]
 
 
-def _frame(file: BinaryIO, mark: bytes, at: int, size: int) -> tuple[Opening, bytes] | None:
+def _frame(file: BinaryIO, head: Head, at: int, size: int) -> tuple[Opening, bytes] | None:
     """The frame at `at`; None when there is no whole one."""
     file.seek(at)
-    opening = opening_of(file.read(FRAME_BYTES), mark)
-    if opening is None or opening.size > size - at - FRAME_BYTES:
+    opening = opening_of(file.read(head.header_bytes), head.mark, head.version)
+    if opening is None or opening.size > size - at - head.header_bytes:
         return None
     carried = file.read(opening.size)
     return (opening, carried) if opening.holds(carried) else None
 
 
 def _again(file: BinaryIO, segment: _Segment, at: int) -> tuple[Opening, bytes]:
-    found = _frame(file, segment.head.mark, at, os.fstat(file.fileno()).st_size)
+    found = _frame(file, segment.head, at, os.fstat(file.fileno()).st_size)
     if found is None:
-        raise _damage(segment.path, at, "a frame that was whole cannot be read any more")
+        what = f"the log is damaged at byte {at}: a frame that was whole cannot be read any more"
+        raise StorageError(what, hint=_HINT, where=str(segment.path))
     return found
 
 
-def _is_torn(file: BinaryIO, head: Head, end: int) -> bool:
-    """Whether all from `end` on was written by one group, the last: a later one would mean that what is
-    there had been durable, and was acknowledged."""
-    file.seek(end)
-    tail = file.read()
-    at = tail.find(head.mark, 1)
-    while at >= 0:
-        opening = opening_of(tail[at : at + FRAME_BYTES], head.mark)
-        start = at + FRAME_BYTES
-        if opening and opening.group > end and opening.holds(tail[start : start + opening.size]):
-            return False
-        at = tail.find(head.mark, at + 1)
-    return True
+def _next_frame(file: BinaryIO, head: Head, start: int, size: int) -> int | None:
+    """Where the first whole frame from `start` on is; content cannot pass for one, since no sender knows the
+    mark."""
+    while start < size:
+        file.seek(start)
+        text = file.read(_AT_ONCE)
+        at = text.find(head.mark)
+        while at >= 0:
+            if _frame(file, head, start + at, size) is not None:
+                return start + at
+            at = text.find(head.mark, at + 1)
+        start += max(len(text) - MARK_BYTES + 1, 1)  # a mark may lie across two of them
+    return None
 
 
-def _damage(path: Path, at: int, what: str) -> StorageError:
-    return StorageError(f"the log is damaged at byte {at}: {what}", hint=_HINT, where=str(path))
+def _is_torn(file: BinaryIO, head: Head, at: int, size: int) -> bool:
+    """Whether the last bytes of a log can be what a crash leaves of a write: the beginning of a frame, zeros
+    where it was to be, or bytes that never began like one."""
+    file.seek(at)
+    text = file.read()
+    header = text[: head.header_bytes]
+    alike = sum(mine == its for mine, its in zip(header, head.mark, strict=False))
+    if alike < _SAME or len(header) < head.header_bytes or text.endswith(bytes(_ZEROS)):
+        return True
+    opening = opening_of(header, head.mark, head.version)
+    return opening is not None and at + head.header_bytes + opening.size > size
+
+
+def _reason(file: BinaryIO, head: Head, at: int, found: tuple[Opening, bytes] | None) -> str:
+    if found is not None:
+        return f"entry {found[0].lsn} is not where it belongs"
+    file.seek(at)
+    opening = opening_of(file.read(head.header_bytes), head.mark, head.version)
+    if opening is None:
+        return "no frame checks out"
+    if head.version == 1:  # its header has no checksum of its own
+        return "the checksum of a frame does not match"
+    what = "the close of a window" if opening.kind == Kind.CLOSE else f"entry {opening.lsn}"
+    return f"the checksum of {what} does not match"

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tidemill.ingest.gateway.folders import live_folders
+from tidemill.model.clock import ClockSteps
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.storage import layout
 
@@ -55,6 +56,7 @@ def _read(path: Path) -> GatewayStatus | None:
             trigger_failures=dict(said["trigger_failures"]),
             wal_bytes=int(said["wal_bytes"]),
             wal_segments=int(said["wal_segments"]),
+            clock=ClockSteps(**said.get("clock", {})),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None  # another version of it, or it went this moment

@@ -2,27 +2,34 @@
 
 Windows that were closed are made again as they were, which gives the same slices; what was in no closed
 window makes new ones, cut in the same way each time. So it may die in the middle and be done again.
+
+Damage in a log takes what it hit, and no more: whole frames are landed, the rest is set aside and named.
+Where the close of a window may be lost, the ledger says which entries have landed: none is landed twice.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
 from tidemill.ingest.gateway.keys import count_keys
+from tidemill.ingest.gateway.landed import LandedEntries
 from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.ingest.gateway.orphans import Orphan, orphans
+from tidemill.ingest.gateway.replay import LogReplay
+from tidemill.ingest.gateway.set_aside import set_aside
 from tidemill.ingest.landing import Landing
+from tidemill.model.damage import Damage
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import CloseTrigger, Entry, Receipt
 from tidemill.model.slices import Format
-from tidemill.storage.state.protocol import Receipts
+from tidemill.storage.state.protocol import Receipts, State
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +43,18 @@ class TakenUp:
     gateway: str
     windows: int
     events: int
+    damaged: tuple[Damage, ...] = ()  # stretches of the log that could not be read, set aside
 
 
 def take_up(
-    warehouse: Path, streams: Mapping[str, Stream], state: Receipts, landing: Landing, until: int
+    warehouse: Path, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
 ) -> list[TakenUp]:
     """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
-    that cannot be read stays where it is: it is told of each time, and holds nobody up."""
+    that the disk does not give stays where it is: it is told of each time, and holds nobody up."""
     done: list[TakenUp] = []
     for orphan in orphans(warehouse):
         try:
-            one = _land(orphan, streams, state, landing, until)
+            one = _land(warehouse, orphan, streams, state, landing, until)
             failpoint("gateway.after_replay")
             orphan.remove()
         except StorageError as error:
@@ -59,15 +67,24 @@ def take_up(
 
 
 def _land(
-    orphan: Orphan, streams: Mapping[str, Stream], state: Receipts, landing: Landing, until: int
+    warehouse: Path,
+    orphan: Orphan,
+    streams: Mapping[str, Stream],
+    state: State,
+    landing: Landing,
+    until: int,
 ) -> TakenUp:
+    replay = orphan.read()
+    damaged = set_aside(warehouse, replay.bad)
+    for one in damaged:
+        log.error("what gateway %s had acknowledged is damaged: %s", orphan.name, one.reason)
     windows = events = 0
-    for window in _windows(orphan, streams):
+    for window in _windows(replay, streams, state, orphan.name):
         _, receipts = land_window(landing, window)
         state.keep_receipts(_unknown(state, receipts), until)
         windows += 1
         events += sum(receipt.records for receipt in receipts)
-    return TakenUp(orphan.name, windows, events)
+    return TakenUp(orphan.name, windows, events, tuple(damaged))
 
 
 def _unknown(state: Receipts, receipts: Sequence[Receipt]) -> list[Receipt]:
@@ -75,11 +92,22 @@ def _unknown(state: Receipts, receipts: Sequence[Receipt]) -> list[Receipt]:
     return [receipt for receipt in receipts if state.receipt(receipt.id) is None]
 
 
-def _windows(orphan: Orphan, streams: Mapping[str, Stream]) -> Iterator[ClosedWindow]:
-    replay = orphan.read()
+def _windows(
+    replay: LogReplay, streams: Mapping[str, Stream], state: State, gateway: str
+) -> Iterator[ClosedWindow]:
+    old = replay.version == 1
     for output, entries in replay.windows:
-        yield ClosedWindow(output, entries)
-    yield from _recovered(replay.rest, streams)
+        yield ClosedWindow(output, entries, by_content=old)
+    rest: Iterable[Entry] = replay.rest
+    if replay.bad:
+        landed = LandedEntries(state, gateway, replay.since)
+        for output, entries in replay.damaged_windows:
+            left = tuple(entry for entry in entries if not landed.has(entry))
+            if left and not landed.has_window(output.id):
+                yield ClosedWindow(output, left, by_content=old)
+        rest = (entry for entry in replay.rest if not landed.has(entry))
+    for window in _recovered(rest, streams):
+        yield replace(window, by_content=old)
 
 
 def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator[ClosedWindow]:

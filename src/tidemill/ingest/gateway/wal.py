@@ -28,6 +28,7 @@ from tidemill.ingest.gateway.frames import (
 )
 from tidemill.ingest.gateway.holdings import Holdings
 from tidemill.ingest.gateway.segments import Segment
+from tidemill.ingest.landing import next_arrival
 from tidemill.model.errors import OverloadedError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import Entry, Submission, WindowOutput
@@ -71,7 +72,9 @@ _Write: TypeAlias = _Append | _Close
 class Wal:
     """Open from `create` to `close`. Safe to use from several threads."""
 
-    def __init__(self, hold: Hold, settings: Settings, clock: Callable[[], int], durable: Durable) -> None:
+    def __init__(
+        self, hold: Hold, settings: Settings, clock: Callable[[], int], durable: Durable, after: int
+    ) -> None:
         self._hold = hold
         self._folder = hold.path
         self._limit = settings.segment
@@ -86,17 +89,25 @@ class Wal:
         # Of the committer alone:
         self._segment: Segment | None = None
         self._number = self._before = self._lsn = 0
-        self._arrival = -(1 << 63)
+        self._arrival = after
         self._committer = threading.Thread(target=self._run, name="tidemill-committer", daemon=True)
 
     @classmethod
-    def create(cls, warehouse: Path, settings: Settings, clock: Callable[[], int], durable: Durable) -> Wal:
-        """A new log, in a folder of its own that is locked while this process lives.
+    def create(
+        cls,
+        warehouse: Path,
+        settings: Settings,
+        clock: Callable[[], int],
+        durable: Durable,
+        after: int = -(1 << 63),
+    ) -> Wal:
+        """A new log, in a folder of its own that is locked while this process lives. Arrivals are what the
+        clock shows, but never earlier than the one before, nor than `after`.
 
         `durable` is called by the committer, once for each group, in the order of the log; it tells each
         `done` the entry. It must not wait for the log: no `close_window` in it.
         """
-        wal = cls(new_folder(warehouse), settings, clock, durable)
+        wal = cls(new_folder(warehouse), settings, clock, durable, after)
         wal._committer.start()
         return wal
 
@@ -240,7 +251,7 @@ class Wal:
         size = sum(item.carried.size for item in group) + FRAME_BYTES * len(group)
         segment = self._segment_for(size)
         mark, start, lsn = segment.head.mark, segment.end, self._lsn
-        arrival = self._arrival = max(self._arrival, self._clock())
+        arrival = self._arrival = next_arrival(self._arrival, self._clock())
         parts: list[bytes] = []
         entries: list[tuple[Entry, Done]] = []
         for item in group:

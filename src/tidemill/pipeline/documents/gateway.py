@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidemill.model.clock import ClockSteps
 from tidemill.model.gateway import BufferState, GatewayStatus, WindowOutput
-from tidemill.model.time import format_duration, format_instant
+from tidemill.model.time import SECOND, format_duration, format_instant
 from tidemill.pipeline.documents.scrub import standing as scrub_standing
 from tidemill.pipeline.documents.shapes import Document, instant
 from tidemill.pipeline.documents.shapes import status as stream_status
 
 if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
+    from tidemill.ingest.health import IngestHealth
     from tidemill.pipeline.reports import StreamStatus
     from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.storage.state.faults import Fault
@@ -48,6 +50,20 @@ def status(of: GatewayStatus) -> Document:
         "windows": dict(of.windows),
         "trigger_failures": dict(of.trigger_failures),
         "wal": {"bytes": of.wal_bytes, "segments": of.wal_segments},
+        "clock": _steps(of.clock),
+    }
+
+
+def _steps(of: ClockSteps) -> Document:
+    """Steps of the wall clock of more than a minute that the process noticed."""
+    last = None if of.last_at is None else {"at": format_instant(of.last_at), "seconds": of.last_by / SECOND}
+    return {"steps_forward": of.forward, "steps_back": of.back, "last_step": last}
+
+
+def health(of: IngestHealth) -> Document:
+    return {
+        "damaged_logs": [{"file": one.file, "reason": one.reason} for one in of.damaged],
+        "clock_behind_seconds": of.clock_behind / SECOND,
     }
 
 
@@ -58,13 +74,16 @@ def project_status(
     running: Sequence[GatewayStatus],
     faults: Sequence[Fault],
     scrub: ScrubStatus,
+    ingest: IngestHealth,
 ) -> Document:
-    """The streams, how the gateway is set, the gateways that run, and what the scrub found."""
+    """The streams, how the gateway is set, the gateways that run, what the scrub found, and what is wrong on
+    the way in."""
     return {
         **stream_status(now, streams, faults),
         "scrub": scrub_standing(scrub, now),
         "gateway": settings(gateway),
         "gateways": [status(one) for one in running],
+        "ingest": health(ingest),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemill.config import Stream
 from tidemill.config.packing import Pack
-from tidemill.model.slices import NewSlice, slice_id
+from tidemill.model.slices import NewSlice, id_of
 
 OTHER_BYTES: Final = "its bytes are not those that landed"
 
@@ -27,7 +27,7 @@ def trouble_with(path: Path, new: NewSlice) -> str | None:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
-    return None if slice_id(new.stream, new.declared, digest) == new.id else OTHER_BYTES
+    return None if id_of(new, digest) == new.id else OTHER_BYTES
 
 
 def wrong_size(found: int, landed: int) -> str:

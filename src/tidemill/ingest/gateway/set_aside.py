@@ -1,0 +1,57 @@
+"""Damaged stretches of the logs of gateways: set aside with their reason, and listed for whoever looks.
+
+Their bytes are durable in `_damaged/` before the log that they were in goes, so nothing that was acknowledged
+is dropped in silence. A person who has dealt with one (by sending the events again) removes its two files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemill.ingest.gateway.replay import BadBytes
+from tidemill.model.damage import Damage, FileKind
+from tidemill.storage import layout
+from tidemill.storage.files import atomic_write, make_folder, storage_errors
+
+
+def set_aside(warehouse: Path, bad: Sequence[BadBytes]) -> list[Damage]:
+    """Keep these stretches; to do it again changes nothing."""
+    return [_keep(warehouse, one) for one in bad]
+
+
+def _keep(warehouse: Path, bad: BadBytes) -> Damage:
+    place = layout.damaged_stretch(warehouse, bad.path, bad.start)
+    make_folder(place.parent, top=warehouse)
+    with storage_errors("read the log", bad.path), bad.path.open("rb") as file:
+        file.seek(bad.start)
+        content = file.read(bad.end - bad.start)
+    atomic_write(place, content)
+    log = bad.path.relative_to(warehouse).as_posix()
+    said = {
+        "file": place.relative_to(warehouse).as_posix(),
+        "log": log,
+        "start": bad.start,
+        "end": bad.end,
+        "reason": f"bytes {bad.start} to {bad.end} of {log}: {bad.reason}",
+    }
+    atomic_write(layout.damage_note(place), json.dumps(said, indent=1).encode() + b"\n")
+    return _damage(said["file"], said["reason"])
+
+
+def damaged_logs(warehouse: Path) -> list[Damage]:
+    """What was set aside and is still there, by name."""
+    found: list[Damage] = []
+    for path in sorted(layout.damaged_gateway_logs(warehouse).glob("*/*.json")):
+        try:
+            said = json.loads(path.read_bytes())
+            found.append(_damage(str(said["file"]), str(said["reason"])))
+        except (OSError, ValueError, KeyError, TypeError):
+            name = path.relative_to(warehouse).as_posix()
+            found.append(_damage(name, "the note about it cannot be read"))
+    return found
+
+
+def _damage(file: object, reason: object) -> Damage:
+    return Damage(str(file), FileKind.GATEWAY_LOG, "", str(reason))
