@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tidemill.config import Limits, Stream
 from tidemill.eventtime import Parser, resolve
@@ -158,3 +160,19 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         time_zone=stream.event_time.timezone,
         messages=_messages(stream),
     )
+
+
+def reading_of(stream: Stream, limits: Limits) -> str:
+    """A name for how records of a stream are read: all that decides their outcome and the columns of raw."""
+    plan = plan_for(stream, limits)
+    said = [
+        [asdict(rule) for rule in plan.rules],
+        [plan.identity, plan.tenant_column, plan.tenant_value, plan.type_column, sorted(plan.types)],
+        [plan.time_column, plan.time_type, plan.time_zone, plan.skew_past, plan.skew_future],
+        [plan.record_bytes, plan.depth],
+        None if plan.delta is None else asdict(plan.delta),
+        None if stream.messages is None else stream.messages.model_dump(mode="json"),
+        None if stream.csv is None else stream.csv.model_dump(mode="json"),
+        None if stream.json_rows is None else stream.json_rows.model_dump(mode="json"),
+    ]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

@@ -58,7 +58,7 @@ class Warehouse:
         self.landing = Landing(self.root, state)
         self.expiries = ExpiryLog(self.root, state)
         self.declarations = DeclarationLog(self.root, state)
-        self.readers = TableReaders(self.root)
+        self.readers = TableReaders(self.root, state.table_versions)
         self._tables: dict[tuple[str, str], Table] = {}
         self._sources: dict[str, str] = {}
 

@@ -6,6 +6,7 @@ Nothing here formats for a terminal; the CLI and the API render the same fields.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar
 
 
@@ -126,6 +127,10 @@ class DamageError(StorageError):
     def __init__(self, message: str, *, where: str, hint: str = "") -> None:
         hint = hint or "`tidemill repair` sets the file aside and makes it again from what is whole"
         super().__init__(message, hint=hint, where=where)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that it gets from a worker to whoever started it."""
+        return partial(DamageError, where=self.where, hint=self.hint), (self.message,)
 
 
 class MachineError(TidemillError):

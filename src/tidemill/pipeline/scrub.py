@@ -28,6 +28,7 @@ from tidemill.storage import layout
 from tidemill.storage.checksums import check_file
 from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
 from tidemill.storage.state.protocol import State
+from tidemill.storage.tables.scrub import scrub_tables
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def sections(workers: Workers, streams: Sequence[str] | None = None) -> Iterator
     for stream in workers.project.streams if streams is None else streams:
         for name, check in (("slices", _slices), ("gate", _accepted_ids), ("sealed", _expired_ids)):
             yield Section(f"{stream}/{name}", partial(check, workers.warehouse, stream))
+        yield Section(f"{stream}/tables", partial(_tables, workers.warehouse, stream))
         for output in workers.outputs(stream):
             yield Section(f"{stream}/{output.name}", output.scrub)
 
@@ -173,6 +175,11 @@ def _accepted_ids(warehouse: Warehouse, stream: str, tally: ScrubTally, after: s
         for name in warehouse.state.runs(stream)
     )  # fmt: skip
     return check_files(files, tally, after)
+
+
+def _tables(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) -> Iterator[FileCheck]:
+    committed = warehouse.state.table_versions(stream)
+    return scrub_tables(warehouse.root, stream, committed, tally, after)
 
 
 def _expired_ids(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) -> Iterator[FileCheck]:

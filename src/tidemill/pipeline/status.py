@@ -113,7 +113,7 @@ def _index_counts(workers: Workers, stream: str, raw: Sequence[Part]) -> tuple[i
     from tidemill.outputs.index.table import index_path
 
     found = workers.warehouse.snapshot("index", stream)
-    standing = found.by_path if found is not None else {}
+    standing = found.by_name if found is not None else {}
     return len(standing), sum(index_path(part, paths) not in standing for part in raw if part.rows)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from tidemill.formats.arrow import one
 from tidemill.formats.key_runs import hash_keys
@@ -20,13 +19,15 @@ from tidemill.ingest.landing import content_digest
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, id_of
-from tidemill.outputs.contract import RawFacts, Verified
+from tidemill.outputs.contract import Difference, Output, RawFacts, Verified
 from tidemill.pipeline.documents.scrub import remedy
 from tidemill.pipeline.scrub import scrub
-from tidemill.raw.footers import PackedFooter
+from tidemill.raw.compare import differences
+from tidemill.raw.footers import BatchFooter, PackedFooter
 from tidemill.raw.recall import PartFacts, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.undo import quarantined_rows
+from tidemill.storage.tables.parts import read_part
 
 if TYPE_CHECKING:
     from tidemill.pipeline.workers import Workers
@@ -155,6 +156,14 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
             part_facts, acceptor.raw.snapshot().paths(speaking), "verify words", 0
         )
         findings += [Finding(stream, *f) for f in _check_words(facts, said)]
+        other_bytes = {where for _, where, _ in changed}
+        differing = differences(
+            acceptor,
+            [entry for entry in entries if entry.id not in other_bytes],
+            _readings([*facts, *said]),
+            expired=workers.warehouse.expiries.seal(stream) is not None,
+        )
+        findings += [Finding(stream, *f) for f in differing]
     held = quarantined_rows(acceptor.quarantine)
     findings += [Finding(stream, *f) for f in _check_quarantine(entries, held)]
     pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
@@ -166,13 +175,27 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
         twice = workers.warehouse.engine.run(repeated_ids, [paths], "verify ids", size)
         findings += [Finding(stream, "ids", f, "accepted more than once") for f in twice]
     raw, now = RawFacts(entries, facts, acceptor.raw.snapshot()), workers.warehouse.clock()
-    outputs = {output.name: output.verify(raw, now) for output in workers.outputs(stream)}
+    outputs = {output.name: _verified(output, raw, now) for output in workers.outputs(stream)}
     findings += [
         Finding(stream, one.what, one.where, one.difference, one.remedy)
         for verified in outputs.values()
         for one in verified.differences
     ]
     return StreamAudit(stream, len(entries), rows, pending, outputs), findings
+
+
+def _verified(output: Output, raw: RawFacts, now: int) -> Verified:
+    """What is damaged in one output does not keep others from being verified."""
+    try:
+        return output.verify(raw, now)
+    except DamageError as error:
+        return Verified(differences=[Difference(output.name, error.where, error.message, error.hint)])
+
+
+def _readings(facts: Sequence[PartFacts]) -> dict[str, str]:
+    """How records were read, by batch."""
+    footers = (fact.footer for fact in facts)
+    return {footer.batch: footer.reading for footer in footers if isinstance(footer, BatchFooter)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +226,12 @@ def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
                 yield "slice", new.id, f"its bytes are not those that landed: {new.path}"
 
 
-def check_part(path: str) -> Iterator[PartFacts | tuple[str, str, str]]:
+def check_part(path: str) -> Iterator[PartFacts | tuple[str, str, str, str]]:
     """What a raw part holds, or what keeps it from saying it."""
     try:
         yield from held_facts(path)
     except StorageError as error:
-        yield "raw", path, error.message
+        yield "raw", error.where or path, error.message, error.hint
 
 
 def _check_raw(
@@ -268,7 +291,7 @@ def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
     """Ids that stand in raw more than once: found by their hash, told by their text."""
     highs, lows = [], []
     for path in paths:
-        rows = pq.read_table(path, partitioning=None, columns=["tenant", "event_id"]).combine_chunks()
+        rows = read_part(path, ["tenant", "event_id"]).combine_chunks()
         if rows.num_rows:
             tenant = one(rows.column("tenant").dictionary_encode())
             high, low = hash_keys(tenant, one(rows.column("event_id")))
@@ -285,7 +308,7 @@ def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
     suspects = {(int(high[i]), int(low[i])) for i in again}
     seen: dict[tuple[str, str], int] = {}
     for path in paths:
-        rows = pq.read_table(path, partitioning=None, columns=["tenant", "event_id"]).combine_chunks()
+        rows = read_part(path, ["tenant", "event_id"]).combine_chunks()
         if not rows.num_rows:
             continue
         hashes = hash_keys(one(rows.column("tenant").dictionary_encode()), one(rows.column("event_id")))

@@ -15,6 +15,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
 from tidemill.query.source import RawAsked, RawRows, literal_path
+from tidemill.storage.tables.checksums import checked
 
 if TYPE_CHECKING:
     import duckdb
@@ -129,7 +130,7 @@ def _batches(cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: Raw
     )
     if asked.tenant is not None:
         where = f"tenant = $tenant AND ({where})"
-    values["files"] = [literal_path(path) for path in paths]
+    values["files"] = [literal_path(path) for path in checked(paths)]
     scan = "read_parquet($files, hive_partitioning = false)"
     found = cursor.execute(f"SELECT {', '.join(_COLUMNS)} FROM {scan} WHERE {where}", values)
     if asked.filter is None:

@@ -23,6 +23,7 @@ from tidemill.query.plan import Plan, laid_over
 from tidemill.query.reading import QueryReading, reading_of, without_raw
 from tidemill.query.shape import AggregatedRows, shaped, values_of
 from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
+from tidemill.storage.tables.checksums import checked
 
 if TYPE_CHECKING:
     import duckdb
@@ -212,7 +213,7 @@ class DuckReader:
         """With paths that the engine takes as they are, and the rows of raw where it finds them."""
         if scans.raw is not None:
             self._cursor.register(sql.RAW_VIEW, scans.raw)
-        files = [Files(_literal(scan.files.paths), scan.files.rows) for scan in scans.levels]
+        files = [Files(_literal(checked(scan.files.paths)), scan.files.rows) for scan in scans.levels]
         levels = [replace(scan, files=each) for scan, each in zip(scans.levels, files, strict=True)]
         return Scans(tuple(levels), scans.raw)
 

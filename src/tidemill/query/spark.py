@@ -34,6 +34,7 @@ from tidemill.query.plan import Plan
 from tidemill.query.source import Scan, Scans
 from tidemill.query.sql import FEW, WIDTH, group_columns, key_columns
 from tidemill.query.values import ValuePart
+from tidemill.storage.tables.checksums import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +112,7 @@ class SparkReader:
 
         with _errors():
             read = self._session.read.schema(_schema(plan)).option("recursiveFileLookup", "true")
-            rows = _wide(read.parquet(*map(_literal, scan.files.paths)), scan.level.width)
+            rows = _wide(read.parquet(*map(_literal, checked(scan.files.paths))), scan.level.width)
         if len(scan.spans) <= FEW:
             return rows.where(reduce(or_, map(_within, scan.spans)))
         spans = self._session.createDataFrame([(s.start, s.end) for s in scan.spans], "s bigint, e bigint")

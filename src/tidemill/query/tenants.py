@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.choices import closest
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.levels import LEVELS
+from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.stats import STRING_LIMIT
 
 if TYPE_CHECKING:
@@ -130,9 +131,8 @@ def _names(table: Snapshot, part: Part) -> frozenset[str]:
 def _read(path: str) -> frozenset[str]:
     """The tenants in a part, which never changes."""
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, read_dictionary=[COLUMN]) as file:
+    with open_part(path, [COLUMN]) as file:
         found = (
             file.read_row_group(group, columns=[COLUMN]).column(COLUMN)
             for group in range(file.metadata.num_row_groups)

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.raw.tables import INSTANT
+from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.table import Table
 
 PIECES: Final = 64  # above this many they are put together
@@ -86,7 +86,7 @@ def buffered(raw: Table, watermark: int | None) -> StreamBuffer:
     parts = snapshot.select(ranges={"event_time": (low, None)})
     wanted = None if watermark is None else pc.field("event_time") > pa.scalar(watermark, INSTANT)
     for path in snapshot.paths(parts):
-        table = pq.read_table(path, partitioning=None, columns=["event_time", "payload"], filters=wanted)
+        table = read_part(path, ["event_time", "payload"], where=wanted)
         found.add(_piece(table))
     return found
 
@@ -99,7 +99,7 @@ def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
         return {}
     snapshot = raw.snapshot()
     for path in snapshot.paths(snapshot.select(ranges={"event_time": (min(after.values()) + 1, None)})):
-        narrow = pq.read_table(path, partitioning=None, columns=["slice", "event_time"])
+        narrow = read_part(path, ["slice", "event_time"])
         slices = one(narrow.column("slice").dictionary_encode())
         names = slices.dictionary.to_pylist()
         codes = slices.indices.to_numpy(zero_copy_only=False)
@@ -110,7 +110,7 @@ def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
         wanted: Mask = times > ends[codes]
         if not wanted.any():
             continue
-        payload = pq.read_table(path, partitioning=None, columns=["event_time", "payload"])
+        payload = read_part(path, ["event_time", "payload"])
         times, sizes = _piece(payload)
         for code in np.unique(codes[wanted]).tolist():
             mine = wanted & (codes == code)

@@ -156,6 +156,7 @@ class BatchFooter:
     progress: ProgressAt | None = None
     large: LargeRows | None = None
     kind: str = RAW_PART
+    reading: str = ""  # how records were read, as `reading_of` names it; former versions did not say
 
     def said_before(self) -> BatchFooter:
         """Of the next part of the same rows: all that is said once was."""
@@ -170,6 +171,7 @@ class BatchFooter:
             "runs": list(self.runs),
             "clocks": [asdict(clock) for clock in self.clocks],
             "progress": self.progress.to_footer() if self.progress is not None else None,
+            **({"reading": self.reading} if self.reading else {}),
             **(self.large.to_footer() if self.large is not None else {}),
         }
 
@@ -197,6 +199,7 @@ class BatchFooter:
             progress=None if progress is None else ProgressAt.from_footer(as_fields(progress, "progress")),
             large=LargeRows.from_footer(footer) if "rows_of" in footer else None,
             kind=text_in(footer, "kind", RAW_PART),
+            reading=text_in(footer, "reading", ""),
         )
 
 

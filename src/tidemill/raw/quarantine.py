@@ -8,14 +8,12 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, set_hash
 from tidemill.raw.quarantine_tenants import Theirs
 from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS
-from tidemill.storage.files import storage_errors
-from tidemill.storage.tables.parts import read_footer, write_part
+from tidemill.storage.tables.parts import read_footer, read_part, write_part
 from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 from tidemill.storage.tables.table import Table
 
@@ -48,8 +46,7 @@ def read_quarantine(
         if limit is not None and whole.num_rows >= limit > 0 and _newest(part) < _oldest(whole):
             break
         path = snapshot.root / part.path
-        with storage_errors("read quarantine", path):
-            rows = pq.ParquetFile(path).read()
+        rows = read_part(path)
         if reason is not None:
             rows = rows.filter(pc.equal(rows.column("reason"), reason))
         if slice_id is not None:
@@ -124,7 +121,7 @@ def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
     snapshot = table.snapshot()
     found, parts = [], []
     for part in snapshot.parts:
-        rows = pq.read_table(table.root / part.path, partitioning=None, columns=_REPLAYED)
+        rows = read_part(table.root / part.path, _REPLAYED)
         mine = rows.filter(pc.equal(rows.column("reason"), reason)) if reason is not None else rows
         if mine.num_rows:
             found.append(mine)
@@ -162,7 +159,7 @@ def take_away(table: Table, replay: QuarantineReplay, reason: str | None, now: i
     staged = []
     for number, part in enumerate(replay.parts):
         path = table.root / part.path
-        rows = pq.ParquetFile(path).read()
+        rows = read_part(path)
         others = pc.not_equal(rows.column("reason"), reason) if reason is not None else None
         rest = rows.filter(others) if others is not None else rows.slice(0, 0)
         if rest.num_rows:

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
-from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Counts
 from tidemill.model.time import DAY, Interval
@@ -25,14 +23,12 @@ from tidemill.raw.footers import (
     BatchFooter,
     GonePart,
     PackedFooter,
-    RawFooter,
     SliceSummary,
     StandInFooter,
     raw_footer,
 )
 from tidemill.storage.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, SliceResult
-from tidemill.storage.tables.footers import Footer
-from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.parts import open_part, read_footer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +45,8 @@ class PartFacts:
 
 
 def part_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: what a raw part says, for itself and for others; StorageError when it cannot be read."""
-    footer = _footer(path)
+    """A kernel: what a raw part says, for itself and for others; DamageError when it cannot be read."""
+    footer = raw_footer(path)
     if isinstance(footer, BatchFooter):
         yield _read(path, footer)
     elif isinstance(footer, StandInFooter):
@@ -59,39 +55,16 @@ def part_facts(path: str) -> Iterator[PartFacts]:
 
 def held_facts(path: str) -> Iterator[PartFacts]:
     """A kernel: what the rows of a raw part are, whoever speaks for them; of expired ones what they were."""
-    footer = _footer(path)
+    footer = raw_footer(path)
     if isinstance(footer, StandInFooter):
         yield from _told(path, footer, footer.expired)
     else:
         yield _read(path, footer)
 
 
-def _footer(path: str) -> RawFooter:
-    try:
-        return raw_footer(path)
-    except StorageError:
-        _narrow(path)  # says more of what is wrong with it
-        raise
-
-
-def _verbatim(path: str) -> Footer:
-    try:
-        return read_footer(path)
-    except StorageError:
-        _narrow(path)
-        raise
-
-
 def _narrow(path: str) -> pa.Table:
-    try:
-        with pq.ParquetFile(path) as file:
-            return file.read(["slice", "event_time", "watermark"], use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(
-            f"the part cannot be read: {str(error).splitlines()[0]}",
-            where=path,
-            hint="restore it from a copy of the warehouse; what is made of it cannot be checked without it",
-        ) from error
+    with open_part(path) as file:
+        return file.read(["slice", "event_time", "watermark"], use_threads=False)
 
 
 def _read(path: str, footer: BatchFooter | PackedFooter) -> PartFacts:
@@ -174,7 +147,7 @@ def held_told(path: str) -> Iterator[Held]:
         steps[name] = steps_of(np.unique(times // BASE.tile))
         days, counts = np.unique(times // DAY, return_counts=True)
         by_day[name] = dict(zip(days.tolist(), counts.tolist(), strict=True))
-    yield Held(path, by_day, GonePart(_verbatim(path), accepted, lates, bounds, steps))
+    yield Held(path, by_day, GonePart(read_footer(path), accepted, lates, bounds, steps))
 
 
 def steps_of(numbers: Ints) -> list[int]:

@@ -14,6 +14,7 @@ from tidemill.model.names import EXPIRED_PART, LARGE_PART, PACKED_PART, REST_PAR
 from tidemill.model.slices import set_hash
 from tidemill.raw.footers import EXPIRED, WORD, GonePart, ProgressAt, StandInFooter
 from tidemill.raw.tables import RAW, RAW_STATS
+from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.parts import StagedPart, write_part
 from tidemill.storage.tables.snapshot import Part
 
@@ -27,7 +28,7 @@ def is_packed(part: Part) -> bool:
 
 def is_large(part: Part) -> bool:
     """Whether it was large and sorted when its batch was accepted: it is packed by that."""
-    return bool(part.rows) and Path(part.path).stem.endswith(f"-{LARGE_PART}")
+    return bool(part.rows) and Path(without_checksums(part.path)).stem.endswith(f"-{LARGE_PART}")
 
 
 def is_settled(part: Part) -> bool:
@@ -66,7 +67,8 @@ def _begins(part: Part, mark: str) -> bool:
 
 def born_large(name: str) -> str:
     """The name of a part that turned out to be large."""
-    return f"{name.removesuffix('.parquet')}-{LARGE_PART}.parquet"
+    plain = without_checksums(name).removesuffix(".parquet")
+    return f"{plain}-{LARGE_PART}{name.removeprefix(plain)}"
 
 
 # -- those that speak for others

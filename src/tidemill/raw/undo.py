@@ -10,8 +10,6 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from tidemill.engine import Engine
 from tidemill.model.slices import SliceEntry, set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
@@ -22,7 +20,7 @@ from tidemill.raw.recall import footers
 from tidemill.raw.standins import stands_for_expired, write_expired, write_word
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.state.protocol import ClockState, Progress
-from tidemill.storage.tables.parts import StagedPart
+from tidemill.storage.tables.parts import StagedPart, read_part
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
@@ -145,6 +143,6 @@ def quarantined_rows(quarantine: Table | None) -> dict[str, int]:
     """How many rows of each slice are in quarantine."""
     counts: dict[str, int] = {}
     for path in quarantine.snapshot().paths() if quarantine is not None else ():
-        for name in pq.read_table(path, partitioning=None, columns=["slice"]).column("slice").to_pylist():
+        for name in read_part(path, ["slice"]).column("slice").to_pylist():
             counts[name] = counts.get(name, 0) + 1
     return counts

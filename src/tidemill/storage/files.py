@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.model.errors import StorageError
+from tidemill.storage import layout
 
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free some space, then run the same again; nothing is half-written",
@@ -91,3 +92,12 @@ def atomic_write(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
     sync_folder(path.parent)
+
+
+def within_warehouse(path: Path | str) -> str:
+    """A path relative to the warehouse it is in, as people read it; as it is when it is in none."""
+    found = Path(path).absolute()
+    for folder in found.parents:
+        if layout.tick_lock(folder).exists():  # no stream and no window has such a name
+            return found.relative_to(folder).as_posix()
+    return str(path)

@@ -204,6 +204,11 @@ def results(warehouse: Path, stream: str, window: str) -> Path:
     return warehouse / _WINDOWS / stream / window
 
 
+def results_of(warehouse: Path, stream: str) -> Path:
+    """The folder of the results of all streaming windows of a stream."""
+    return warehouse / _WINDOWS / stream
+
+
 def results_location(stream: str, window: str) -> str:
     """The same, relative to the warehouse: as events and documents name it."""
     return f"{_WINDOWS}/{stream}/{window}"
@@ -226,6 +231,15 @@ def in_table(table_root: Path, warehouse: Path, files: Collection[str]) -> froze
 def staging(table_root: Path) -> Path:
     """What is being built, a folder for each batch."""
     return table_root / _STAGING
+
+
+def table_log(table_root: Path) -> Path:
+    return table_root / "_delta_log"
+
+
+def log_sums(table_root: Path) -> Path:
+    """Checksums of the files of the log of a table."""
+    return table_root / "_log_sums"
 
 
 def torn_log_entries(table_root: Path) -> Path:

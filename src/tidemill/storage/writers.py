@@ -37,7 +37,7 @@ Writer = Callable[[Target, pa.Schema], AbstractContextManager[Write]]
 def parquet_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
     held: list[pa.RecordBatch] = []
 
-    with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
+    with pq.ParquetWriter(target, schema, compression=COMPRESSION, write_page_checksum=True) as writer:
 
         def flush() -> None:
             if held:

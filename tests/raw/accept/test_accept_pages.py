@@ -51,7 +51,7 @@ ORDER = sorted(ROWS, key=lambda row: (-row[0], row[1], row[2]))
 @pytest.fixture
 def looks(tmp_path: Path) -> TableReaders:
     keep(tmp_path, ROWS[::3], ROWS[1::3], ROWS[2::3])  # every part has some of everything
-    return TableReaders(tmp_path)
+    return TableReaders(tmp_path, lambda _stream: {})
 
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 18, 100])
@@ -76,7 +76,7 @@ def test_rows_that_come_meanwhile_do_not_move_a_page(tmp_path: Path, looks: Tabl
 
 def test_older_parts_are_not_read_once_a_page_is_full(tmp_path: Path) -> None:
     keep(tmp_path, [(3 * S, "c", 1), (3 * S, "c", 2)], [(2 * S, "b", 1)], [(S, "a", 1)])
-    snapshot = TableReaders(tmp_path).snapshot("quarantine", "visits")
+    snapshot = TableReaders(tmp_path, lambda _stream: {}).snapshot("quarantine", "visits")
     assert snapshot is not None
     for part in snapshot.parts:
         if part.maxs["arrival"] != 3 * S:
@@ -87,7 +87,7 @@ def test_older_parts_are_not_read_once_a_page_is_full(tmp_path: Path) -> None:
 
 
 def test_looks_see_what_was_committed_and_nothing_before_it_is_there(tmp_path: Path) -> None:
-    looks = TableReaders(tmp_path)
+    looks = TableReaders(tmp_path, lambda _stream: {})
     assert looks.snapshot("quarantine", "visits") is None
     keep(tmp_path, [(1, "a", 1)])
     first = looks.snapshot("quarantine", "visits")

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tidemill.model.errors import StorageError
 from tidemill.storage.files import atomic_write
+from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.parts import StagedPart, is_ours, read_footer, write_part
 from tidemill.storage.tables.stats import STRING_LIMIT, bounds, delta_stats, lower_text, upper_text
 
@@ -50,7 +51,11 @@ def test_part_reads_back_as_written_by_pyarrow_and_duckdb(tmp_path: Path) -> Non
     back = pq.read_table(part.path, partitioning=None)
     assert back.schema.types == [pa.string(), US, pa.string()]
     assert back.to_pylist() == sample().to_pylist()
-    assert (part.rows, part.size, part.name) == (1000, Path(part.path).stat().st_size, "p.parquet")
+    assert (part.rows, part.size, without_checksums(part.name)) == (
+        1000,
+        Path(part.path).stat().st_size,
+        "p.parquet",
+    )
     counted = duckdb.sql(f"select count(*), min(ts)::varchar, max(tenant) from '{part.path}'").fetchone()
     assert counted == (1000, "1970-01-01 00:00:00+00", "t2")
     metadata = pq.read_metadata(part.path)
@@ -110,7 +115,7 @@ def test_footer_of_a_foreign_or_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and then nothing")
     for name in ("foreign.parquet", "cut.parquet"):
         assert not is_ours(tmp_path / name)
-        with pytest.raises(StorageError, match="not a part that Tidemill wrote"):
+        with pytest.raises(StorageError, match=r"the part (is not one that Tidemill wrote|cannot be read)"):
             read_footer(tmp_path / name)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.storage.tables import log
+from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.parts import write_part
 from tidemill.storage.tables.table import Table
 
@@ -64,4 +65,6 @@ def test_a_commit_without_a_change_of_data_says_so(tmp_path: Path) -> None:
     actions = [action for line in lines for action in json.loads(line).items()]
     told = {kind: action["dataChange"] for kind, action in actions if kind in ("add", "remove")}
     assert told == {"add": False, "remove": False}
-    assert [part.path for part in table.snapshot().parts] == ["day=2024-01-15/second.parquet"]
+    assert [without_checksums(part.path) for part in table.snapshot().parts] == [
+        "day=2024-01-15/second.parquet"
+    ]

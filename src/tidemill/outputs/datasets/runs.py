@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.model.slices import Repeat, SliceEntry
 from tidemill.model.time import Interval
+from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.snapshot import Range, Snapshot
 
 _ROWS: Final = 4_000_000  # whose times are in memory at once, unless one slice has more
@@ -78,7 +78,7 @@ def _read(snapshot: Snapshot, entries: Sequence[SliceEntry]) -> dict[str, Ints]:
     columns = ["slice", "event_time", *(["line"] if repeats else [])]
     pieces: dict[str, list[Ints]] = {}
     for path in snapshot.paths(snapshot.select(None, ranges)):
-        table = pq.read_table(path, partitioning=None, columns=columns)
+        table = read_part(path, columns)
         names = table.column("slice").cast(pa.string()).combine_chunks()
         places = pc.index_in(names, wanted).fill_null(-1).to_numpy(zero_copy_only=False)
         times = table.column("event_time").cast(pa.int64()).to_numpy()

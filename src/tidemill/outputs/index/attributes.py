@@ -71,12 +71,12 @@ def attributes(
     events = looked = read = 0
     for part in sorted(parts, key=_newest, reverse=True):
         path = index_path(part, indexed)
-        known = index.by_path.get(path) if index is not None else None
+        known = index.by_name.get(path) if index is not None else None
         if known is None or (looked and read + known.rows > most_entries):
             continue
         assert index is not None
         mine = _theirs(f"{raw.root}/{part.path}", tenant) if tenant is not None else None
-        with index_source(f"{index.root}/{path}", part.rows, {}) as source:
+        with index_source(f"{index.root}/{known.path}", part.rows, {}) as source:
             for name, found in seen.items():
                 _add(found, source.of(name), part.rows, mine)
         events += part.rows if mine is None else int(np.count_nonzero(mine))

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from tidemill.storage.files import storage_errors
 from tidemill.storage.tables.parts import open_part
 
 Edge = bytes | float
-REBUILD: Final = "run `tidemill rebuild --index STREAM`: an index part is made again from raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class _Place:
 def _directory(
     path: str, _size: int, _written: int
 ) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Place]]]:
-    with open_part(path, hint=REBUILD) as file:
+    with open_part(path) as file:
         metadata = file.metadata
         column = {name: place for place, name in enumerate(file.schema_arrow.names)}
     found: dict[str, list[_Place]] = {}
@@ -131,7 +129,7 @@ def index_source(path: str, rows: int, extra: Mapping[str, Sequence[EntryGroup]]
     metadata, places = _directory(path, *_written(path))
     tally = Tally()
     known: dict[str, Sequence[EntryGroup]] = dict(extra)
-    with open_part(path, hint=REBUILD, metadata=metadata) as file:
+    with open_part(path, metadata=metadata) as file:
 
         def of(name: str) -> Sequence[EntryGroup]:
             if name not in known:

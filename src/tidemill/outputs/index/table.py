@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.storage import layout
+from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.footers import Footer, number_in, text_in, texts_in
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
@@ -80,7 +81,8 @@ def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Ta
 
 
 def index_path(raw: Part, paths: Sequence[str]) -> str:
-    """Where the index of a raw part is in the table: a function of the part, the paths and the format."""
+    """Where the index of a raw part is in the table, but for its checksums: a function of the part, the paths
+    and the format."""
     return in_folder(raw.partition, index_name(raw, paths))
 
 
@@ -91,4 +93,4 @@ def in_folder(partition: Mapping[str, str], name: str) -> str:
 def index_name(raw: Part, paths: Sequence[str]) -> str:
     said = json.dumps([FORMAT, raw.path, raw.size, raw.rows, sorted(set(paths))])
     digest = hashlib.blake2b(said.encode(), digest_size=6).hexdigest()
-    return f"{Path(raw.path).stem}-{digest}.parquet"
+    return f"{Path(without_checksums(raw.path)).stem}-{digest}.parquet"

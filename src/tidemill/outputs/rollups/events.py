@@ -22,6 +22,7 @@ from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.spec import Metric
+from tidemill.storage.tables.parts import open_part
 
 _KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # what raw itself says
 
@@ -124,17 +125,17 @@ def _read(
 def _rows(
     path: str, may_hold: Callable[[int, int], bool], wanted: Callable[[pa.Table, Ints], Mask]
 ) -> pa.Table:
-    file = pq.ParquetFile(path)
     names = [*_KNOWN, "payload"]
     found = []
-    for group in range(file.num_row_groups):
-        bounds = _bounds(file, group)
-        if bounds is not None and not may_hold(*bounds):
-            continue
-        rows = file.read_row_group(group, columns=names)
-        keep = wanted(rows, one(rows.column("event_time")).cast(pa.int64()).to_numpy())
-        found.append(rows if keep.all() else rows.filter(pa.array(keep)))
-    return pa.concat_tables(found) if found else file.schema_arrow.empty_table().select(names)
+    with open_part(path) as file:
+        for group in range(file.num_row_groups):
+            bounds = _bounds(file, group)
+            if bounds is not None and not may_hold(*bounds):
+                continue
+            rows = file.read_row_group(group, columns=names)
+            keep = wanted(rows, one(rows.column("event_time")).cast(pa.int64()).to_numpy())
+            found.append(rows if keep.all() else rows.filter(pa.array(keep)))
+        return pa.concat_tables(found) if found else file.schema_arrow.empty_table().select(names)
 
 
 def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:

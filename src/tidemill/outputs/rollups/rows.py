@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Words
 from tidemill.formats.arrow import one
@@ -28,6 +27,7 @@ from tidemill.outputs.rollups.spec import (
     RollupSpec,
     value_type,
 )
+from tidemill.storage.tables.parts import open_part
 
 Columns = dict[str, pa.Array]
 
@@ -74,10 +74,10 @@ def row_schema(spec: RollupSpec) -> pa.Schema:
 def read_part(spec: RollupSpec, path: str) -> pa.Table:
     """The rows of a part, in the columns that are declared now: those that came later are null."""
     schema = row_schema(spec)
-    metadata = pq.read_metadata(path)
-    there = set(metadata.schema.to_arrow_schema().names)
+    with open_part(path) as file:
+        metadata, there = file.metadata, set(file.schema_arrow.names)
     texts = [field.name for field in schema if field.type == TEXT and field.name in there]
-    with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+    with open_part(path, texts, metadata=metadata) as file:
         rows = file.read(columns=[name for name in schema.names if name in there])
     columns = [
         rows.column(field.name) if field.name in there else pa.nulls(rows.num_rows, field.type)

@@ -12,7 +12,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.config.stream import Stream
 from tidemill.model.errors import NotFoundError
@@ -22,7 +21,7 @@ from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
 from tidemill.outputs.windows.identity import newest
 from tidemill.outputs.windows.results import ResultsFooter, current, group_columns, results_schema
 from tidemill.storage import layout
-from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.parts import read_footer, read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
 
@@ -158,7 +157,7 @@ def _is_current(spec: WindowSpec, stream: Stream, snapshot: Snapshot) -> bool:
 
 
 def _read(paths: Sequence[str], schema: pa.Schema) -> pa.Table:
-    read = (pq.read_table(path, partitioning=None, columns=schema.names) for path in paths)
+    read = (read_part(path, schema.names) for path in paths)
     return pa.concat_tables(
         [schema.empty_table(), *(table.select(schema.names).cast(schema) for table in read)]
     )

@@ -16,7 +16,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.config.stream import Stream
 from tidemill.engine import Engine
@@ -64,7 +63,7 @@ from tidemill.storage.checksums import is_whole, read_arrow
 from tidemill.storage.files import make_folder, storage_errors
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.log import Commit
-from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.parts import read_footer, read_part
 from tidemill.storage.tables.schemas import stored_schema
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
@@ -186,7 +185,7 @@ class Refresher:
     def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
         """What a commit has to tell, from the parts that it added."""
         columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
-        tables = [pq.read_table(path, partitioning=None, columns=[*columns, "batch"]) for path in parts]
+        tables = [read_part(path, [*columns, "batch"]) for path in parts]
         its = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
         told = [one for table in its if table.num_rows for one in told_of(self.spec, table)]
         return results_available(self.spec, told, batch, now)

@@ -36,7 +36,6 @@ STATS: Final = ("start", "end", "tenant", "batch")
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = ("tenant", "trigger", "hash")
 _ROW_GROUP: Final = 32_768  # what stands is found by the statistics of row groups
-_MAKE_AGAIN: Final = "remove the folder of the window's results: they are made again from raw"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -149,7 +148,7 @@ def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: Resu
     schema = results_schema(spec, stream)
     found = [schema.empty_table()]
     for path in parts:
-        with open_part(path, hint=_MAKE_AGAIN) as file:
+        with open_part(path) as file:
             for group in range(file.num_row_groups):
                 if scope.may_hold(*_starts(file, group)):
                     table = shaped(file.read_row_group(group, use_threads=False), schema)

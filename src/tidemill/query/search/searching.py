@@ -310,8 +310,8 @@ def _edge(part: Part, wanted: SearchScope) -> int:
 def _index_of(over: Searched, part: Part) -> str | None:
     if over.index is None or not over.indexed:
         return None
-    path = index_path(part, over.indexed)
-    return f"{over.index.root}/{path}" if path in over.index.by_path else None
+    found = over.index.by_name.get(index_path(part, over.indexed))
+    return f"{over.index.root}/{found.path}" if found is not None else None
 
 
 def _unit(

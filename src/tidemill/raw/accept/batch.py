@@ -21,7 +21,7 @@ from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import one, read_ipc
 from tidemill.formats.key_runs import key_ranges
-from tidemill.formats.plan import ReadPlan, plan_for
+from tidemill.formats.plan import ReadPlan, plan_for, reading_of
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import Interval
@@ -113,6 +113,7 @@ class Acceptor:
         self.tap = tap
         self.progress = progress
         self.plan: ReadPlan = plan_for(stream, limits)
+        self.reading = reading_of(stream, limits)
         self.time = TimeRules.of(stream)
         self.raw: Table = raw_table(warehouse, stream.name)
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
@@ -370,6 +371,7 @@ class Acceptor:
                         runs=tuple(Path(g.run).stem for g in gated if g.run) if number == 0 else (),
                         clocks=tuple(moved.clocks) if number == 0 else (),
                         progress=ProgressAt(self.raw.version + 1, moved.progress) if number == 0 else None,
+                        reading=self.reading,
                     ),
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.config import Stream
 from tidemill.formats.arrays import Bytes, Ints
@@ -24,7 +23,7 @@ from tidemill.formats.naming import id_of
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, SliceEntry
 from tidemill.raw.standins import batch_of, is_shared
-from tidemill.storage.files import storage_errors
+from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 UNKNOWN: Final = "unknown"
@@ -155,10 +154,7 @@ def _rows(
 ) -> list[pa.Table]:
     found = []
     for path in snapshot.paths(parts):
-        with storage_errors("read", Path(path)):
-            rows = pq.read_table(
-                path, partitioning=None, columns=["slice", *columns], read_dictionary=["slice"]
-            )
+        rows = read_part(path, ["slice", *columns], dictionary=["slice"])
         mine = rows.filter(pc.equal(rows.column("slice"), entry.id))
         found.append(mine.select(list(columns)))
     return found

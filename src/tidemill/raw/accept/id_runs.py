@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.judge import content_hash, parse
@@ -24,6 +23,7 @@ from tidemill.formats.scan import scan
 from tidemill.model.slices import set_hash
 from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.layout import RUN_SUFFIX
+from tidemill.storage.tables.parts import read_part
 
 FAN_IN: Final = 12  # runs of about one size that are merged
 MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their day
@@ -111,7 +111,7 @@ def _sealed_keys(path: str, places: Sequence[int]) -> pa.Table:
 
 def _keys_of(path: str, seqs: Mapping[str, int], only: frozenset[str] | None = None) -> pa.Table:
     names = ["tenant", "event_id", "slice", "line", "payload"]
-    rows = pq.read_table(path, partitioning=None, columns=names)
+    rows = read_part(path, names)
     if only is not None:
         rows = rows.filter(pc.is_in(rows.column("slice"), pa.array(sorted(only), pa.string())))
     rows = rows.combine_chunks()

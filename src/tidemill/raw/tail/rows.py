@@ -20,8 +20,9 @@ from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.time import Interval
 from tidemill.storage import layout
+from tidemill.storage.tables.checksums import checked
 from tidemill.storage.tables.snapshot import Range, Snapshot
-from tidemill.storage.tables.table import Table
+from tidemill.storage.tables.table import Table, expect_version
 
 if TYPE_CHECKING:
     import duckdb
@@ -87,10 +88,13 @@ class TailRows:
     def look(self) -> None:
         """Read from the newest version from now on."""
         warehouse, name = self._feed.warehouse, self._feed.stream.name
+        committed = self._feed.state.table_versions(name).get("raw", 0)  # first: the table only goes ahead
+        root = layout.raw(warehouse, name)
         if self._table is None:
-            self._table = Table.existing(layout.raw(warehouse, name))
+            self._table = Table.existing(root)
         else:
             self._table.refresh()
+        expect_version(root, self._table, committed)
         self._snapshot = self._table.snapshot() if self._table is not None else None
         if RetractionLog(warehouse).unfinished(self._feed.state, name) is not None:
             raise BusyError(
@@ -136,7 +140,7 @@ class TailRows:
         parts = self._snapshot.select(ranges=ranges)
         pieces = self._snapshot.apart("event_time", parts) if piecewise else [parts] if parts else []
         for piece in pieces:
-            yield [_literal(path) for path in self._snapshot.paths(piece)]
+            yield [_literal(path) for path in checked(self._snapshot.paths(piece))]
 
     @contextmanager
     def _cursor(self, seqs: Mapping[str, int]) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.model.errors import StorageError
+from tidemill.storage import layout
 from tidemill.storage.files import storage_errors, sync_file, sync_folder
+from tidemill.storage.tables import log_sums
+from tidemill.storage.tables.checksums import MISSING
 from tidemill.storage.tables.snapshot import plain_path
 
 INFO_KEY: Final = "tidemill"  # where our metadata is inside Delta's commitInfo
@@ -35,22 +38,30 @@ class Commit:
         return list(self.removed_at)
 
 
-def log_folder(root: Path) -> Path:
-    return root / "_delta_log"
-
-
 def entry_path(root: Path, version: int) -> Path:
-    return log_folder(root) / f"{version:020d}.json"
+    return layout.table_log(root) / f"{version:020d}.json"
 
 
 def _numbered(root: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    with storage_errors("list the log", log_folder(root)):
-        matches = ((pattern.fullmatch(path.name), path) for path in log_folder(root).iterdir())
+    with storage_errors("list the log", layout.table_log(root)):
+        matches = ((pattern.fullmatch(path.name), path) for path in layout.table_log(root).iterdir())
         return {int(match.group(1)): path for match, path in matches if match}
 
 
 def entries(root: Path) -> dict[int, Path]:
     return _numbered(root, _ENTRY)
+
+
+def files(root: Path) -> list[Path]:
+    """The entries and checkpoints."""
+    return [*entries(root).values(), *checkpoints(root).values()] if layout.table_log(root).is_dir() else []
+
+
+def missing_entries(root: Path) -> list[Path]:
+    """Those that are not there though an older one and a newer one are: entries are trimmed oldest first."""
+    there = entries(root) if layout.table_log(root).is_dir() else {}
+    between = range(min(there, default=0), max(there, default=0))
+    return [entry_path(root, version) for version in between if version not in there]
 
 
 def is_newest(root: Path, version: int) -> bool:
@@ -88,19 +99,17 @@ def read_commit(root: Path, version: int) -> Commit:
                     name = plain_path(str(action["remove"]["path"]))
                     commit.removed_at[name] = at * 1000 if isinstance(at, int) else None
     except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise StorageError(
-                f"version {version} of the table is no longer in its log",
-                hint="run `tidemill recover`: it rebuilds the state from the parts themselves",
-                where=str(path),
-            ) from None
-        raise
-    except ValueError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        if any(older < version for older in entries(root)):  # entries are trimmed oldest first: it was lost
+            raise log_sums.damaged_log(root, path.name, MISSING) from None
         raise StorageError(
-            f"version {version} of the log is damaged: {error}",
-            hint="run `tidemill recover`",
+            f"version {version} of the table is no longer in its log",
+            hint="run `tidemill recover`: it rebuilds the state from the parts themselves",
             where=str(path),
-        ) from error
+        ) from None
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise log_sums.damaged_log(root, path.name, f"cannot be read: {error}") from error
     return commit
 
 
@@ -119,7 +128,7 @@ def set_torn_entries_aside(root: Path, aside: Path) -> list[int]:
     deltalake renames an entry into place without syncing its bytes first. We acknowledge a commit only
     after syncing them, so an entry that is not whole was never acknowledged to anybody.
     """
-    if not log_folder(root).is_dir():
+    if not layout.table_log(root).is_dir():
         return []
     found = entries(root)
     torn: list[int] = []
@@ -132,42 +141,44 @@ def set_torn_entries_aside(root: Path, aside: Path) -> list[int]:
             aside.mkdir(parents=True, exist_ok=True)
             found[version].replace(aside / found[version].name)
     if torn:
-        sync_folder(log_folder(root))
+        sync_folder(layout.table_log(root))
     return torn
 
 
 def last_checkpoint(root: Path) -> int:
     """The version of the newest checkpoint, -1 when there is none."""
-    path = log_folder(root) / "_last_checkpoint"
+    folder = layout.table_log(root)
+    path = folder / "_last_checkpoint"
     with storage_errors("read", path):
         try:
             return int(json.loads(path.read_bytes())["version"])
-        except FileNotFoundError:
-            return -1
-        except (ValueError, KeyError):  # only a pointer: the checkpoint itself is found by its name
-            return max(checkpoints(root), default=-1)
+        except (ValueError, KeyError, TypeError, FileNotFoundError):
+            # only a pointer: the checkpoint itself is found by its name
+            return max(checkpoints(root), default=-1) if folder.is_dir() else -1
 
 
 def sync_entries(root: Path, after: int, upto: int) -> None:
     """Make the entries in (after, upto] durable, and their names.
 
     Not only the last one: another writer may have committed in between and not synced yet, and a
-    durable entry on top of one that a power loss tears would be worth nothing.
+    durable entry on top of one that a power loss tears would be worth nothing. Then their
+    checksums are noted.
     """
-    for version in range(after + 1, upto + 1):
-        path = entry_path(root, version)
-        if version == upto or path.exists():
-            sync_file(path)
-    sync_folder(log_folder(root))
+    paths = [entry_path(root, version) for version in range(after + 1, upto + 1)]
+    there = [path for path in paths if path.exists() or path == paths[-1]]
+    for path in there:
+        sync_file(path)
+    sync_folder(layout.table_log(root))
+    log_sums.record(root, [path.name for path in there])
 
 
 def sync_checkpoint(root: Path, version: int) -> None:
-    for path in (
-        log_folder(root) / f"{version:020d}.checkpoint.parquet",
-        log_folder(root) / "_last_checkpoint",
-    ):
+    folder = layout.table_log(root)
+    name = f"{version:020d}.checkpoint.parquet"
+    for path in (folder / name, folder / "_last_checkpoint"):
         sync_file(path)
-    sync_folder(log_folder(root))
+    sync_folder(folder)
+    log_sums.record(root, [name])
 
 
 def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
@@ -199,13 +210,14 @@ def trim(root: Path, before: int) -> int:
     Every version from that checkpoint on can still be read; returns how many entries went.
     """
     marks = checkpoints(root)
-    with storage_errors("look at the log", log_folder(root)):
+    with storage_errors("look at the log", layout.table_log(root)):
         old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
         floor = max(old, default=-1)
+        log_sums.trim(root, floor)  # first: a file on record that is not there was lost
         # oldest first: who sees an entry knows that none after it has gone
         gone = [path for version, path in sorted(entries(root).items()) if version < floor]
         for path in [*gone, *(path for version, path in marks.items() if version < floor)]:
             path.unlink(missing_ok=True)
     if gone:
-        sync_folder(log_folder(root))
+        sync_folder(layout.table_log(root))
     return len(gone)

@@ -16,15 +16,23 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidemill.model.errors import StorageError
-from tidemill.storage.files import storage_errors, sync_file
+from tidemill.model.errors import DamageError, StorageError
+from tidemill.storage.files import disk_error, storage_errors, sync_file
+from tidemill.storage.tables.checksums import (
+    MISSING,
+    check_footer,
+    check_part,
+    checksums_of,
+    damaged_part,
+    with_checksums,
+)
 from tidemill.storage.tables.stats import delta_stats
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq  # imported where a file is opened: a query reads its files with DuckDB
 
 FOOTER_KEY: Final = b"tidemill"
-DAMAGED: Final = "`tidemill verify` says what is damaged; restore it, then run the same again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class StagedPart:
     """A part whose bytes are durable in staging."""
 
     path: str  # absolute, in staging
-    name: str  # its file name once published
+    name: str  # its file name once published, with its checksums
     partition: tuple[tuple[str, str], ...]
     rows: int
     size: int
@@ -53,7 +61,8 @@ def write_part(
     level: int = 1,
     order: pa.Array | None = None,
 ) -> StagedPart:
-    """Write `table` as zstd Parquet to `folder`/`name` and return once its bytes are on disk.
+    """Write `table` as zstd Parquet to `folder` and return once its bytes are on disk. The file is called
+    `name`, with its checksums added.
 
     The same columns, footer and options give the same bytes, however the table is chunked. Columns named
     in `partition` are left out of the file, as Delta wants it. Row groups have `row_group_rows` rows each, or
@@ -70,8 +79,8 @@ def write_part(
         field.name for field in table.schema if field.name in dictionary or pa.types.is_dictionary(field.type)
     ]
     stats = delta_stats(table, stats_columns)
-    target, temporary = folder / name, folder / f".{name}.tmp"
-    with storage_errors("write the part", target):
+    temporary = folder / f".{name}.tmp"
+    with storage_errors("write the part", folder / name):
         try:
             with (
                 pa.OSFile(str(temporary), "wb") as sink,
@@ -83,6 +92,7 @@ def write_part(
                     use_dictionary=encoded or False,
                     write_statistics=list(stats_columns) or False,
                     store_schema=False,  # an Arrow schema would make readers see dictionary types
+                    write_page_checksum=True,
                 ) as writer,
             ):
                 starts = row_groups or range(0, table.num_rows, row_group_rows)
@@ -95,13 +105,14 @@ def write_part(
                 writer.add_key_value_metadata({FOOTER_KEY: text.encode()})
             sync_file(temporary)
             size = temporary.stat().st_size
+            target = folder / with_checksums(name, checksums_of(temporary))
             temporary.replace(target)
         except (OSError, StorageError):
             temporary.unlink(missing_ok=True)
             raise
     return StagedPart(
         path=str(target.absolute()),
-        name=name,
+        name=target.name,
         partition=tuple(partition.items()),
         rows=table.num_rows,
         size=size,
@@ -121,52 +132,95 @@ def open_part(
     path: str,
     dictionary: Sequence[str] = (),
     *,
-    hint: str = DAMAGED,
     metadata: pq.FileMetaData | None = None,
 ) -> Iterator[pq.ParquetFile]:
-    """A part, to be read piece by piece; StorageError with the hint when it cannot be. Who has read its
+    """A part, to be read piece by piece; DamageError when it is not what was written. Who has read its
     metadata before hands it in."""
     import pyarrow.parquet as pq
 
-    with storage_errors("read the part", path):
-        try:
-            # Column chunks are streamed: the size of a row group does not matter for memory.
-            with pq.ParquetFile(
-                path, metadata=metadata, read_dictionary=list(dictionary), buffer_size=1 << 20
-            ) as file:
-                yield file
-        except pa.ArrowInvalid as error:
-            raise StorageError(
-                f"the part cannot be read: {str(error).splitlines()[0]}", hint=hint, where=path
-            ) from error
+    with part_errors(path):
+        check_part(path)
+        # Column chunks are streamed: the size of a row group does not matter for memory.
+        with pq.ParquetFile(
+            path,
+            metadata=metadata,
+            read_dictionary=list(dictionary),
+            buffer_size=1 << 20,
+            page_checksum_verification=True,
+        ) as file:
+            yield file
+
+
+def read_part(
+    path: Path | str,
+    columns: Sequence[str] | None = None,
+    *,
+    where: pc.Expression | None = None,
+    dictionary: Sequence[str] = (),
+) -> pa.Table:
+    """Columns of a part (all when None), and those of its rows that `where` holds for."""
+    import pyarrow.parquet as pq
+
+    with part_errors(path):
+        check_part(path)
+        return pq.read_table(
+            path,
+            partitioning=None,
+            columns=None if columns is None else list(columns),
+            filters=where,
+            read_dictionary=list(dictionary),
+            page_checksum_verification=True,
+        )
+
+
+@contextmanager
+def part_errors(path: Path | str) -> Iterator[None]:
+    """What Arrow says about a part that it cannot read, as a DamageError that names it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename is not None and str(error.filename) != str(path):
+            raise  # of another file, which the caller reads meanwhile
+        raise damaged_part(path, MISSING) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise disk_error("read the part", path, error) from error
+        raise damaged_part(path, f"cannot be read: {_first_line(error)}") from error  # so Arrow has it
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise damaged_part(path, f"cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def read_footer(path: Path | str) -> dict[str, object]:
-    """What the part was made of, as its writer said; StorageError when it is not one of ours."""
-    footer = _footer(path)
+    """What the part was made of, as its writer said; DamageError when it is not what was written."""
+    with part_errors(path):
+        check_footer(path)
+        footer = _footer(path)
     if footer is None:
-        raise StorageError(
-            "the file is not a part that Tidemill wrote",
-            hint="move it out of the warehouse, or run `tidemill verify`",
-            where=str(path),
-        )
+        raise damaged_part(path, "is not one that Tidemill wrote")
     return footer
 
 
 def is_ours(path: Path | str) -> bool:
-    return _footer(path) is not None
+    """Whether Tidemill wrote the file, as far as can still be told."""
+    try:
+        with part_errors(path):
+            return _footer(path) is not None
+    except DamageError:
+        return False
 
 
 def _footer(path: Path | str) -> dict[str, object] | None:
     import pyarrow.parquet as pq
 
-    with storage_errors("read the part", path):
-        try:
-            metadata = pq.read_metadata(path).metadata or {}
-        except pa.ArrowInvalid:
-            return None
+    metadata = pq.read_metadata(path).metadata or {}
     if FOOTER_KEY not in metadata:
         return None
-    footer = json.loads(metadata[FOOTER_KEY])
-    assert isinstance(footer, dict), path
-    return footer
+    try:
+        footer = json.loads(metadata[FOOTER_KEY])
+    except ValueError:
+        return None
+    return footer if isinstance(footer, dict) else None

@@ -6,6 +6,7 @@ It never writes, and hands out snapshots only: a table itself is for one thread.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,29 +28,36 @@ class _Kept:
 
 
 class TableReaders:
-    """Snapshots by the kind of table and its stream. Who waits for one table does not wait for another."""
+    """Snapshots by the kind of table and its stream. Who waits for one table does not wait for another.
 
-    def __init__(self, warehouse: Path) -> None:
+    `committed` says which versions of a stream's tables are known to have been committed, by kind: a table
+    never goes back, so an older one has lost entries of its log."""
+
+    def __init__(self, warehouse: Path, committed: Callable[[str], Mapping[str, int]]) -> None:
         self._warehouse = warehouse
+        self._committed = committed
         self._guard = threading.Lock()
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
-        """The newest version; None before anybody wrote to it."""
+        """The newest version; None before anybody wrote to it. DamageError when it is older than one that was
+        committed."""
         from tidemill.storage.tables.table import (
             Table,  # loads Arrow: a mill that reads no table starts without it
+            expect_version,
         )
 
+        committed = self._committed(stream).get(kind, 0)  # before the table, which only goes ahead
+        root = layout.table(self._warehouse, kind, stream)
         with self._guard:
             kept = self._kept.setdefault((kind, stream), _Kept())
         with kept.guard:
             if kept.table is None:
-                kept.table = Table.existing(layout.table(self._warehouse, kind, stream))
-                if kept.table is None:
-                    return None
+                kept.table = Table.existing(root)
             else:
                 kept.table.refresh()
-            return kept.table.snapshot()
+            expect_version(root, kept.table, committed)
+            return None if kept.table is None else kept.table.snapshot()
 
     def forget(self, stream: str) -> None:
         """Open the tables of a stream anew when they are asked for next."""

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.stats import Bound, Bounds
 
 Range = tuple[Bound | None, Bound | None]
@@ -50,6 +51,11 @@ class Snapshot:
     @cached_property
     def by_path(self) -> Mapping[str, Part]:
         return {part.path: part for part in self.parts}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Part]:
+        """By the paths that parts would have without checksums, which can be told before they are written."""
+        return {without_checksums(part.path): part for part in self.parts}
 
     @property
     def rows(self) -> int:

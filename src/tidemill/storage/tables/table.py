@@ -19,10 +19,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemill.model.errors import ConfigError, ConflictError, StorageError
+from tidemill.model.errors import ConfigError, ConflictError, DamageError, StorageError
 from tidemill.storage import layout
-from tidemill.storage.files import disk_error, make_folder, storage_errors, sync_folder
-from tidemill.storage.tables import log
+from tidemill.storage.files import disk_error, make_folder, storage_errors, sync_folder, within_warehouse
+from tidemill.storage.tables import log, log_sums
+from tidemill.storage.tables.checksums import is_whole
 from tidemill.storage.tables.log import Commit
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.schemas import added_columns, stored_schema
@@ -52,7 +53,11 @@ def _delta_errors(act: str, root: Path) -> Iterator[None]:
     except CommitFailedError:
         raise
     except DeltaError as error:
-        raise disk_error(act, root, error) from error
+        if "os error" in str(error):
+            raise disk_error(act, root, error) from error
+        raise DamageError(
+            f"cannot {act}: {' '.join(str(error).split())}", where=within_warehouse(layout.table_log(root))
+        ) from error
 
 
 class Table:
@@ -66,6 +71,7 @@ class Table:
         self._checkpoint = log.last_checkpoint(root)
         self._synced = max(self._checkpoint - 1, -1)
         self._tidied = self.version
+        self._checked = self.version  # its entries were held against their checksums
         self._read_shape()
 
     def _read_shape(self) -> None:
@@ -104,11 +110,12 @@ class Table:
                 hint="deltalake reads that as an escape: move the warehouse to a folder without it",
                 where=str(root),
             )
+        log_sums.check_newest(root, log.last_checkpoint(root))  # first: an entry on record is not torn
         torn = log.set_torn_entries_aside(root, layout.torn_log_entries(root))
         if torn:
             logger.warning("set torn log entries aside: %s", torn, extra={"table": str(root)})
         with _delta_errors("open the table", root):
-            if not log.log_folder(root).is_dir():
+            if not layout.table_log(root).is_dir():
                 return None
             try:
                 return Table(root, DeltaTable(root.as_uri()))
@@ -156,16 +163,15 @@ class Table:
             # deltalake lists the log, which takes a hundred times as long as to look for two names
             if not log.is_newest(self.root, self.version):
                 self._delta.update_incremental()
+        if self.version > self._checked:
+            log_sums.check(self.root, self._checked, self.version)
+            self._checked = self.version
         return self.version
 
     def expect(self, version: int) -> None:
         """What somebody has seen must still be there: a table never goes back."""
-        if self.refresh() < version:
-            raise StorageError(
-                f"the table is at version {self.version}; version {version} was committed once",
-                where=str(self.root),
-                hint="it was deleted or taken from an old copy: run `tidemill recover`",
-            )
+        self.refresh()
+        expect_version(self.root, self, version)
 
     def snapshot(self) -> Snapshot:
         """The parts of the version last looked at."""
@@ -177,6 +183,7 @@ class Table:
 
     def commits(self, after: int) -> list[Commit]:
         """All commits newer than version `after`, oldest first."""
+        log_sums.check(self.root, max(after, -1), self.refresh())
         return [log.read_commit(self.root, v) for v in range(max(after, -1) + 1, self.refresh() + 1)]
 
     def _live_paths(self) -> frozenset[str]:
@@ -226,9 +233,8 @@ class Table:
         make_folder(target.parent, top=self.root)
         with storage_errors("publish the part", target):
             if staged.exists():
-                if target.exists() and path in self._current_paths():
-                    self._same_size(target, part.size)  # immutable: a part that readers see is never replaced
-                    staged.unlink()
+                if target.exists() and path in self._current_paths() and is_whole(target):
+                    staged.unlink()  # immutable: a part that readers see is never replaced
                 else:
                     staged.replace(target)
             elif not target.exists():
@@ -381,6 +387,19 @@ class Table:
         `commits` cannot go back further afterwards: call it once everything older is in the state.
         """
         return log.trim(self.root, now - retain)
+
+
+def expect_version(root: Path, table: Table | None, committed: int) -> None:
+    """DamageError when a table (None: there is none) is older than a version of it that was committed; 0 says
+    nothing."""
+    version = -1 if table is None else table.version
+    if max(version, 0) < committed:
+        raise DamageError(
+            f"the table is at version {version}, and version {committed} was committed: its log lost entries"
+            if table is not None
+            else f"the table is gone, and version {committed} of it was committed",
+            where=within_warehouse(log.entry_path(root, version + 1)),
+        )
 
 
 def check_inputs(live: Collection[str], adds: Sequence[Part], removes: Sequence[Part]) -> None:

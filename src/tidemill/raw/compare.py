@@ -1,0 +1,546 @@
+"""Holds raw and quarantine against the slices they were made of: every slice is decoded and read again, and
+its records are compared with the rows that say they are of it.
+
+Rows come in the order of time and slices in that of arrival, so rows are first sorted into files by their
+slice, as many as fit in memory one at a time. Texts are compared by their hashes. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.config.stream import Csv, Json
+from tidemill.formats.arrays import Ints, Mask, Words
+from tidemill.formats.arrow import one, read_ipc, string_buffers, write_ipc
+from tidemill.formats.columns import strings
+from tidemill.formats.decode import decode
+from tidemill.formats.hashing import SEED_TENANT, hash_bytes, key_lanes
+from tidemill.formats.key_runs import hash_keys, key_ranges
+from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read import read_chunk
+from tidemill.model.errors import InputError
+from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
+from tidemill.raw.quarantine import REPLAY
+from tidemill.storage.tables.parts import read_part
+
+if TYPE_CHECKING:
+    from tidemill.raw.accept.batch import Acceptor
+
+ROWS_AT_ONCE: Final = 1 << 20
+NO_WATERMARK: Final = -(1 << 63)
+_CHUNK_BYTES: Final = 16 << 20
+_RAW: Final = [
+    "tenant",
+    "event_time",
+    "event_id",
+    "event_type",
+    "arrival",
+    "watermark",
+    "slice",
+    "line",
+    "payload",
+]
+_QUARANTINE: Final = ["slice", "line", "arrival", "outcome", "reason", "tenant", "payload"]
+
+Difference = tuple[str, str, str]  # raw, quarantine or ids; where; what
+
+
+def bucket_of(slice_id: str, buckets: int) -> int:
+    return zlib.crc32(slice_id.encode()) % buckets
+
+
+# -- rows of parts, by slice
+
+
+@dataclass(frozen=True, slots=True)
+class SortUnit:
+    """A part of raw or quarantine whose rows are to be sorted into files."""
+
+    path: str
+    folder: str
+    name: str
+    buckets: int
+
+
+def sort_raw(unit: SortUnit) -> Iterator[str]:
+    """A kernel: writes what is compared of the rows of a raw part, a file for each bucket of slices."""
+    rows = read_part(unit.path, _RAW, dictionary=["tenant", "event_type", "slice"]).combine_chunks()
+    if rows.num_rows:
+        yield from _sorted(unit, _facts_of_raw(rows))
+
+
+def _facts_of_raw(rows: pa.Table) -> pa.Table:
+    watermark = one(rows.column("watermark").cast(pa.int64()).fill_null(NO_WATERMARK))
+    return pa.table(
+        {
+            "slice": one(rows.column("slice").unify_dictionaries()),
+            "line": one(rows.column("line")),
+            "time": one(rows.column("event_time").cast(pa.int64())),
+            "arrival": one(rows.column("arrival").cast(pa.int64())),
+            "watermark": watermark,
+            "key": hash_keys(one(rows.column("tenant")), one(rows.column("event_id")))[0],
+            "type": _type_hashes(one(rows.column("event_type"))),
+            "payload": text_hashes(one(rows.column("payload"))),
+        }
+    )
+
+
+def sort_quarantine(unit: SortUnit) -> Iterator[str]:
+    """The same of a part of quarantine."""
+    rows = read_part(unit.path, _QUARANTINE, dictionary=["slice"]).combine_chunks()
+    if rows.num_rows:
+        facts = rows.set_column(
+            rows.schema.get_field_index("payload"),
+            "payload",
+            pa.array(text_hashes(one(rows.column("payload")))),
+        )
+        yield from _sorted(unit, facts)
+
+
+def _sorted(unit: SortUnit, facts: pa.Table) -> Iterator[str]:
+    names = one(facts.column("slice"))
+    bucket = np.array([bucket_of(name, unit.buckets) for name in names.dictionary.to_pylist()], np.int64)
+    of = bucket[names.indices.to_numpy(zero_copy_only=False)]
+    for number in np.unique(of).tolist():
+        mine = facts if unit.buckets == 1 else facts.filter(pa.array(of == number))
+        write_ipc(Path(unit.folder) / f"{number:06d}-{unit.name}", mine)
+        yield f"{number:06d}-{unit.name}"
+
+
+def text_hashes(texts: pa.Array) -> Words:
+    """Of strings or bytes, without nulls."""
+    offsets, data = string_buffers(texts)
+    return key_lanes(data, offsets, np.array([SEED_TENANT], np.uint64), np.zeros(len(texts), np.int32))[0]
+
+
+def _type_hashes(types: pa.Array) -> Words:
+    """Of event types; 0 where there is none."""
+    if not pa.types.is_dictionary(types.type):
+        types = types.cast(pa.string()).dictionary_encode()
+    known = [
+        0 if text is None else hash_bytes(text.encode(), SEED_TENANT) for text in types.dictionary.to_pylist()
+    ]
+    codes = types.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
+    return np.array([*known, 0], np.uint64)[codes]
+
+
+# -- slices
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCheck:
+    """A slice that was accepted, and where its file is."""
+
+    path: str
+    entry: SliceEntry
+    same_reading: bool  # it was read as its stream declares it now; else only its bytes can be compared
+
+
+@dataclass(frozen=True, slots=True)
+class CompareUnit:
+    """The slices of one bucket, and the files with the rows that are of them."""
+
+    plan: ReadPlan
+    csv: Csv | None
+    json: Json | None
+    checks: Sequence[SliceCheck]
+    raw: Sequence[str]
+    quarantine: Sequence[str]
+    replayed: bool  # records were taken out of quarantine
+    keys: str  # the file for the keys of records, accepted and not
+
+
+def compare(unit: CompareUnit) -> Iterator[Difference]:
+    """A kernel: what rows differ from the records of their slices."""
+    raw, held = _Rows(unit.raw, _NO_RAW), _Rows(unit.quarantine, _NO_QUARANTINE)
+    plan = replace(unit.plan, dimensions=(), measures=(), sealed_before=None)
+    keys: list[pa.Table] = []
+    for check in unit.checks:
+        try:
+            records = _Records.of(unit, plan, check)
+        except InputError:
+            continue  # its bytes are not those that landed, which is told of the slice itself
+        compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id), unit.replayed)
+        yield from compared.differences()
+        if plan.gated and check.same_reading:
+            keys.append(compared.keys())
+    if keys:
+        write_ipc(Path(unit.keys), pa.concat_tables(keys).combine_chunks())
+
+
+class _Rows:
+    """The rows of several slices."""
+
+    def __init__(self, paths: Sequence[str], none: pa.Table) -> None:
+        tables = [read_ipc(path) for path in paths]
+        rows = pa.concat_tables([none, *tables]).unify_dictionaries().combine_chunks()
+        names = one(rows.column("slice"))
+        codes = names.indices.to_numpy(zero_copy_only=False)
+        order = np.lexsort((one(rows.column("line")).to_numpy(), codes))
+        self._rows = rows.take(pa.array(order))
+        self._code = {name: code for code, name in enumerate(names.dictionary.to_pylist())}
+        self._starts = np.searchsorted(codes[order], np.arange(len(self._code) + 1))
+
+    def of(self, slice_id: str) -> pa.Table:
+        """By line."""
+        code = self._code.get(slice_id)
+        if code is None:
+            return self._rows.slice(0, 0)
+        start, end = int(self._starts[code]), int(self._starts[code + 1])
+        return self._rows.slice(start, end - start)
+
+
+_NAMES: Final = pa.dictionary(pa.int32(), pa.string())
+_NO_RAW: Final = pa.schema(
+    [("slice", _NAMES), *((name, pa.int64()) for name in ("line", "time", "arrival", "watermark")),
+     *((name, pa.uint64()) for name in ("key", "type", "payload"))]
+).empty_table()  # fmt: skip
+_NO_QUARANTINE: Final = pa.schema(
+    [("slice", _NAMES), ("line", pa.int64()), ("arrival", pa.timestamp("us", "UTC")),
+     *((name, pa.string()) for name in ("outcome", "reason", "tenant")), ("payload", pa.uint64())]
+).empty_table()  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of a slice as they are read now."""
+
+    payload: Words  # of all of them
+    lines: Ints  # of the valid ones; so are the next four
+    time: Ints
+    key: Words
+    type: Words
+    content: Words
+    refused: Mapping[int, tuple[str, str | None]]  # line -> reason and tenant
+
+    @staticmethod
+    def of(unit: CompareUnit, plan: ReadPlan, check: SliceCheck) -> _Records:
+        new = check.entry.slice
+        payloads, valid = [np.empty(0, np.uint64)], [_NO_RECORDS]
+        refused: dict[int, tuple[str, str | None]] = {}
+        line = 1
+        types = {rule.name: rule.type for rule in plan.rules}
+        chunks = decode(
+            Path(check.path),
+            new.format,
+            new.codec,
+            unit.csv,
+            unit.json,
+            chunk_bytes=_CHUNK_BYTES,
+            types=types,
+        )
+        for chunk in chunks if new.size else ():
+            payloads.append(text_hashes(strings(chunk.data, chunk.starts, chunk.ends)))
+            read = read_chunk(plan, chunk, new.arrival)
+            valid.append(_valid(read.columns, line))
+            for row in read.refused.select(["row", "reason", "tenant"]).to_pylist():
+                refused[line + row["row"]] = (row["reason"], row["tenant"])
+            line += int(chunk.starts.size)
+        lines, time, key, kind, content = (np.concatenate(column) for column in zip(*valid, strict=True))
+        return _Records(np.concatenate(payloads), lines, time, key, kind, content, refused)
+
+
+_NO_RECORDS: Final = (np.empty(0, np.int64),) * 2 + (np.empty(0, np.uint64),) * 3
+
+
+def _valid(columns: pa.Table, first_line: int) -> tuple[Ints, Ints, Words, Words, Words]:
+    rows = one(columns.column("row")).to_numpy().astype(np.int64)
+    there = "event_type" in columns.column_names
+    return (
+        rows + first_line,
+        one(columns.column("event_time")).to_numpy(),
+        hash_keys(one(columns.column("tenant")), one(columns.column("event_id")))[0],
+        _type_hashes(one(columns.column("event_type"))) if there else np.zeros(rows.size, np.uint64),
+        one(columns.column("content")).to_numpy(),
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One slice: its records, and the rows of it."""
+
+    check: SliceCheck
+    records: _Records
+    raw: pa.Table
+    held: pa.Table
+    replayed: bool
+
+    @property
+    def _id(self) -> str:
+        return self.check.entry.id
+
+    def _raw(self, name: str) -> np.ndarray:
+        return one(self.raw.column(name)).to_numpy()
+
+    @cached_property
+    def _lines(self) -> Ints:
+        return one(self.raw.column("line")).to_numpy()
+
+    @cached_property
+    def _held_lines(self) -> Ints:
+        return one(self.held.column("line")).to_numpy()
+
+    def differences(self) -> Iterator[Difference]:
+        for what, lines, name in (("raw", self._lines, "row"), ("quarantine", self._held_lines, "record")):
+            wrong = (lines < 1) | (lines > self.records.payload.size)
+            if wrong.any():
+                yield what, self._id, f"has a {name} of line {lines[wrong][0]}, which the slice does not have"
+                return
+            again = lines[1:][lines[1:] == lines[:-1]]
+            if again.size:
+                yield what, self._id, f"has line {again[0]} of the slice more than once"
+        yield from self._raw_differences()
+        if self.check.same_reading:
+            yield from self._outcomes()
+            yield from self._quarantine()
+
+    def _raw_differences(self) -> Iterator[Difference]:
+        entry, records = self.check.entry, self.records
+        met = NO_WATERMARK if entry.watermark is None else entry.watermark
+        differing: list[tuple[str, Mask]] = [
+            ("payload", self._raw("payload") != records.payload[self._lines - 1]),
+            ("arrival", self._raw("arrival") != entry.slice.arrival),
+            ("watermark", self._raw("watermark") != met),
+        ]
+        if self.check.same_reading:
+            at = np.minimum(np.searchsorted(records.lines, self._lines), max(0, records.lines.size - 1))
+            known = (
+                records.lines[at] == self._lines
+                if records.lines.size
+                else np.zeros(self._lines.size, np.bool_)
+            )
+            differing.append(("outcome", ~known))
+            for name, label in (
+                ("time", "event_time"),
+                ("key", "tenant or event_id"),
+                ("type", "event_type"),
+            ):
+                expected = getattr(records, name)
+                differing.append((label, known & (self._raw(name) != (expected[at] if expected.size else 0))))
+        for label, mask in differing:
+            if mask.any():
+                yield "raw", self._id, _told(label, self._lines[mask])
+
+    def _outcomes(self) -> Iterator[Difference]:
+        counts, records = self.check.entry.counts, self.records
+        sealed = counts.rejects.get(Reject.SEALED.value, 0)  # by what had expired then
+        found: dict[str, int] = {}
+        for reason, _ in records.refused.values():
+            found[reason] = found.get(reason, 0) + 1
+        told = {reason: count for reason, count in counts.rejects.items() if reason != Reject.SEALED.value}
+        if records.payload.size != counts.records:
+            yield (
+                "slice",
+                self._id,
+                f"the ledger says {counts.records} records; it has {records.payload.size}",
+            )
+        elif found != told:
+            yield "slice", self._id, f"the ledger says it was refused {told}; its records give {found}"
+        elif records.lines.size != counts.accepted + counts.duplicate + counts.conflict + sealed:
+            yield "slice", self._id, "the ledger says other outcomes than its records give"
+
+    def _quarantine(self) -> Iterator[Difference]:
+        records, lines = self.records, self._held_lines
+        if (one(self.held.column("payload")).to_numpy() != records.payload[lines - 1]).any():
+            wrong = one(self.held.column("payload")).to_numpy() != records.payload[lines - 1]
+            yield "quarantine", self._id, _told("payload", lines[wrong])
+        valid, accepted = set(records.lines.tolist()), set(self._lines.tolist())
+        columns = (self.held.column(name).to_pylist() for name in ("outcome", "reason", "tenant"))
+        for line, outcome, reason, tenant in zip(lines.tolist(), *columns, strict=True):
+            if outcome == RecordOutcome.CONFLICT.value:
+                right = line in valid and line not in accepted
+            elif reason == Reject.SEALED.value:
+                right = line in valid
+            else:
+                right = records.refused.get(line) == (reason, tenant)
+            if not right:
+                yield "quarantine", self._id, _told("outcome", np.array([line]))
+                return
+        missing = sorted(set(records.refused) - set(lines.tolist()))
+        if missing and not self.replayed:
+            yield (
+                "quarantine",
+                self._id,
+                f"{len(missing)} of its records are missing, line {missing[0]} first",
+            )
+
+    def keys(self) -> pa.Table:
+        """Of the valid records: the accepted ones, and those that an accepted one kept out. Those that had
+        expired before they came are neither."""
+        lines = self.records.lines
+        counted = ~np.isin(lines, self._held_with("reason", Reject.SEALED.value))
+        return pa.table(
+            {
+                "key": self.records.key[counted],
+                "content": self.records.content[counted],
+                "line": lines[counted],
+                "accepted": np.isin(lines, self._lines)[counted],
+                "conflict": np.isin(lines, self._held_with("outcome", RecordOutcome.CONFLICT.value))[counted],
+                "slice": pa.DictionaryArray.from_arrays(np.zeros(int(counted.sum()), np.int32), [self._id]),
+            }
+        )
+
+    def _held_with(self, column: str, value: str) -> Ints:
+        """Lines in quarantine."""
+        return self._held_lines[
+            np.array([each == value for each in self.held.column(column).to_pylist()], np.bool_)
+        ]
+
+
+def _told(what: str, lines: Ints) -> str:
+    if lines.size == 1:
+        return f"line {lines[0]} has another {what} than the slice"
+    return f"{lines.size} lines have another {what} than the slice, line {lines.min()} first"
+
+
+# -- what the gate decided
+
+
+@dataclass(frozen=True, slots=True)
+class KeysUnit:
+    """A range of keys, and the files with those of records and with those of raw."""
+
+    low: int
+    high: int  # exclusive
+    records: Sequence[str]
+    raw: Sequence[str]
+    replayed: bool
+
+
+def compare_keys(unit: KeysUnit) -> Iterator[Difference]:
+    """A kernel: valid records that are not in raw, and that no event there kept out."""
+    rows = pa.concat_tables([_in_range(read_ipc(path), unit) for path in unit.records]).unify_dictionaries()
+    accepted = one(rows.column("accepted")).to_numpy(zero_copy_only=False)
+    others = np.flatnonzero(~accepted)
+    if not others.size:
+        return
+    key, content = one(rows.column("key")).to_numpy(), one(rows.column("content")).to_numpy()
+    raw = [one(_in_range(read_ipc(path).select(["key"]), unit).column("key")).to_numpy() for path in unit.raw]
+    absent = ~np.isin(key[others], np.concatenate([np.empty(0, np.uint64), *raw]))
+    yield from _first_lines(rows, others[absent], "is not in raw, and no event with its id is")
+    held = np.flatnonzero(accepted)
+    held = held[np.argsort(key[held], kind="stable")]
+    if not held.size:
+        return
+    at = held[np.minimum(np.searchsorted(key[held], key[others]), held.size - 1)]
+    known, same = key[at] == key[others], content[at] == content[others]
+    conflict = one(rows.column("conflict")).to_numpy(zero_copy_only=False)[others]
+    alike = others[known & same & conflict]
+    yield from _first_lines(rows, alike, "is in quarantine, and equals what was accepted")
+    if not unit.replayed:  # else a conflict may have left quarantine
+        differing = others[known & ~same & ~conflict]
+        yield from _first_lines(rows, differing, "differs from what was accepted, and is not in quarantine")
+
+
+def _in_range(rows: pa.Table, unit: KeysUnit) -> pa.Table:
+    key = one(rows.column("key")).to_numpy()
+    return rows.filter(pa.array((key >= np.uint64(unit.low)) & (key <= np.uint64(unit.high - 1))))
+
+
+def _first_lines(rows: pa.Table, at: Ints, what: str) -> Iterator[Difference]:
+    """One difference for each slice."""
+    names, lines = one(rows.column("slice")), one(rows.column("line")).to_numpy()
+    codes = names.indices.to_numpy(zero_copy_only=False)[at]
+    for code in np.unique(codes).tolist():
+        mine = lines[at[codes == code]]
+        more = f" (and {mine.size - 1} more)" if mine.size > 1 else ""
+        yield "ids", names.dictionary[code].as_py(), f"line {mine.min()}{more} {what}"
+
+
+# -- all of it
+
+
+def differences(
+    acceptor: Acceptor, entries: Sequence[SliceEntry], readings: Mapping[str, str], *, expired: bool
+) -> list[Difference]:
+    """How raw and quarantine differ from the slices that were accepted, whose bytes are those that landed.
+    `readings`: how records were read, by batch. With `expired` some of their rows are gone."""
+    checks = [
+        SliceCheck(str(acceptor.warehouse / entry.slice.path), entry, _is_read_so(acceptor, entry, readings))
+        for entry in entries
+        if entry.status is SliceStatus.ACCEPTED
+    ]
+    folder = acceptor.raw.staging("verify")
+    try:
+        return _Job(acceptor, checks, folder, _has_replays(entries)).run(expired=expired)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_read_so(acceptor: Acceptor, entry: SliceEntry, readings: Mapping[str, str]) -> bool:
+    return readings.get(entry.batch or "") == acceptor.reading
+
+
+def _has_replays(entries: Sequence[SliceEntry]) -> bool:
+    return any(entry.slice.source == REPLAY for entry in entries)
+
+
+@dataclass(frozen=True)
+class _Job:
+    acceptor: Acceptor
+    checks: Sequence[SliceCheck]
+    folder: Path
+    replayed: bool
+
+    @cached_property
+    def _buckets(self) -> int:
+        engine, rows = self.acceptor.engine, self.acceptor.raw.snapshot().rows
+        return max(1, -(-rows // ROWS_AT_ONCE), min(len(self.checks), 2 * engine.parallelism))
+
+    @cached_property
+    def _size(self) -> int:
+        return sum(check.entry.slice.size for check in self.checks)
+
+    def run(self, *, expired: bool) -> list[Difference]:
+        engine = self.acceptor.engine
+        raw = self._sort(sort_raw, "raw")
+        units = list(self._units(raw, self._sort(sort_quarantine, "quarantine")))
+        found = engine.run(compare, units, "verify rows", self._size)
+        records = [unit.keys for unit in units if Path(unit.keys).exists()]
+        if records and not expired:  # else what kept a record out may be gone
+            held = [str(self.folder / name) for name in raw]
+            ranges = key_ranges(self._buckets)
+            keys = [KeysUnit(low, high, records, held, self.replayed) for low, high in ranges]
+            found += engine.run(compare_keys, keys, "verify outcomes", self._size)
+        return found
+
+    def _sort(self, kernel: Callable[[SortUnit], Iterator[str]], kind: str) -> list[str]:
+        """The names of the files that the rows of a table were sorted into."""
+        table = self.acceptor.raw if kind == "raw" else self.acceptor.quarantine
+        table.refresh()
+        snapshot = table.snapshot()
+        parts = [part for part in snapshot.parts if part.rows]
+        units = [
+            SortUnit(path, str(self.folder), f"{kind}-{number:06d}.arrow", self._buckets)
+            for number, path in enumerate(snapshot.paths(parts))
+        ]
+        return self.acceptor.engine.run(kernel, units, f"verify {kind}", sum(part.size for part in parts))
+
+    def _units(self, raw: Sequence[str], quarantine: Sequence[str]) -> Iterator[CompareUnit]:
+        by_bucket: dict[int, list[SliceCheck]] = {}
+        for check in self.checks:
+            by_bucket.setdefault(bucket_of(check.entry.id, self._buckets), []).append(check)
+        stream = self.acceptor.stream
+        for bucket, checks in sorted(by_bucket.items()):
+            yield CompareUnit(
+                plan=self.acceptor.plan,
+                csv=stream.csv,
+                json=stream.json_rows,
+                checks=checks,
+                raw=self._of_bucket(raw, bucket),
+                quarantine=self._of_bucket(quarantine, bucket),
+                replayed=self.replayed,
+                keys=str(self.folder / f"{bucket:06d}-keys.arrow"),
+            )
+
+    def _of_bucket(self, names: Sequence[str], bucket: int) -> list[str]:
+        return [str(self.folder / name) for name in names if name.startswith(f"{bucket:06d}-")]
