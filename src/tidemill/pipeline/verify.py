@@ -103,7 +103,8 @@ class Audit:
 
 def audit(workers: Workers, streams: Sequence[str]) -> Audit:
     done: list[StreamAudit] = []
-    findings = _scrubbed(workers, streams)  # first: what can be is made again as soon as it is needed
+    findings: list[Finding] = []
+    damaged = _scrubbed(workers, streams)  # first: what can be is made again as soon as it is needed
     for number, stream in enumerate(streams):
         workers.warehouse.progress(stream, "verify", number / len(streams))
         try:
@@ -116,7 +117,7 @@ def audit(workers: Workers, streams: Sequence[str]) -> Audit:
         done.append(one_audit)
         findings.extend(found)
         workers.warehouse.progress(stream, "verify", (number + 1) / len(streams))
-    return Audit(done, findings)
+    return Audit(done, [*_not_told(damaged, findings), *findings])
 
 
 def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
@@ -127,6 +128,12 @@ def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
         for damage in found
         if damage.kind is not FileKind.DATASET
     ]
+
+
+def _not_told(damaged: Sequence[Finding], known: Sequence[Finding]) -> list[Finding]:
+    """Damage of files that no other finding names."""
+    told = [f"{finding.where} {finding.difference}" for finding in known]
+    return [one for one in damaged if not any(Path(one.where).name in text for text in told)]
 
 
 def _not_audited(workers: Workers, stream: str, error: StorageError) -> tuple[StreamAudit, list[Finding]]:

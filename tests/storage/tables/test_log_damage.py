@@ -213,10 +213,9 @@ def test_tables_of_earlier_versions_are_read_as_they_are(warehouse: Path, root: 
     assert scrubbed(warehouse, root, tally) == []
     assert tally.unchecked == COMMITS + 1
     entry(root, 2).unlink()
-    assert next((one.file, one.reason) for one in scrubbed(warehouse, root)) == (
-        of_log(entry(root, 2)),
-        "the entry of the table's log is missing",
-    )
+    of_all, of_entry = scrubbed(warehouse, root)  # without checksums only Delta says that the log has a hole
+    assert (of_all.file, of_entry.file) == ("raw/s/_delta_log", of_log(entry(root, 2)))
+    assert of_entry.reason == "the file is missing"
 
 
 def test_trimmed_entries_are_not_missed(warehouse: Path, root: Path, add: Add) -> None:

@@ -1,4 +1,4 @@
-"""The files of tables for a scrub: the parts of the newest version, and the entries and checkpoints of the log.
+"""The files of tables for a scrub: the parts of the newest version, the entries and checkpoints of the log.
 
 A scrub may run beside writers: a part that they replace meanwhile and delete is not damaged.
 """
@@ -67,19 +67,14 @@ def scrub_table(
 ) -> Iterator[FileCheck]:
     """The same of one table. None of its parts when its log cannot be read, which says what they are."""
     files = list(_log_files(warehouse, root, stream))
-    broken: Damage | None = None
     try:
         table = Table.existing(root)
         expect_version(root, table, committed)
         files += [_part_file(warehouse, root, kind, stream, part) for part in _parts(table)]
     except DamageError as error:
-        broken = Damage(error.where, FileKind.TABLE_LOG, stream, error.message)
-    told: set[str] = set()
-    for one in check_files(files, tally, after):
-        told.add(one.file)
-        yield one
-    if broken is not None and broken.file not in told and broken.file > after:
-        yield FileCheck(broken.file, broken)
+        if error.where > after and error.where not in {one.file for one in files}:
+            yield FileCheck(error.where, Damage(error.where, FileKind.TABLE_LOG, stream, error.message))
+    yield from check_files(files, tally, after)
 
 
 def _parts(table: Table | None) -> list[Part]:
