@@ -168,7 +168,7 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
             acceptor,
             [entry for entry in entries if entry.id not in other_bytes],
             _readings([*facts, *said]),
-            expired=workers.warehouse.expiries.seal(stream) is not None,
+            workers.warehouse.expiries.horizons(stream),
         )
         findings += [Finding(stream, *f) for f in differing]
     held = quarantined_rows(acceptor.quarantine)

@@ -29,6 +29,7 @@ from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
+from tidemill.model.time import MIN_INSTANT
 from tidemill.raw.quarantine import REPLAY
 from tidemill.storage.tables.parts import read_part
 
@@ -143,6 +144,7 @@ class SliceCheck:
     path: str
     entry: SliceEntry
     same_reading: bool  # it was read as its stream declares it now; else only its bytes can be compared
+    quarantined: bool  # all that was not accepted of it is in quarantine; else some was replayed or expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,6 @@ class CompareUnit:
     checks: Sequence[SliceCheck]
     raw: Sequence[str]
     quarantine: Sequence[str]
-    replayed: bool  # records were taken out of quarantine
     keys: str  # the file for the keys of records, accepted and not
 
 
@@ -169,7 +170,7 @@ def compare(unit: CompareUnit) -> Iterator[Difference]:
             records = _Records.of(unit, plan, check)
         except InputError:
             continue  # its bytes are not those that landed, which is told of the slice itself
-        compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id), unit.replayed)
+        compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id))
         yield from compared.differences()
         if plan.gated and check.same_reading:
             keys.append(compared.keys())
@@ -272,7 +273,6 @@ class _Comparison:
     records: _Records
     raw: pa.Table
     held: pa.Table
-    replayed: bool
 
     @property
     def _id(self) -> str:
@@ -366,7 +366,7 @@ class _Comparison:
                 yield "quarantine", self._id, _told("outcome", np.array([line]))
                 return
         missing = sorted(set(records.refused) - set(lines.tolist()))
-        if missing and not self.replayed:
+        if missing and self.check.quarantined:
             yield (
                 "quarantine",
                 self._id,
@@ -385,6 +385,7 @@ class _Comparison:
                 "line": lines[counted],
                 "accepted": np.isin(lines, self._lines)[counted],
                 "conflict": np.isin(lines, self._held_with("outcome", RecordOutcome.CONFLICT.value))[counted],
+                "quarantined": np.full(int(counted.sum()), self.check.quarantined),
                 "slice": pa.DictionaryArray.from_arrays(np.zeros(int(counted.sum()), np.int32), [self._id]),
             }
         )
@@ -413,7 +414,6 @@ class KeysUnit:
     high: int  # exclusive
     records: Sequence[str]
     raw: Sequence[str]
-    replayed: bool
 
 
 def compare_keys(unit: KeysUnit) -> Iterator[Difference]:
@@ -436,9 +436,9 @@ def compare_keys(unit: KeysUnit) -> Iterator[Difference]:
     conflict = one(rows.column("conflict")).to_numpy(zero_copy_only=False)[others]
     alike = others[known & same & conflict]
     yield from _first_lines(rows, alike, "is in quarantine, and equals what was accepted")
-    if not unit.replayed:  # else a conflict may have left quarantine
-        differing = others[known & ~same & ~conflict]
-        yield from _first_lines(rows, differing, "differs from what was accepted, and is not in quarantine")
+    quarantined = one(rows.column("quarantined")).to_numpy(zero_copy_only=False)[others]
+    differing = others[known & ~same & ~conflict & quarantined]
+    yield from _first_lines(rows, differing, "differs from what was accepted, and is not in quarantine")
 
 
 def _in_range(rows: pa.Table, unit: KeysUnit) -> pa.Table:
@@ -460,28 +460,31 @@ def _first_lines(rows: pa.Table, at: Ints, what: str) -> Iterator[Difference]:
 
 
 def differences(
-    acceptor: Acceptor, entries: Sequence[SliceEntry], readings: Mapping[str, str], *, expired: bool
+    acceptor: Acceptor,
+    entries: Sequence[SliceEntry],
+    readings: Mapping[str, str],
+    horizons: Mapping[str, int],
 ) -> list[Difference]:
     """How raw and quarantine differ from the slices that were accepted, whose bytes are those that landed.
-    `readings`: how records were read, by batch. With `expired` some of their rows are gone."""
+    `readings`: how records were read, by batch. `horizons`: before when rows of raw and quarantine have
+    expired."""
+    replayed = any(entry.slice.source == REPLAY for entry in entries)
+    since = horizons.get("quarantine", MIN_INSTANT)
     checks = [
-        SliceCheck(str(acceptor.warehouse / entry.slice.path), entry, _is_read_so(acceptor, entry, readings))
+        SliceCheck(
+            str(acceptor.warehouse / entry.slice.path),
+            entry,
+            same_reading=readings.get(entry.batch or "") == acceptor.reading,
+            quarantined=not replayed and entry.slice.arrival >= since,
+        )
         for entry in entries
         if entry.status is SliceStatus.ACCEPTED
     ]
     folder = acceptor.raw.staging("verify")
     try:
-        return _Job(acceptor, checks, folder, _has_replays(entries)).run(expired=expired)
+        return _Job(acceptor, checks, folder).run(expired="raw" in horizons)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_read_so(acceptor: Acceptor, entry: SliceEntry, readings: Mapping[str, str]) -> bool:
-    return readings.get(entry.batch or "") == acceptor.reading
-
-
-def _has_replays(entries: Sequence[SliceEntry]) -> bool:
-    return any(entry.slice.source == REPLAY for entry in entries)
 
 
 @dataclass(frozen=True)
@@ -489,7 +492,6 @@ class _Job:
     acceptor: Acceptor
     checks: Sequence[SliceCheck]
     folder: Path
-    replayed: bool
 
     @cached_property
     def _buckets(self) -> int:
@@ -509,7 +511,7 @@ class _Job:
         if records and not expired:  # else what kept a record out may be gone
             held = [str(self.folder / name) for name in raw]
             ranges = key_ranges(self._buckets)
-            keys = [KeysUnit(low, high, records, held, self.replayed) for low, high in ranges]
+            keys = [KeysUnit(low, high, records, held) for low, high in ranges]
             found += engine.run(compare_keys, keys, "verify outcomes", self._size)
         return found
 
@@ -538,7 +540,6 @@ class _Job:
                 checks=checks,
                 raw=self._of_bucket(raw, bucket),
                 quarantine=self._of_bucket(quarantine, bucket),
-                replayed=self.replayed,
                 keys=str(self.folder / f"{bucket:06d}-keys.arrow"),
             )
 
