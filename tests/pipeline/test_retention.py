@@ -15,7 +15,7 @@ from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, reques
 
 from tidemill.ingest.expiries import Expiry, ExpiryLog
 from tidemill.mill import Mill, recover
-from tidemill.model.errors import InputError, StorageError
+from tidemill.model.errors import DamageError, InputError, StorageError
 from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.slices import Counts as Outcomes
 from tidemill.model.slices import SliceStatus
@@ -246,7 +246,7 @@ def test_lost_ids_of_expired_events_are_told_when_they_are_needed(plant: Plant) 
         assert isinstance(error, StorageError)
         assert "the ids of expired events are gone" in error.message
         (fault,) = report.faults
-        assert (fault.stream, fault.code) == ("requests", StorageError.code)
+        assert (fault.stream, fault.code) == ("requests", DamageError.code)
         assert mill.slice(landed.entry.id).status is SliceStatus.PENDING  # nothing was decided without them
 
 
