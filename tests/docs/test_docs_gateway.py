@@ -13,6 +13,7 @@ from tidemill.model.errors import (
     AuthError,
     BusyError,
     ConflictError,
+    DamageError,
     ForbiddenError,
     InputError,
     MediaTypeError,
@@ -20,8 +21,10 @@ from tidemill.model.errors import (
     OverloadedError,
     QueryError,
     RateLimitError,
+    RetractedError,
     StorageError,
     TooLargeError,
+    TooSpreadError,
 )
 from tidemill.model.gateway import CUSTOM, CloseTrigger
 from tidemill.model.slices import RecordOutcome
@@ -54,7 +57,7 @@ def test_media_types_are_those_that_are_read():
 
 
 def test_outcomes_are_those_of_the_gate():
-    (shown,) = tables("What became of them")
+    (shown,) = tables("Outcomes")
     assert [name for row in shown for name in code(row[0])] == [one.value for one in RecordOutcome]
 
 
@@ -64,9 +67,11 @@ def test_errors_have_the_status_that_is_told():
     refused, waiting = OverloadedError("m", refused=True), OverloadedError("m")
     assert told.pop("overloaded") == {status_of(refused), status_of(waiting)}
     kinds = (InputError, QueryError, AuthError, ForbiddenError, NotFoundError, ConflictError, TooLargeError,
-             MediaTypeError, RateLimitError, BusyError, StorageError)  # fmt: skip
+             MediaTypeError, RateLimitError, BusyError, StorageError, RetractedError,
+             TooSpreadError)  # fmt: skip
     assert told == {
         **{kind.code: {status_of(kind("m"))} for kind in kinds},
+        "damaged": {status_of(DamageError("m", where="f"))},
         "method": {405}, "timeout": {408}, "rejected": {422}, "internal": {500},
     }  # fmt: skip
 
