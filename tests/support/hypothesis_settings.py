@@ -43,3 +43,9 @@ def examples(count: int, *, shrink: bool = True) -> settings:
 def at_length(count: int) -> settings:
     """For a test that runs in a soak only."""
     return settings(max_examples=count)
+
+
+def stories(count: int, *, steps: int) -> settings:
+    """For a state machine: so many stories, each of up to so many steps; in a soak three times as long."""
+    soak = settings.get_current_profile_name() == SOAK
+    return settings(examples(count, shrink=soak), stateful_step_count=steps * 3 if soak else steps)

@@ -1,0 +1,115 @@
+"""Whatever is done to a mill, in whatever order: what it acknowledged is there once, and its answers are
+those of a plain loop over its input.
+
+`make soak` tells other stories than the normal run, and prints the shortest one that fails."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.support.figures import record
+from tests.support.hypothesis_settings import stories
+from tests.support.whole_mill import NOON, STREAMS, UNGATED, Event, WholeMill, whole_span
+
+from tidemill.model.time import DAY, HOUR, MINUTE
+
+# Few ids, so that events are repeated and contradicted; few instants, so that hours fill.
+EVENTS = st.builds(
+    Event,
+    id=st.integers(0, 30).map("e{}".format),
+    at=st.integers(-4 * 24 * 6, 6).map(lambda tens: NOON + tens * 10 * MINUTE + 1),
+    amount=st.integers(-500, 500),
+    shop=st.sampled_from(["north", "south"]),
+)
+BATCH = st.lists(EVENTS, min_size=1, max_size=6)
+ANY = st.sampled_from(STREAMS)
+GATED = st.sampled_from([name for name in STREAMS if name != UNGATED])
+DIES = st.none() | st.integers(1, 25)  # at the fail point of this number
+SPAN = st.builds(whole_span, st.integers(0, 100_000), st.integers(1, 120_000))
+HOURS = st.tuples(st.integers(-96, 0), st.integers(1, 5)).map(
+    lambda drawn: (NOON + drawn[0] * HOUR, NOON + sum(drawn) * HOUR)
+)
+
+
+class WholeMillMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="whole-mill-"))
+        self.it = WholeMill(self.folder)
+
+    def teardown(self) -> None:
+        try:
+            self.it.assert_right(whole_span(0, 120_000))
+        finally:
+            self.it.close()
+            shutil.rmtree(self.folder)
+            record(stories=1, **asdict(self.it.tried))
+
+    @initialize(events=BATCH)
+    def begin(self, events: list[Event]) -> None:
+        for stream in STREAMS:
+            self.it.act(lambda stream=stream: self.it.land(stream, events, None), None)
+
+    # -- input
+
+    @rule(stream=ANY, events=BATCH, bounds=st.none() | HOURS, dies=DIES)
+    def land(
+        self, stream: str, events: list[Event], bounds: tuple[int, int] | None, dies: int | None
+    ) -> None:
+        self.it.act(lambda: self.it.land(stream, events, bounds), dies)
+
+    @rule(stream=ANY, files=st.lists(BATCH, min_size=1, max_size=3, unique_by=str), dies=DIES)
+    def ingest(self, stream: str, files: list[list[Event]], dies: int | None) -> None:
+        self.it.act(lambda: self.it.ingest(stream, files), dies)
+
+    @rule(bounds=HOURS, dies=DIES)
+    def declare_empty(self, bounds: tuple[int, int], dies: int | None) -> None:
+        self.it.act(lambda: self.it.declare_empty("visits", *bounds), dies)
+
+    @rule(stream=GATED, requests=st.lists(BATCH, min_size=1, max_size=3), dies=DIES)
+    def submit(self, stream: str, requests: list[list[Event]], dies: int | None) -> None:
+        self.it.act(lambda: self.it.submit(stream, requests), dies)
+
+    # -- time
+
+    @rule(minutes=st.integers(-90, 24 * 60))
+    def set_clock(self, minutes: int) -> None:
+        self.it.clock.set(max(NOON - DAY, self.it.clock() + minutes * MINUTE))
+
+    # -- work
+
+    @rule(dies=DIES)
+    def tick(self, dies: int | None) -> None:
+        self.it.act(lambda: self.it.mill.tick(), dies)
+
+    @rule(dies=DIES, rebuild=st.booleans())
+    def pack(self, dies: int | None, *, rebuild: bool) -> None:
+        self.it.act(lambda: self.it.mill.pack(rebuild=rebuild), dies)
+
+    @rule(dies=DIES)
+    def expire(self, dies: int | None) -> None:
+        self.it.act(self.it.expire, dies)
+
+    @precondition(lambda self: any(one.slices for one in self.it.accounts.values()))
+    @rule(data=st.data(), dies=DIES)
+    def retract(self, data: st.DataObject, dies: int | None) -> None:
+        known = [name for one in self.it.accounts.values() for name in one.slices]
+        chosen = data.draw(st.sampled_from(range(len(known))), label="number of the slice")
+        self.it.act(lambda: self.it.retract(known[chosen]), dies)
+
+    @rule()
+    def lose_state(self) -> None:
+        self.it.lose_state()
+
+    @rule(span=SPAN)
+    def check(self, span: tuple[int, int]) -> None:
+        self.it.assert_right(span)
+
+
+class TestWholeMill(WholeMillMachine.TestCase):  # type: ignore[name-defined,misc]
+    settings = stories(2, steps=10)
