@@ -261,9 +261,13 @@ class Mill:
         once."""
         from tidemill.pipeline import rounds
 
+        def tick() -> TickReport:
+            with self._working():
+                return rounds.tick(self.workers, self.clock, patient=True, wake=wake)
+
         self.pulse.begin(interval)
         try:
-            rounds.run(lambda: self.tick(patient=True), stop, interval, on_tick, wake, self.pulse)
+            rounds.run(tick, stop, interval, on_tick, wake, self.pulse)
         finally:
             self.pulse.end()
         if self.project.engine.flush_on_stop and self._has_streaming:

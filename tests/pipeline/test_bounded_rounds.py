@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,7 +40,7 @@ def mill(tmp_path: Path) -> Iterator[Mill]:
 
 @pytest.fixture(autouse=True)
 def _small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "BUILDS_PER_ROUND", 16)
+    monkeypatch.setattr(rounds, "BUILDS_PER_ROUND", 24)
     monkeypatch.setattr(builder, "RUN", 4)
     monkeypatch.setattr(builder, "BACKLOG", 8)
     monkeypatch.setattr(roller, "TILES_PER_ROUND", 10)
@@ -72,11 +73,23 @@ def test_the_backlog_of_one_stream_does_not_hold_up_another(mill: Mill) -> None:
     now = datetime(2026, 1, 5, 10, tzinfo=UTC)
     land(mill, "live", [now, now + timedelta(hours=1)])
     report = mill.tick()
-    assert len(report.builds) == 16
+    assert len(report.builds) == 24
     assert built(mill, "live") == {now, now + timedelta(hours=1)}
-    assert 0 < len(built(mill, "flood")) <= 14
+    assert 0 < len(built(mill, "flood")) <= 22
     mill.run_until_idle()
     assert len(built(mill, "flood")) == FLOOD
+
+
+def test_a_round_ends_early_when_something_has_landed_meanwhile(mill: Mill) -> None:
+    flood(mill)
+    now = datetime(2026, 1, 5, 10, tzinfo=UTC)
+    land(mill, "live", [now])
+    landed = threading.Event()
+    landed.set()
+    report = rounds.tick(mill.workers, mill.clock, patient=True, wake=landed)
+    assert 0 < len(report.builds) < rounds.BUILDS_PER_ROUND
+    assert built(mill, "live") == {now}  # each stream has had its turns
+    assert {OLD, OLD + timedelta(days=FLOOD - 1)} <= built(mill, "flood")
 
 
 def test_the_newest_window_does_not_wait_for_a_flood_of_old_ones(mill: Mill) -> None:
@@ -85,7 +98,7 @@ def test_the_newest_window_does_not_wait_for_a_flood_of_old_ones(mill: Mill) -> 
     land(mill, "flood", [now])
     mill.tick()
     first = built(mill, "flood")
-    assert len(first) == 16
+    assert len(first) == 24
     assert {now, times[0]} <= first
     mill.run_until_idle()
     assert built(mill, "flood") == {now, *times}

@@ -164,8 +164,11 @@ def _fewer_collections() -> Iterator[None]:
 
 
 @_fewer_collections()
-def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickReport:
-    """One round. The caller must hold the tick lock."""
+def tick(
+    workers: Workers, clock: Callable[[], int], *, patient: bool, wake: threading.Event | None = None
+) -> TickReport:
+    """One round. The caller must hold the tick lock. Once `wake` is set, something has landed: the round
+    builds a few more datasets of each stream, and leaves the rest of a long queue to the next."""
     now, began = clock(), time.perf_counter()
     faults = RoundFaults(workers.state, workers.root, now, workers.fault_memory, patient=patient)
     _adopt(workers, faults)
@@ -175,7 +178,7 @@ def tick(workers: Workers, clock: Callable[[], int], *, patient: bool) -> TickRe
     builds = faults.attempt(
         WAREHOUSE,
         BUILDERS,
-        lambda: workers.dataset_builders.build(clock, BUILDS_PER_ROUND, streams=in_step),
+        lambda: workers.dataset_builders.build(clock, BUILDS_PER_ROUND, streams=in_step, hurry=wake),
     )
     built = refresh_after_builds(workers, in_step, now, faults)
     done = [_with(one, built.get(one.stream, {})) for one in done]

@@ -35,6 +35,7 @@ from tidemill.storage.tables.snapshot import Part, Snapshot
 log = logging.getLogger(__name__)
 
 RUN: Final = 64  # windows that a builder takes at once from a long queue
+BOTH_ENDS: Final = 2  # turns of a stream: at the oldest of a long queue, and at the newest
 BACKLOG: Final = 8 * RUN  # windows of one stream; beyond it, the newest do not wait for all that are older
 RECENT: Final = 64 << 20  # bytes of raw that builders of this process keep while they work
 RENEWALS: Final = 3  # a lease is renewed as often before it would run out
@@ -82,8 +83,10 @@ class Builders:
         limit: int | None = None,
         stop: threading.Event | None = None,
         told: Callable[[BuildOutcome], None] = lambda _outcome: None,
+        hurry: threading.Event | None = None,
     ) -> list[BuildOutcome]:
-        """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set."""
+        """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set; once
+        `hurry` is, until each stream had its turns, of the oldest and of the newest of its windows."""
         if self.concurrency == 0 or not self.anything_to_take():
             return []
         budget, turns = _Budget(limit), _Turns(self.dataset_builders.streams)
@@ -99,6 +102,8 @@ class Builders:
                     for outcome in done:
                         outcomes.append(outcome)
                         told(outcome)
+                    if hurry is not None and hurry.is_set() and turns.least >= BOTH_ENDS:
+                        return
             finally:
                 with self._guard:
                     left = self._held.pop(owner, [])
@@ -154,7 +159,7 @@ class Builders:
             wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
             if wanted == 0:
                 return []
-            newest = waiting > BACKLOG and number % 2 == 1
+            newest = waiting > BACKLOG and number % BOTH_ENDS == 1
             until = now + yard.settings.lease
             builds = yard.state.take(owner, now, until, wanted, [name], newest=newest)
             budget.give_back(wanted - len(builds))
@@ -296,6 +301,12 @@ class _Turns:
             name, number = self._names.popleft()
             self._names.append((name, number + 1))
             return name, number
+
+    @property
+    def least(self) -> int:
+        """How many turns each stream had that is left, at least."""
+        with self._guard:
+            return min((number for _, number in self._names), default=BOTH_ENDS)
 
     def drop(self, name: str) -> None:
         """There is nothing to take from it."""

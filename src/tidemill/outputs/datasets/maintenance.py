@@ -145,8 +145,9 @@ class DatasetBuilders:
         limit: int | None,
         stop: threading.Event | None = None,
         streams: Collection[str] | None = None,
+        hurry: threading.Event | None = None,
     ) -> Sequence[BuildOutcome]:
-        """Build what is queued, of these streams (None: of all)."""
+        """Build what is queued, of these streams (None: of all); a few of each, once `hurry` is set."""
         if not self._declared:
             return ()
         for name in self._declared:
@@ -158,7 +159,7 @@ class DatasetBuilders:
             done += 1
             self._progress(outcome.key.stream, "windows", min(1.0, done / total))
 
-        return self._builders(None, streams).build(clock, limit, stop, told)
+        return self._builders(None, streams).build(clock, limit, stop, told, hurry)
 
     def work(
         self,
