@@ -37,15 +37,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST_STEP: Final = 10 * SECOND  # of reading at the declared pace, that one round makes up for
+SHORTEST_STEP: Final = SECOND  # rounds that come sooner leave it to the next one
+SLICES_AT_ONCE: Final = 1000
 _ELSEWHERE: Final = (FileKind.GATEWAY_LOG, FileKind.STATE)  # whose damage others find, and clear
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Files that are checked together, in the order of their names."""
+    """Files that are checked together, always in the same order."""
 
     name: str  # stream/kind
-    check: Callable[[ScrubTally, str], Iterator[FileCheck]]  # those whose names come after one
+    check: Callable[[ScrubTally, str], Iterator[FileCheck]]  # those that come after one
 
     @property
     def kind(self) -> str:
@@ -143,15 +145,17 @@ def _logs(warehouse: Warehouse, tally: ScrubTally, after: str) -> Iterator[FileC
 
 
 def _slices(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) -> Iterator[FileCheck]:
-    """The name of a slice is the hash of its bytes."""
-    root = warehouse.root
-    files = (
-        StoredFile(
-            root, root / entry.slice.path, FileKind.SLICE, stream, partial(_check_slice, entry), lambda: True
-        )
-        for entry in warehouse.state.slices(stream)
-    )
-    return check_files(files, tally, after)
+    """The name of a slice is the hash of its bytes. There can be very many: they are read page by page, the
+    newest first."""
+    root, state = warehouse.root, warehouse.state
+    last = state.slice(Path(after).name.partition(".")[0]) if after else None
+    before = None if last is None else last.seq
+    while page := state.slices(stream, newest=True, limit=SLICES_AT_ONCE, before=before):
+        for entry in page:
+            check, path = partial(_check_slice, entry), root / entry.slice.path
+            stored = StoredFile(root, path, FileKind.SLICE, stream, check, lambda: True)
+            yield from check_files([stored], tally)
+        before = page[-1].seq
 
 
 def _check_slice(entry: SliceEntry, path: Path) -> bool:
@@ -229,13 +233,21 @@ class Scrubbing:
             last = progress.last_full
             if last is not None and now - last.started < self._settings.every:
                 return
-            progress = replace(progress, current=ScrubPass(now), section="", file="", found=(), stepped=now)
+            begun = now - SHORTEST_STEP
+            progress = replace(progress, current=ScrubPass(now), section="", file="", found=(), paid=begun)
             self._checks = None
-        elapsed = min(max(now - progress.stepped, SECOND), LONGEST_STEP)
-        self._read(progress, self._settings.bytes_per_second * elapsed // SECOND, now)
+        elif now < progress.current.started:  # by a clock that was set back
+            progress = replace(progress, paid=min(progress.paid, now - SHORTEST_STEP))
+        paid = max(progress.paid, now - LONGEST_STEP)
+        if now - paid >= SHORTEST_STEP:
+            self._read(replace(progress, paid=paid), now)
 
-    def _read(self, progress: ScrubProgress, budget: int, now: int) -> None:
+    def _read(self, progress: ScrubProgress, now: int) -> None:
+        """As much as the time since it last did allows, and at least a file: the time that takes is paid off
+        by the next rounds."""
         assert progress.current is not None, progress
+        pace = self._settings.bytes_per_second
+        budget = pace * (now - progress.paid) // SECOND
         if self._checks is None:
             self._checks = self._from(progress.section, progress.file)
         before = replace(self._tally)
@@ -257,10 +269,11 @@ class Scrubbing:
         files = (*progress.found, *(one.file for one in found))
         if self._checks is None:
             self._finish(files, current.started)
-            done = ScrubProgress(last_full=replace(current, finished=now), stepped=now)
+            done = ScrubProgress(last_full=replace(current, finished=now))
         else:
             section, last = read[-1]
-            done = ScrubProgress(progress.last_full, current, section, last.file, now, files)
+            paid = progress.paid + (self._tally.bytes - before.bytes) * SECOND // pace
+            done = ScrubProgress(progress.last_full, current, section, last.file, paid, files)
         self._state.set_mark("", CHECKPOINT, done.text())
 
     def _from(self, section: str, file: str) -> Iterator[tuple[str, FileCheck]]:

@@ -34,7 +34,7 @@ class ScrubProgress:
     current: ScrubPass | None = None  # None: none is due
     section: str = ""  # that the current pass is in …
     file: str = ""  # … behind this file
-    stepped: int = 0  # when it last read something
+    paid: int = 0  # the instant up to which the declared pace allowed for what was read
     found: tuple[str, ...] = field(default=())  # damaged files of the current pass
 
     def text(self) -> str:
@@ -47,7 +47,9 @@ def progress_of(state: State) -> ScrubProgress:
         return ScrubProgress()
     told = json.loads(said)
     passes = {name: told[name] and ScrubPass(**told[name]) for name in ("last_full", "current")}
-    return ScrubProgress(**{**told, **passes, "found": tuple(told["found"])})
+    return ScrubProgress(
+        **passes, section=told["section"], file=told["file"], paid=told["paid"], found=tuple(told["found"])
+    )
 
 
 @dataclass(frozen=True, slots=True)
