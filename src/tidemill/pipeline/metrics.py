@@ -276,10 +276,13 @@ def _scrub(state: State, now: int) -> list[GaugeMetricFamily]:
         values |= {"scrub_bytes": last.bytes, "scrub_unchecked_files": last.unchecked}
     if found.current is not None:
         values["scrub_progress_bytes"] = found.current.bytes
-    families = [
-        GaugeMetricFamily(f"tidemill_{name}", _OF_SCRUBS[name], value=values[name]) for name in values
-    ]
-    return [damaged, *families]
+    families = [damaged]
+    for name, text in _OF_SCRUBS.items():
+        family = GaugeMetricFamily(f"tidemill_{name}", text, labels=[])
+        if name in values:
+            family.add_metric([], values[name])
+        families.append(family)
+    return families
 
 
 _OF_STREAMS: Final = {
