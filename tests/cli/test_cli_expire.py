@@ -81,7 +81,7 @@ def test_what_went_is_told_once_and_the_seal_is_shown(cli, shop, monkeypatch):
     assert explained == {
         "keep": {"raw": "2d", "quarantine": "7d"}, "sealed_before": "2024-01-13T00:00:00Z", "sealed": "merge",
     }  # fmt: skip
-    assert "events are merged into what stands" in " ".join(cli("explain", "visits").out.split())
+    assert "events are merged into the outputs" in " ".join(cli("explain", "visits").out.split())
     (audit, _) = cli("verify", "--output", "json").json["streams"]
     assert (audit["raw_rows"], audit["sealed_windows"]) == (3, 0)
     assert audit["sealed_tiles"] > 0

@@ -81,7 +81,7 @@ def test_one_tenant_or_all_of_them(cli, shop):
     assert by_tenant["rows"] == [{"tenant": "acme", "count": 2}, {"tenant": "globex", "count": 1}]
     both = cli("query", COUNT, "--tenant", "acme", "--all-tenants", "--output", "json")
     assert (both.code, both.error["code"]) == (2, "input")
-    assert both.error["message"] == "both one tenant and all tenants are asked for"
+    assert both.error["message"] == "both one tenant and all tenants are requested"
 
 
 def test_a_tenant_that_is_not_there_is_refused_with_those_that_are(cli, shop):

@@ -383,7 +383,7 @@ def test_a_recovered_state_tells_the_same_events_and_leaves_results_as_they_are(
     if output == "json":
         assert done.json["results"] == 4  # two commits of each window
     else:
-        assert done.out.endswith("tiles and 0 datasets found; 4 commits of results told again\n")
+        assert done.out.endswith("tiles and 0 datasets found; 4 commits of results announced again\n")
     assert driven.event_ids() == before
     assert driven.run() == ""
     assert driven.event_ids() == before

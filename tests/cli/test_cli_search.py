@@ -210,7 +210,7 @@ def test_the_only_tenant_need_not_be_named(cli, shop):
 
 def test_one_tenant_and_all_of_them_contradict_each_other(cli, shop):
     done = cli("search", "orders", "--tenant", "acme", "--all-tenants", "--output", "json")
-    assert (done.code, done.error["message"]) == (2, "both one tenant and all tenants are asked for")
+    assert (done.code, done.error["message"]) == (2, "both one tenant and all tenants are requested")
 
 
 # -- what goes wrong

@@ -172,7 +172,7 @@ def test_a_window_under_lease_says_who_builds_it_until_when():
             "came 1h after the cutoff, but the window was still open for it",
         ),
         (member(arrival=CUTOFF + HOUR, ignored="late"), "ignored", "late: it came 1h after the cutoff"),
-        (member(), "open", "not judged yet; the next round does"),
+        (member(), "open", "not evaluated yet; the next round does"),
     ],
 )
 def test_each_slice_of_a_window_says_whether_it_counts_and_why(given, counts, why):

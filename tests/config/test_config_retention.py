@@ -137,7 +137,7 @@ def test_raw_is_kept_until_datasets_are_made_of_it(late: str, raw: str, needed: 
         (
             ("indexed: [id]", "retention: {raw: 10d, index: 11d}"),
             "index",
-            "the index of what raw no longer has goes with it, after 10d",
+            "the index is deleted with raw, after 10d",
             "make it as long as raw, or shorter",
         ),
         (

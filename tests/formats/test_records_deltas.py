@@ -135,7 +135,7 @@ OPS = "replace, set, add, scale, offset, delete"
         ({"indices": [-1]}, "wrong_type", "indices[0] is not a whole number from 0 to 3"),
         ({"indices": [0.5]}, "wrong_type", "indices[0] is not a whole number from 0 to 3"),
         ({"indices": ["0"]}, "wrong_type", "indices[0] is not a whole number from 0 to 3"),
-        ({"indices": [2, 1, 2]}, "wrong_type", "indices[2] is 2 again; each stands once"),
+        ({"indices": [2, 1, 2]}, "wrong_type", "indices[2] is 2 again; list each once"),
         (
             {"op": "replace", "indices": [0, 1, 2, 3]}, "wrong_type",
             "replace is about all components and takes no indices",

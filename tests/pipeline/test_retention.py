@@ -188,7 +188,7 @@ def test_raw_waits_for_slices_that_are_not_judged(plant: Plant) -> None:
     with plant.open() as mill:
         landed = mill.land("requests", ndjson(at(4, 50)))
         (_, raw) = mill.retention.plan().steps
-        assert (raw.files, raw.held_by) == (0, f"slice {landed.entry.id[:12]}, which is not judged yet")
+        assert (raw.files, raw.held_by) == (0, f"slice {landed.entry.id[:12]}, which is not accepted yet")
         expire(mill)
     assert days_of_raw(plant)["10"] == 6
 

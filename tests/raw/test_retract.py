@@ -310,7 +310,7 @@ def test_a_slice_that_waits_or_could_not_be_read_is_only_marked(plant: Plant) ->
         mill.land("requests", ndjson(request(1)))
         mill.tick()
         waiting = mill.land("requests", ndjson(request(2))).entry.id
-        for each, why in ((broken, "could not be read"), (waiting, "not judged yet")):
+        for each, why in ((broken, "could not be read"), (waiting, "not accepted yet")):
             plan = take_back(mill, each)
             assert why in plan.why
             assert [type(step) for step in plan.steps] == [MarkRetracted]

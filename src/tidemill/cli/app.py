@@ -28,7 +28,7 @@ EXIT_CODES: Final = (
     ("4", "another process is working on the warehouse"),
     ("70", "a defect of Tidemill"),
     ("130", "stopped by Ctrl-C"),
-    ("141", "nobody reads the output any more"),
+    ("141", "the output is no longer read"),
 )
 
 HELP: Final = """Late, repeated and out-of-order feeds in; exact rollups and datasets out.

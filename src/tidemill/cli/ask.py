@@ -71,10 +71,10 @@ def query(
     engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
     file: File = None,
 ) -> int:
-    """Ask the rollups, in process; the answer says its level, how far it is complete and what it lacks.
+    """Query the rollups, in process. The answer shows its level, how complete it is and what is missing.
 
-    A query runs for one tenant: the one that is named, or the only one there is. docs/query.md has the
-    language on one page.
+    A query runs for one tenant: the one that is named, or the only one. docs/query.md describes the
+    language.
     """
     kind = checked_target(session, file)
     asked = _typed(text)
@@ -113,20 +113,20 @@ def search(
         bool, typer.Option("--total", metavar="", help="Count the events on all pages as well.")
     ] = False,
     cursor: Annotated[
-        str | None, typer.Option(metavar="C", help="Go on behind the page that gave this cursor.")
+        str | None, typer.Option(metavar="C", help="Continue after the page that returned this cursor.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Events of a page; goes before LIMIT.")
+        int | None, typer.Option(min=1, metavar="N", help="Events of a page; overrides LIMIT.")
     ] = None,
     strict: Strict = False,
     engine: Annotated[SearchEngine, typer.Option(help="Where the parts are searched.")] = SearchEngine.LOCAL,
     file: File = None,
 ) -> int:
-    """Find accepted events by what their payload holds, a page at a time, the newest first.
+    """Find accepted events by their payload, a page at a time, the newest first.
 
     WHERE is on indexed paths, FILTER on any path of the payload. Without a text it shows the newest events.
-    A search runs for one tenant: the one that is named, or the only one there is. docs/search.md has it all
-    on one page.
+    A search runs for one tenant: the one that is named, or the only one. docs/search.md describes the
+    language.
     """
     kind = checked_target(session, file)
     asked = _typed(text)
@@ -164,7 +164,7 @@ def catalog(
         str | None, typer.Option(metavar="T", help="Count values in the events of this tenant only.")
     ] = None,
 ) -> int:
-    """Show what there is to ask for: streams, event types, metrics with what can be selected of them, and
+    """Show what can be queried: streams, event types, metrics with what can be selected of them, and
     indexed attributes with their most frequent values."""
     with session.mill() as mill:
         streams = mill.catalog(stream, tenant)
@@ -185,7 +185,7 @@ def _typed(text: str) -> str:
 
 @contextmanager
 def _open(session: Session, *, on_spark: bool) -> Iterator[Mill]:
-    """The mill; when Spark is asked for, with its noise kept from the terminal."""
+    """The mill; with the Spark engine, its log output is kept from the terminal."""
     if not on_spark:
         with session.mill() as mill:
             yield mill

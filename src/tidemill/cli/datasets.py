@@ -43,7 +43,7 @@ def datasets(
 ) -> int:
     """List the newest dataset of each window: its file, rows, revision and hash, and whether it is current.
 
-    The files are Arrow IPC: pyarrow, DuckDB and Polars open them as they are.
+    The files are Arrow IPC: pyarrow, DuckDB and Polars open them directly.
     """
     from tidemill.outputs.datasets.damage import damage_of
 
@@ -113,17 +113,17 @@ def events(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", metavar="", help="Go on with those to come, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", metavar="", help="Keep printing new events, until Ctrl-C.")
     ] = False,
     after: Annotated[
-        int, typer.Option(min=0, metavar="SEQ", help="Only those behind this place in the outbox.")
+        int, typer.Option(min=0, metavar="SEQ", help="Only events after this sequence number.")
     ] = 0,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Stop after so many; 0 is all.")] = 0,
     interval: Wait = "1s",
 ) -> int:
-    """Tell what the world is told, in order: datasets that became available, and those withdrawn.
+    """List published events, in order: datasets that became available or were withdrawn, and results.
 
-    CloudEvents 1.0, with --output json one a line; its seq is what --after takes to go on behind it.
+    CloudEvents 1.0, with --output json one a line. Pass the seq of an event to --after to continue after it.
     """
     from tidemill.cli.stopping import until_stopped
 

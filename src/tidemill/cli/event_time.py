@@ -51,17 +51,17 @@ def tail(
     ] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Stop after so many rows; 0 is all.")] = 0,
     no_follow: Annotated[
-        bool, typer.Option("--no-follow", metavar="", help="Stop at the end of what is there.")
+        bool, typer.Option("--no-follow", metavar="", help="Stop at the end of the existing rows.")
     ] = False,
     tenant: Tenant = None,
     interval: Wait = "1s",
 ) -> int:
-    """Show the accepted rows of a stream as they come, with its watermarks between them, until Ctrl-C.
+    """Show the accepted rows of a stream as they arrive, with its watermarks between them, until Ctrl-C.
 
-    As they arrive; or with --ordered in order of event time, ties by arrival: a row comes out once the
-    watermark has reached it, and after a watermark no row at or before it follows. Late rows are not in
-    there: `late` lists them. At Ctrl-C, SIGTERM or the end of --no-follow what is still buffered comes out
-    in order, with no watermark behind it.
+    With --ordered, rows are in order of event time, ties by arrival: a row is printed when the watermark
+    has reached it, and after a watermark no row at or before it follows. Late rows are left out: `late`
+    lists them. At Ctrl-C, SIGTERM or the end of --no-follow, rows that are still buffered are printed in
+    order, without a watermark after them.
     """
     from tidemill.cli.stopping import until_stopped
 
@@ -115,11 +115,11 @@ def late(
     tenant: Tenant = None,
     limit: Limit = 50,
 ) -> int:
-    """List late rows: how far each was behind the watermark it met, and what each window did with it.
+    """List late rows: how far each was behind the watermark, and what each window did with it.
 
-    A row is late when its event time is at or before the stream's watermark as its slice came by. It is
-    accepted and in raw and the rollups like all others; windows discard it, count it in the next window, or
-    come out again.
+    A row is late when its event time is at or before the stream's watermark when its slice is accepted. It
+    is in raw and the rollups like all others; a window discards it, counts it in the next window, or gets a
+    new revision.
     """
     from tidemill.raw.tail import late_rows, late_totals
 
@@ -139,8 +139,8 @@ def late(
 
 @command("explain", Panel.TIME, "tidemill explain requests", "tidemill explain requests --output json")
 def explain(session: Session, stream: StreamName) -> int:
-    """Explain what a stream makes of time: whose time counts and how it is read, tolerance, what moves the
-    watermark and where it stands, and for each window when it closes and what becomes of late rows."""
+    """Explain how a stream handles time: which time counts and how it is read, tolerance, what moves the
+    watermark and where it is, and for each window when it closes and what happens to late rows."""
     from tidemill.pipeline.explain import explain_stream
 
     with session.mill() as mill:

@@ -44,7 +44,7 @@ def ingest(
         list[str] | None, typer.Argument(help="Files, globs or folders; - is standard input.")
     ] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="T", help="The files hold all that happened from here …")
+        str | None, typer.Option(metavar="T", help="The files hold everything that happened from here …")
     ] = None,
     end: Annotated[str | None, typer.Option(metavar="T", help="… up to, not including, here.")] = None,
     source: Annotated[
@@ -62,17 +62,17 @@ def ingest(
     ] = False,
     manifest: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="No files: what this raw manifest says is complete. Repeatable."),
+        typer.Option(metavar="PATH", help="No files: the complete entries of this raw manifest. Repeatable."),
     ] = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", metavar="", help="The bounds may span more windows than max_slice_windows."),
     ] = False,
 ) -> int:
-    """Land files as slices; what is told as landed is durable.
+    """Land files as slices; a slice that is reported as landed is durable.
 
-    The same bytes and bounds twice are one slice. A file that cannot be used is refused and does not keep
-    the others out: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
+    The same bytes and bounds twice are one slice. A file that cannot be used is refused and the others are
+    landed: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
     that --start and --end declare, or else by the first and last event of each file.
     """
     from tidemill.cli.progress import counted
@@ -143,8 +143,8 @@ def ingest_command(
 ) -> int:
     """Land what IngestDataCommands name: an object already in storage, its bounds and its dataset metadata.
 
-    Bounds without rows say that nothing happened there. A command that cannot be used is refused and does
-    not keep the others out.
+    Bounds without rows declare that nothing happened there. A command that cannot be used is refused and
+    the others are landed.
     """
     with session.mill() as mill:
         done = mill.ingest_command(files)
@@ -181,7 +181,7 @@ def run(
     """Accept what has landed, keep the rollups current and build the windows that are ready, until Ctrl-C or
     SIGTERM.
 
-    The round that is under way is finished first; a second Ctrl-C stops at once, which is safe too. Prints a
+    The current round is finished first; a second Ctrl-C stops at once, which is safe too. Prints a
     line for each round that did something; -v also lists the tiles and windows and why they were built.
     """
     from tidemill.cli.stopping import until_stopped
@@ -253,18 +253,17 @@ def _until_idle(
 )
 def retract(
     session: Session,
-    id_: Annotated[
-        str, typer.Argument(metavar="SLICE", help="The id, or as much of it as no other slice has.")
-    ],
+    id_: Annotated[str, typer.Argument(metavar="SLICE", help="The id, or a unique prefix of it.")],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it stays in the ledger.")],
     explain: Annotated[
         bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
     ] = False,
 ) -> int:
-    """Take a slice back: afterwards everything is as if it had never arrived.
+    """Retract a slice: afterwards everything is as if it had never arrived.
 
-    What only it carried leaves every output; what a later slice repeated is accepted from there. The slice
-    and the reason stay in the ledger. `tidemill run` judges again the slices that may have depended on it.
+    Events that only it had are removed from every output; events that a later slice repeated are accepted
+    from there. The slice and the reason stay in the ledger. `tidemill run` accepts again the slices that may
+    have depended on it.
     """
     if explain:
         with session.mill() as mill:

@@ -26,10 +26,10 @@ def expire(
         bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
     ] = False,
 ) -> int:
-    """Let go of what is older than the retention of its stream; `tidemill run` does so by itself.
+    """Delete what is older than the retention of its stream; `tidemill run` does so by itself.
 
-    What was made of raw that goes stays, and is sealed: it can be read, and is never made again. What still
-    has to be made of it holds raw back, and the plan says what that is.
+    Outputs of deleted raw stay and are sealed: they can be read, but not rebuilt. Raw that is still needed
+    is kept, and the plan says why.
     """
     if explain:
         with session.mill() as mill:

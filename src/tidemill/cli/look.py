@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
 def status(session: Session) -> int:
-    """Show where each stream stands: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
-    the gateway gathers events, and which ones run; when all files were last read, and which are damaged."""
+    """Show the state of each stream: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
+    the gateway buffers events, and which ones run; when all files were last read, and which are damaged."""
     from tidemill.ingest.gateway.standing import running
     from tidemill.ingest.health import ingest_health
 
@@ -44,7 +44,7 @@ def ledger(
     status: Annotated[SliceStatus | None, typer.Option(help="Only those.")] = None,
     limit: Limit = 50,
 ) -> int:
-    """List slices, the newest first, with what became of their records."""
+    """List slices, the newest first, with the outcomes of their records."""
     with session.mill() as mill:
         found = mill.ledger(stream, status, limit + 1 if limit else None)
     shown = found[:limit] if limit else found
@@ -58,7 +58,7 @@ def ledger(
 @command("slice", Panel.LOOK, "tidemill slice 3fa94c21d0b7", "tidemill slice 3fa94c21d0b7 --limit 0")
 def slice_(
     session: Session,
-    id_: Annotated[str, typer.Argument(metavar="ID", help="The id, or as much of it as no other slice has.")],
+    id_: Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique prefix of it.")],
     limit: Limit = 50,
 ) -> int:
     """Show one entry of the ledger in full, and for each window it touches whether it counts there."""
@@ -93,7 +93,7 @@ def quarantine(
     ] = None,
     limit: Limit = 50,
     replay: Annotated[
-        bool, typer.Option("--replay", metavar="", help="Land them as a new slice, to be judged again.")
+        bool, typer.Option("--replay", metavar="", help="Land them as a new slice, to be decided again.")
     ] = False,
 ) -> int:
     """List the records that were not accepted, verbatim, with the reason.
@@ -126,7 +126,7 @@ def quarantine(
 
 @command("metrics", Panel.LOOK, "tidemill metrics", "tidemill metrics --output json")
 def metrics(session: Session) -> int:
-    """Print where the streams stand as Prometheus metrics; `run --metrics-port` serves them and counters."""
+    """Print the state of the streams as Prometheus metrics; `run --metrics-port` serves them and counters."""
     with session.mill() as mill:
         session.emit(lambda: _metrics(mill.meter), lambda: views.look.metrics(mill.meter.text()))
     return OK

@@ -29,7 +29,7 @@ def pack(
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", metavar="", help="Pack all slices anew, those that are packed as well."),
+        typer.Option("--rebuild", metavar="", help="Pack all slices again, including packed ones."),
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
@@ -37,9 +37,9 @@ def pack(
 ) -> int:
     """Pack the rows of many small slices into large sorted parts; `tidemill run` does so by itself.
 
-    The oldest slices come first, as many at once as the stream says (`pack: {slices, bytes}`); what is left
-    waits for more. No row is changed, and each slice is packed once. With --rebuild all are packed anew, in
-    the order of their time: the same rows, better placed for reading.
+    The oldest slices come first, in groups of the declared size (`pack: {slices, bytes}`); the rest waits for
+    more. No row is changed, and each slice is packed once. With --rebuild all are packed again, in order of
+    time: the same rows, in an order that is better for reading.
     """
     if explain:
         with session.mill() as mill:

@@ -29,7 +29,7 @@ def verify(
 ) -> int:
     """Recompute everything from the slices and raw, on Spark, and compare bit for bit.
 
-    Says what differs; the exit code is 1 if anything does. With --scrub it only holds files against their
+    Lists what differs; the exit code is 1 if anything does. With --scrub it only compares files with their
     checksums: that is quick, starts no JVM, and can be done beside a running daemon.
     """
     if scrub:
@@ -47,9 +47,9 @@ def verify(
 
 @command("recover", Panel.PROVE, "tidemill recover --project shop")
 def recover(session: Session) -> int:
-    """Rebuild state.db from the warehouse: the landing log, and what the tables' parts say of themselves.
+    """Rebuild state.db from the warehouse: from the landing log and the footers of the parts.
 
-    Nothing is lost when state.db is: the new one takes the old one's place only once it is whole.
+    Nothing is lost when state.db is lost. The new state replaces the old one only when it is complete.
     """
     from tidemill.mill import recover as rebuild
 

@@ -39,14 +39,14 @@ def results(
     end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and start before this.")] = None,
     tenant: Annotated[str | None, typer.Option(metavar="T", help="Only the results of this tenant.")] = None,
     revisions: Annotated[
-        bool, typer.Option("--revisions", metavar="", help="All that ever stood, withdrawn ones marked.")
+        bool, typer.Option("--revisions", metavar="", help="All revisions; withdrawn ones are marked.")
     ] = False,
     limit: Limit = 50,
 ) -> int:
-    """Show what came out of a streaming window: for each window, tenant and group the aggregates, how many
-    rows they are of, and why they came out.
+    """Show the results of a streaming window: for each window, tenant and group the aggregates, the number
+    of rows, and what triggered the result.
 
-    Without WINDOW it lists the windows of the stream: how many results stand, and how far they have come.
+    Without WINDOW it lists the windows of the stream: how many results are current, and up to when.
     """
     from tidemill.outputs.windows.reader import read_results, spec_named, standings
 
@@ -112,16 +112,14 @@ def flush(
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
     gateway: Annotated[
         bool,
-        typer.Option(
-            "--gateway", metavar="", help="The windows that gateways gather events in: close and land them."
-        ),
+        typer.Option("--gateway", metavar="", help="Close the windows of gateways, and land them."),
     ] = False,
 ) -> int:
-    """Let streaming windows that are still open come out as they are, as `run` does when it is stopped.
+    """Publish streaming windows that are still open as they are, as `run` does when it is stopped.
 
-    Their results have the trigger `stop`. The watermark stays where it is: when more rows come for such a
-    window, it comes out again as the next revision. Slices that wait for `run` are not in it. With --gateway
-    it is the gateways of the project that run, which are asked over HTTP, with the token in TIDEMILL_TOKEN.
+    Their results have the trigger `stop`. The watermark does not move: when more rows arrive for such a
+    window, it gets a new revision. Pending slices are not included. With --gateway it closes the windows of
+    the running gateways of the project, over HTTP, with the token in TIDEMILL_TOKEN.
     """
     if gateway:
         return _flush_gateways(session, stream)

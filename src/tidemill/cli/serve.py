@@ -43,10 +43,10 @@ Port = Annotated[
     "tidemill serve --port 0 --output json",
 )
 def serve(session: Session, host: Host = None, port: Port = None) -> int:
-    """Take events over HTTP and answer queries, until Ctrl-C or SIGTERM.
+    """Receive events over HTTP and answer queries, until Ctrl-C or SIGTERM.
 
-    Events are durable when they are acknowledged, and become slices within seconds. `tidemill run` beside
-    it, in another process, decides about them and builds. Without a token, only this machine is served.
+    Events are durable when they are acknowledged, and become slices within seconds. `tidemill run` in
+    another process accepts them and builds the outputs. Without a token, only this machine is served.
     """
     from tidemill.cli.stopping import until_stopped
     from tidemill.server.start import serve as run
@@ -68,10 +68,10 @@ def serve(session: Session, host: Host = None, port: Port = None) -> int:
     "tidemill up --interval 250ms",
 )
 def up(session: Session, host: Host = None, port: Port = None, interval: Wait = "1s") -> int:
-    """All of Tidemill in one process: `serve` and `run`. What is sent is decided and built at once.
+    """All of Tidemill in one process: `serve` and `run`. Events are accepted and outputs built at once.
 
-    In a folder without a tidemill.yaml it makes one, with streams for events, logs and traces. A stop
-    takes no more requests, lands what is in open windows and works it off.
+    In a folder without a tidemill.yaml it writes one, with streams for events, logs and traces. When it is
+    stopped, it takes no more requests, lands what is in open windows and processes it.
     """
     from tidemill.cli.feed import print_flushed, print_tick
     from tidemill.cli.stopping import until_stopped

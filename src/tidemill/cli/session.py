@@ -148,7 +148,7 @@ class Session:
 
     @contextmanager
     def measured(self, mill: Mill, port: int | None) -> Iterator[Meter | None]:
-        """Inside it, what the mill's meter is told is served on that port; None when nobody asked for it."""
+        """Serves the metrics of the mill on that port while it is open; None without a port."""
         if port is None:
             yield None
             return

@@ -86,7 +86,7 @@ Verbose = Annotated[
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", metavar="", rich_help_panel=_PANEL, show_default=False,
-                 help="No progress, no advice, only errors in the log."),
+                 help="No progress, no hints, only errors in the log."),
 ]  # fmt: skip
 
 Limit = Annotated[int, typer.Option(min=0, metavar="N", help="How many at most, the newest first; 0 is all.")]

@@ -35,15 +35,13 @@ STEPS: Final = (
 @command("init", Panel.START, "tidemill init shop", "tidemill init . --force")
 def init(
     session: Session,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if it is not there.")],
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Write over files that are there.")
-    ] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; created if it does not exist.")],
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite existing files.")] = False,
 ) -> int:
     """Make a project: a commented tidemill.yaml and sample data.
 
     The sample is a few hundred web requests of the last hour, with bad lines, a replay and a conflict in it,
-    and a slice that comes late.
+    and a late slice.
     """
     from tidemill.cli.sample import sample_files
     from tidemill.config import FILE_NAME, read_template
@@ -87,7 +85,7 @@ def types(session: Session) -> int:
 
 @command("version", Panel.START, "tidemill version")
 def version(session: Session) -> int:
-    """Show the versions of Tidemill and of what it stands on."""
+    """Show the versions of Tidemill and of the libraries it uses."""
     from importlib import metadata
 
     from tidemill import __version__

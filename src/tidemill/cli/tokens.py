@@ -35,9 +35,9 @@ def create(
     ] = None,
     tenant: Annotated[str | None, typer.Option(metavar="T", help="Only for this tenant.")] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", metavar="", help="For all tenants: an operator's.")
+        bool, typer.Option("--all-tenants", metavar="", help="For all tenants: an operator.")
     ] = False,
-    name: Annotated[str, typer.Option(metavar="N", help="What you know it by.")] = "",
+    name: Annotated[str, typer.Option(metavar="N", help="A name for people.")] = "",
     rate: Annotated[
         int | None, typer.Option(metavar="N", help="Events and requests a second; by default any.")
     ] = None,
@@ -45,9 +45,9 @@ def create(
         str | None, typer.Option(metavar="D", help="After how long it ends, such as 90d; by default never.")
     ] = None,
 ) -> int:
-    """Create a token, and show it: this once, since only its hash is kept.
+    """Create a token, and show it. It is shown only once, since only its hash is kept.
 
-    From then on the server asks everyone for one, at once, without being started again.
+    From then on every request needs a token; a running server notices at once.
     """
     if (tenant is None) != all_tenants:
         raise InputError("whose token is it?", hint="use --tenant NAME for one tenant, or --all-tenants")
@@ -65,7 +65,7 @@ def create(
 
 @command("list", TOKEN, "tidemill token list", "tidemill token list --output json")
 def list_tokens(session: Session) -> int:
-    """List all tokens, those that no longer work included; their secrets are nowhere to be found."""
+    """List all tokens, including those that no longer work; the secrets are not stored."""
     found, now = _tokens(session).list(), _now()
     session.emit(
         lambda: {"tokens": [_document(one, now) for one in found]},
@@ -79,7 +79,7 @@ def revoke(
     session: Session,
     id: Annotated[str, typer.Argument(metavar="ID", help="The one that `tidemill token list` shows.")],
 ) -> int:
-    """Let a token work no more; a server that runs refuses it from the next request on."""
+    """Revoke a token; a running server refuses it from the next request on."""
     revoked = _tokens(session).revoke(id, _now())
     session.emit(
         lambda: _document(revoked, revoked.revoked or revoked.created),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 StreamName = Annotated[str, typer.Argument(help="A stream of `kind: delta`.")]
 VectorId = Annotated[str, typer.Argument(metavar="ID", help="Of the vector, as its deltas spell it.")]
-Tenant = Annotated[str | None, typer.Option(metavar="T", help="Whose vector it is, where several have some.")]
+Tenant = Annotated[str | None, typer.Option(metavar="T", help="The tenant, if several have the vector.")]
 
 
 @command(
@@ -40,9 +40,9 @@ def vector(
     ] = None,
     tenant: Tenant = None,
 ) -> int:
-    """Show a vector as it is, or as it was at an instant: all deltas up to it, in order of event time.
+    """Show a vector now, or as it was at an instant: all deltas up to it, in order of event time.
 
-    From the checkpoint of its chain and what came after; from raw where the chain does not go back so far.
+    It is read from its checkpoint and later deltas, or from raw if the chain does not go back that far.
     """
     instant = instant_of(at)
     with session.mill() as mill:
@@ -54,7 +54,7 @@ def vector(
 
 @command("chain", Panel.VECTORS, "tidemill chain embeddings doc-00017")
 def chain(session: Session, stream: StreamName, id_: VectorId, tenant: Tenant = None) -> int:
-    """Show what a vector is made of: its checkpoints, the deltas that are pending, and what they take."""
+    """Show what a vector is made of: its checkpoints, pending deltas, and their sizes."""
     with session.mill() as mill:
         found = mill.chain(stream, id_, tenant=tenant)
     session.emit(lambda: documents.vectors.chain(found), lambda: views.vectors.chain(found))
@@ -82,7 +82,7 @@ def deltas(
     ] = None,
     limit: Limit = 50,
 ) -> int:
-    """Show the deltas of each window as one batch: how many came, what is left merged, and what it takes.
+    """Show the deltas of each window as one batch: how many arrived, how many are left merged, and the size.
 
     Those of a stream with an aggregation_span are its datasets, with revision, hash and trigger; with
     --window or --tenant they are made for this answer. A batch has each delta once, in order of time; only
@@ -109,13 +109,13 @@ def compact(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams of deltas.")] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", metavar="", help="Make all chains again from raw first.")
+        bool, typer.Option("--rebuild", metavar="", help="Rebuild all chains from raw first.")
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
     ] = False,
 ) -> int:
-    """Merge what the strategy of a stream lets be merged, whatever its thresholds say.
+    """Merge what the strategy of a stream allows, regardless of its thresholds.
 
     `tidemill run` compacts by itself the chains that are long, old or full, unless `background` is false.
     No vector changes, now or at an instant that is kept.

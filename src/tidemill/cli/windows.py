@@ -39,12 +39,12 @@ StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggre
 def windows(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
-    state: Annotated[WindowStatus | None, typer.Option(help="Only those that stand so.")] = None,
+    state: Annotated[WindowStatus | None, typer.Option(help="Only windows in this state.")] = None,
     start: From = None,
     end: To = None,
     limit: Limit = 50,
 ) -> int:
-    """List windows, the newest first: where each stands, and the reason why one is not ready.
+    """List windows, the newest first: the state of each, and the reason why one is not ready.
 
     A window waits until its cutoff (its end and the stream's subject_to_change_window) and until slices
     cover it without a gap. final: nothing that still arrives changes it; built: it may.
@@ -100,22 +100,22 @@ def rebuild(
     ] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")] = None,
     rollups: Annotated[
-        bool, typer.Option("--rollups", metavar="", help="No windows: make the rollups again from raw.")
+        bool, typer.Option("--rollups", metavar="", help="No windows: rebuild the rollups from raw.")
     ] = False,
     index: Annotated[
-        bool, typer.Option("--index", metavar="", help="No windows: make the index again from raw.")
+        bool, typer.Option("--index", metavar="", help="No windows: rebuild the index from raw.")
     ] = False,
     results: Annotated[
         str | None,
         typer.Option(
             "--results",
             metavar="WINDOW",
-            help="No windows: make damaged results of this streaming window again from raw.",
+            help="No windows: rebuild damaged results of this streaming window from raw.",
         ),
     ] = None,
     include_late: Annotated[
         bool,
-        typer.Option("--include-late", metavar="", help="Slices that came too late count from now on."),
+        typer.Option("--include-late", metavar="", help="Include slices that arrived too late."),
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
@@ -124,9 +124,9 @@ def rebuild(
     """Build windows again, each as a new revision; without --window, --from and --to all of the stream.
 
     A window that is not ready stays as it is, and the plan says why. The exit code is 1 if one could not be
-    built. With --rollups or --index these are made again from raw instead, as they were, byte by byte; what
-    raw is gone for is sealed and stays. With --results it is the results of a streaming window whose files
-    were deleted or damaged; those that are sound stay as they are.
+    built. With --rollups or --index these are rebuilt from raw instead, byte by byte the same; tiles whose
+    raw has expired are sealed and stay. With --results it rebuilds results of a streaming window whose
+    files were deleted or damaged.
     """
     if results is not None:
         if (
@@ -231,13 +231,13 @@ def retry(
         str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
     ] = None,
     slices: Annotated[
-        bool, typer.Option("--slices", metavar="", help="Slices that cannot be read, and no windows.")
+        bool, typer.Option("--slices", metavar="", help="No windows: slices that cannot be read.")
     ] = False,
 ) -> int:
-    """Give windows that were set aside as failed new tries; `windows --state failed` lists them.
+    """Give windows that were set aside as failed new attempts; `windows --state failed` lists them.
 
-    With --slices it is slices that could not be read: the next round tries all of them, whatever was wrong;
-    `ledger --status failed` lists them.
+    With --slices the next round tries all slices that could not be read; `ledger --status failed` lists
+    them.
     """
     if slices and at is not None:
         raise InputError("--slices and --window are of different things", hint="give one of them")

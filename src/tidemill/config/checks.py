@@ -258,7 +258,7 @@ def _messages(stream: Stream, columns: DeclaredColumns) -> Iterator[ConfigFindin
     if stream.messages is None:
         return
     yield from columns.check(
-        ("messages", "column"), stream.messages.column, ("array",), "messages stand in an array"
+        ("messages", "column"), stream.messages.column, ("array",), "messages must be in an array"
     )
     if stream.format == "csv":
         yield ConfigFinding(

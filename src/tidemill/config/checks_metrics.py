@@ -99,7 +99,7 @@ def _bounds(path: Path, metric: Histogram, columns: DeclaredColumns) -> Iterator
 
 
 def _state(at: Path, metric: StateMetric, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
-    hint = f"an object is told by {one_of(OBJECT_TYPES)}"
+    hint = f"an object is identified by {one_of(OBJECT_TYPES)}"
     yield from columns.check((*at, "object"), metric.object, OBJECT_TYPES, hint)
     yield from columns.check((*at, "state"), metric.state, KEY_TYPES, f"a state is {one_of(KEY_TYPES)}")
     if metric.object == metric.state:
@@ -120,7 +120,7 @@ def _state(at: Path, metric: StateMetric, columns: DeclaredColumns) -> Iterator[
 
 def _never_seen(path: Path, states: Collection[str]) -> Iterator[ConfigFinding]:
     if NONE_STATE in states:
-        message = f"no object is ever seen in {NONE_STATE}: it stands for what was before the first sight"
+        message = f"no object is ever seen in {NONE_STATE}: it is the state before the first observation"
         yield ConfigFinding(
             path, message, "leave it out; with from: last, the first sight is a transition from it"
         )

@@ -60,7 +60,7 @@ def unused_retention(stream: Stream) -> Iterator[ConfigFinding]:
     declared, at = stream.retention, ("retention",)
     raw, index = declared.raw, declared.index
     if raw is not None and index is not None and index > raw:
-        message = f"the index of what raw no longer has goes with it, after {format_duration(raw)}"
+        message = f"the index is deleted with raw, after {format_duration(raw)}"
         yield ConfigFinding((*at, "index"), message, "make it as long as raw, or shorter")
     if declared.index is not None and not stream.indexed:
         yield ConfigFinding(

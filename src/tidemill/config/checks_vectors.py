@@ -36,7 +36,7 @@ def check_vectors(
                 yield ConfigFinding((key,), message, "add kind: delta to the stream, or leave it out")
         return
     if stream.gate != "event_id":
-        message = "deltas are told apart, and ordered, by their identity, so that all of them pass the gate"
+        message = "deltas are identified and ordered by their identity, so all of them must pass the gate"
         yield ConfigFinding(("gate",), message, "leave gate out, or use gate: event_id")
     if stream.format == "csv":
         message = "a cell of a CSV file is never an array"

@@ -56,7 +56,7 @@ def check_windows(
         if needs_span and stream.aggregation_span is None:
             yield ConfigFinding(
                 (*at, "close"),
-                "what is complete is told by the windows that become datasets, and there are none",
+                "complete windows need datasets, and the stream has none",
                 "add aggregation_span to the stream, such as 1h, or use close: watermark",
             )
 

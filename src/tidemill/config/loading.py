@@ -176,7 +176,7 @@ def _with_message_times(document: Document, streams: Mapping[str, Stream]) -> di
         if not times:
             document.report(
                 ("streams", name, "messages"),
-                "no stream of the project has an event time in use, so no message can tell one",
+                "no stream of the project has an event time in use, so no message has one",
                 "declare event_time: {column: …, type: …} on the streams that the messages are of",
             )
         found[name] = stream.model_copy(update={"messages": stream.messages.among(times)})

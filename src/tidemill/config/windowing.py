@@ -163,7 +163,7 @@ class WindowDeclaration(pydantic.BaseModel):
         given = [name for name in _OF_KINDS if getattr(self, name) not in (None, ())]
         if extra := [name for name in given if name not in (*needed, *optional)]:
             if "key" in extra:
-                valid += "; group_by tells results within it apart"
+                valid += "; group_by separates results within a window"
             raise wrong(f"a {self.kind} window has no {' or '.join(extra)}", valid)
         if missing := [name for name in needed if name not in given]:
             verb = "is" if len(missing) == 1 else "are"
@@ -192,7 +192,7 @@ class WindowDeclaration(pydantic.BaseModel):
         if self.close == "complete":
             if not self.window_kind.by_time:
                 raise wrong(
-                    f"a {self.kind} window cannot close when it is complete: its rows tell where it ends",
+                    f"a {self.kind} window cannot close when it is complete: its end depends on its rows",
                     "use close: watermark; close: complete is for tumbling and sliding windows",
                 )
             if "late" in self.model_fields_set:

@@ -58,7 +58,7 @@ def _header(reader: Iterator[list[str]]) -> tuple[str, ...] | None:
     try:
         return next((tuple(row) for row in reader if row), None)
     except csv.Error as error:
-        raise InputError(f"its header cannot be read: {error}", hint="mend the first line") from error
+        raise InputError(f"its header cannot be read: {error}", hint="fix the first line") from error
 
 
 def _batch(

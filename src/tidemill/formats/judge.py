@@ -132,7 +132,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} stands twice in one object")
+        raise ValueError(f"key {twice!r} is repeated in one object")
     return found
 
 
@@ -393,7 +393,7 @@ def _indices(value: object, rule: DeltaRule) -> int | None:
             valid = f"a whole number from 0 to {rule.dimension - 1}"
             raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is not {valid}")
         if index in seen:
-            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is {index} again; each stands once")
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is {index} again; list each once")
         seen.add(index)
     return len(seen)
 

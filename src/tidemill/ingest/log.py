@@ -102,7 +102,7 @@ class LandingLog:
         except DamageError as error:
             if head is None or self._file.is_another(head):
                 raise
-            log.warning("the landing log is written anew from the ledger: %s", error)
+            log.warning("the landing log is rewritten from the ledger: %s", error)
             return self._rewrite(state)
         logged, known = (tail.line.n if tail.line else 0), state.landings()
         if known > logged:

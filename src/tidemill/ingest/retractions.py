@@ -98,7 +98,7 @@ class RetractionLog:
         except DamageError as error:
             if head is None or self._file.is_another(head):
                 raise
-            log.warning("the log of retractions is written anew from the state: %s", error)
+            log.warning("the log of retractions is rewritten from the state: %s", error)
             return self._rewrite(state)
         if state.retractions() > _number(tail):  # the log was lost, or taken from an old copy
             return self._rewrite(state)

@@ -57,7 +57,7 @@ def mend_logs(warehouse: Path, state: State) -> None:
         try:
             mend_log(warehouse, state, name)
         except StorageError as error:
-            log.warning("a log could not be mended: %s", error)
+            log.warning("a log could not be repaired: %s", error)
 
 
 def record_logs(warehouse: Path, state: State) -> None:

@@ -81,10 +81,10 @@ class Meter:
             "windows_failed", "Failed tries: `try` comes again, `set_aside` does not", "reason"
         )
         self._ignored = counter("slices_ignored", "Slices ignored for a window, by reason", "reason")
-        self._withdrawn = counter("datasets_withdrawn", "Datasets taken back after a retraction")
-        self._results = counter("window_results", "Results of streaming windows that came out", "window")
+        self._withdrawn = counter("datasets_withdrawn", "Datasets withdrawn after a retraction")
+        self._results = counter("window_results", "Published results of streaming windows", "window")
         self._taken_back = counter(
-            "window_results_withdrawn", "Results of streaming windows taken back", "window"
+            "window_results_withdrawn", "Withdrawn results of streaming windows", "window"
         )
         self._chained = counter("chain_deltas", "Deltas put into chains")
         self._compacted = counter("chains_compacted", "Chains compacted, by reason", "reason")
@@ -293,7 +293,7 @@ _OF_STREAMS: Final = {
 }
 _TOTALS: Final = {
     "watermarks_emitted": "How often the watermark moved",
-    "released_early": "Rows that the bound of the buffer let go before their time",
+    "released_early": "Rows released early because the buffer was full",
     "late_dropped": "Late rows that a window left out, or of a stream without windows ordered output",
     "skew_rejected": "Records rejected since their time is too far from their arrival",
 }

@@ -157,7 +157,7 @@ def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator
     """Instants from which on raw is still needed, each with what needs it."""
     state, name = workers.state, stream.name
     if pending := state.pending(name, 1):
-        yield MIN_INSTANT, f"slice {pending[0].id[:12]}, which is not judged yet"
+        yield MIN_INSTANT, f"slice {pending[0].id[:12]}, which is not accepted yet"
     if stream.in_event_time:
         watermark = state.progress(name).watermark
         if watermark is None or watermark < before:

@@ -85,7 +85,7 @@ def _sent_back(entries: Sequence[SliceEntry]) -> Pending:
 def _failed(entries: Sequence[SliceEntry]) -> Pending:
     size = sum(entry.slice.size for entry in entries)
     tries = [entry.tried_next for entry in entries if entry.tried_next is not None]
-    tried = f"the next try is at {format_instant(min(tries))}, or with" if tries else "once mended, use"
+    tried = f"the next try is at {format_instant(min(tries))}, or with" if tries else "once it is fixed, use"
     return Pending(
         what="failed",
         count=len(entries),
@@ -115,7 +115,7 @@ def _tiles(stale: Sequence[BaseTile]) -> Iterator[Pending]:
             what="tiles",
             count=count,
             detail=f"{count:,} {BASE.name} tile{'s' * (count != 1)} of the rollups "
-            f"wait{'s' * (count == 1)} to be built with what was accepted or taken back",
+            f"wait{'s' * (count == 1)} to be built with accepted or retracted slices",
             remedy=f"The next round builds {'it' if count == 1 else 'them'}: `{ROUND}`",
             start=min(tile.state.key.start for tile in stale),
         )

@@ -340,7 +340,7 @@ def _check_heatmap(query: Query, columns: tuple[ValueColumn, ...]) -> None:
     filled = query.fill if query.fill and query.fill.word == "carry" else None
     if not alone or query.items[0].alias is not None or query.having is not None:
         raise QueryError(
-            "bins stand alone: each of them is a row with lower, upper and count",
+            "bins cannot be combined with other values: each bin is a row with lower, upper and count",
             hint="write SELECT bins, without AS and HAVING, and ask for other values in a query of their own",
             position=query.items[0].value.position,
         )
@@ -419,14 +419,14 @@ def _step(query: Query, stream: Stream, zone: str | None) -> CalendarStep | None
         for word, clause in clauses:
             if clause is not None:
                 raise QueryError(
-                    f"{word} goes with INTERVAL: the buckets of a level are aligned to 1970 in UTC",
+                    f"{word} needs INTERVAL: the buckets of a level are aligned to 1970 in UTC",
                     hint="use INTERVAL 1h, 1d, 1w, 1mo, 1q, 1y …",
                     position=clause.position,
                 )
         return None
     if query.week_start is not None and (query.bucket.unit != "week" or query.origin is not None):
         raise QueryError(
-            "WEEK START goes with intervals of weeks without an ORIGIN",
+            "WEEK START needs an interval of weeks without an ORIGIN",
             hint="use INTERVAL 1w, or leave it out",
             position=query.week_start.position,
         )

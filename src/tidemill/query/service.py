@@ -106,7 +106,7 @@ def arrivals(
     if not faults:
         return found
     told = "; ".join(f"{fault.message} ({fault.hint})" for fault in faults)
-    remedy = f"The rounds of this stream fail, so nothing will change before that is mended: {told}"
+    remedy = f"The rounds of this stream fail, so nothing changes until that is fixed: {told}"
     pending = (replace(one, remedy=remedy) for one in found.pending)
     return replace(found, pending=tuple(pending))
 

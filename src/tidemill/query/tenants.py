@@ -38,7 +38,7 @@ def tenant_for(
     if all_tenants:
         if tenant is not None:
             raise InputError(
-                "both one tenant and all tenants are asked for",
+                "both one tenant and all tenants are requested",
                 hint="use --tenant NAME (tenant=) or --all-tenants (all_tenants=true)",
             )
         return None

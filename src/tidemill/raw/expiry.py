@@ -119,7 +119,7 @@ def sealed_files(warehouse: Path, raw: Table) -> list[str]:
     for path in found:
         if not is_whole(path):
             raise DamageError(
-                "the ids of expired events are gone or damaged, and raw cannot tell them any more",
+                "the ids of expired events are missing or damaged, and raw no longer has them",
                 where=layout.relative_name(path),
                 hint="restore the file from a copy of the warehouse: without it repeats would count as new",
             )

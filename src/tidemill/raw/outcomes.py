@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 CACHE_BYTES: Final = 32 << 20  # of slices that were asked for last
 _OVERHEAD: Final = 2048  # of a slice in the cache, whatever it holds
 _LOOKS: Final = 3  # at a slice that changes while it is looked at
-_GONE: Final = (
-    "its row has expired, or was taken out of quarantine to be judged again: what it was cannot be told"
-)
+_GONE: Final = "its row has expired, or was replayed from quarantine: its outcome is not known"
 
 
 class Status(StrEnum):

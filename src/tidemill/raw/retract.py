@@ -71,7 +71,7 @@ class JudgeAgain:
     accepted: int
 
     def __str__(self) -> str:
-        return f"judge slice {self.slice[:12]} ({self.name}) again, {self.accepted} records accepted before"
+        return f"accept slice {self.slice[:12]} ({self.name}) again, {self.accepted} records accepted before"
 
 
 Step = MarkRetracted | Undo | JudgeAgain
@@ -106,7 +106,7 @@ def plan_retraction(warehouse: Warehouse, slice_id: str, reason: str, now: int) 
     stream = entry.slice.stream
     declared = warehouse.project.stream(stream)
     if not reason.strip():
-        raise InputError("a retraction needs a reason", hint="say with --reason why the slice is taken back")
+        raise InputError("a retraction needs a reason", hint="give it with --reason")
     if entry.status is SliceStatus.RETRACTED:
         when = format_instant(entry.retracted_at) if entry.retracted_at is not None else "before"
         raise InputError(
@@ -139,9 +139,9 @@ def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Seque
     for entry in entries:
         early = entry.observed is not None and entry.observed.start < sealed
         if entry.batch in undone and (early or entry.batch in expired):
-            whose = "it" if entry.id == plan.slice else f"slice {entry.id[:12]}, to be judged again with it,"
+            whose = "it" if entry.id == plan.slice else f"slice {entry.id[:12]}, decided again with it,"
             raise InputError(
-                f"slice {plan.slice[:12]} cannot be taken back: raw before {format_instant(sealed)} has "
+                f"slice {plan.slice[:12]} cannot be retracted: raw before {format_instant(sealed)} has "
                 f"expired, and {whose} is of that time, or of a batch that is",
                 hint="what was made of it is sealed; a longer retention.raw keeps slices retractable longer",
             )
@@ -163,7 +163,7 @@ def plan_over(
     undone, why = _reach(entries, entry, rules, in_order=in_order)
     if entry.slice.source == REPLAY and (robbed := _robbed(entries, entry, held) - undone):
         undone |= robbed
-        why += "; what it had taken out of quarantine is judged where it came from"
+        why += "; records that it replayed from quarantine are decided in their first slice"
     members: dict[str, list[SliceEntry]] = {}
     for other in entries:  # in ledger order, and so are the batches then
         if other.batch in undone and other.status is not SliceStatus.RETRACTED:
@@ -192,7 +192,7 @@ def _reach(
     if why is not None:
         return own | {str(e.batch) for e in later}, f"it and all that followed: {why}"
     if not own:
-        return own, "it was not judged yet"
+        return own, "it was not accepted yet"
     return own, "only the batch it was accepted in: nothing that followed can be due to it"
 
 
@@ -205,7 +205,7 @@ def _why_later(
     if gone.status is SliceStatus.PENDING:
         return "they met the watermark that it left before it was sent back"
     if any(e.status is SliceStatus.PENDING and e.attempt for e in entries):
-        return "slices before them are still to be judged again"
+        return "slices before them are still to be decided again"
     if any(e.status is SliceStatus.FAILED and e.batch == gone.batch for e in entries):
         return "a slice of its batch could not be read before, and may be now"
     for e in later:
@@ -297,7 +297,7 @@ def finish_retractions(
     if line is None:
         return None
     story = {"stream": line.act.stream, "slice": line.act.slice}
-    log.warning("finishing what a process that died had begun to take back", extra=story)
+    log.warning("finishing a retraction that a dead process had begun", extra=story)
     _carry_out(warehouse, acceptor, line)
     return line.act
 

@@ -74,7 +74,7 @@ def router(readers: Readers) -> APIRouter:
     routes.add_api_route(
         "/v1/streams",
         desk.streams,
-        summary="All streams, with what can be asked of them",
+        summary="All streams, with their metrics and indexed paths",
         operation_id="get_streams",
         response_class=Response,
         responses={200: shown("Those that the token may know of", {"streams": [STREAM]})},
@@ -120,7 +120,7 @@ def router(readers: Readers) -> APIRouter:
     routes.add_api_route(
         "/v1/status",
         desk.status,
-        summary="Where the gateway and all streams stand",
+        summary="The state of the gateway and of all streams",
         operation_id="get_status",
         response_class=Response,
         responses={200: shown("As it is now", {"now": START, "streams": [], "gateway": {}})},

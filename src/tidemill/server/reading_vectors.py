@@ -57,7 +57,7 @@ def router(readers: Readers) -> APIRouter:
         ("/deltas", desk.deltas, "The deltas of each window as one batch", "get_deltas", _DELTAS, ()),
         ("/results", desk.standings, "The streaming windows of a stream, and how far they have come",
          "get_standings", _STANDINGS, ()),
-        ("/results/{window}", desk.results, "What came out of a streaming window, the newest first",
+        ("/results/{window}", desk.results, "The results of a streaming window, the newest first",
          "get_results", _RESULTS, ()),
     ):  # fmt: skip
         routes.add_api_route(
@@ -131,7 +131,7 @@ class _VectorRoutes:
         start: From = None,
         end: To = None,
         tenant: Tenant = None,
-        revisions: Annotated[bool, Query(description="all that ever stood")] = False,
+        revisions: Annotated[bool, Query(description="all revisions")] = False,
         limit: Newest = 50,
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)

@@ -108,7 +108,7 @@ class _WindowRoutes:
         self,
         who: Reader,
         stream: str,
-        state: Annotated[WindowStatus | None, Query(description="only those that stand so")] = None,
+        state: Annotated[WindowStatus | None, Query(description="only windows in this state")] = None,
         start: From = None,
         end: To = None,
         limit: Limit = 50,

@@ -53,7 +53,7 @@ def _object(required: Mapping[str, object], **optional: object) -> dict[str, obj
 
 SCHEMAS: Final[Mapping[str, Mapping[str, object]]] = {
     "Acknowledged": {
-        "description": "What was sent is durable; what becomes of it can be asked for by its ingestion id.",
+        "description": "The events are durable; their outcomes can be requested by the ingestion id.",
         **_object(
             {
                 "ingestion": {"type": "string"},
@@ -64,7 +64,7 @@ SCHEMAS: Final[Mapping[str, Mapping[str, object]]] = {
         ),
     },
     "Outcome": {
-        "description": "What the gate decided for one event; `index` is its place in the request, from 0.",
+        "description": "What the gate decided for one event; `index` is its position in the request, from 0.",
         **_object(
             {
                 "index": {"type": "integer", "minimum": 0},
@@ -243,7 +243,7 @@ _OBJECT: Final = {
     "end": "2026-01-05T11:00:00Z",
 }
 _LOCATION: Final = {
-    "Location": {"schema": {"type": "string"}, "description": "where its outcome can be asked for"}
+    "Location": {"schema": {"type": "string"}, "description": "where its outcome can be requested"}
 }
 
 POST_EVENTS: Final[dict[str, Any]] = {

@@ -55,10 +55,10 @@ def router(readers: Readers) -> APIRouter:
         desk.listen,
         summary="Datasets and results as they become available, as server-sent events",
         description=(
-            "Each is a CloudEvent with its place in the outbox as id, sealed for the token of a tenant. "
-            "`Last-Event-ID`, or `after`, goes on behind one; 0 begins with the first there ever was; "
-            "without either come those from now on. "
-            "It begins with the id to go on from; a comment every 15 seconds says that the server is there."
+            "Each is a CloudEvent with its position in the outbox as id, sealed for the token of a tenant. "
+            "`Last-Event-ID`, or `after`, continues after one; 0 starts with the first event; by default only "
+            "new events are sent. "
+            "The stream begins with the id to continue from; a comment every 15 seconds keeps it alive."
         ),
         operation_id="get_events",
         response_class=Response,
@@ -82,7 +82,7 @@ class _EventRoutes:
         request: Request,
         who: Reader,
         after: Annotated[
-            str | None, Query(max_length=200, description="the id of an event, behind which it goes on")
+            str | None, Query(max_length=200, description="the id of an event to continue after")
         ] = None,
         stream: Annotated[str | None, Query(description="only those of this stream")] = None,
         last_event_id: Annotated[str | None, Header(description="the same as `after`")] = None,

@@ -36,7 +36,7 @@ OF_PLAN: Final = frozenset({"stream", "tenant", "span", "order", "payloads", "in
 _PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it shares
     "landed": "data of the stream has landed and is not accepted yet",
     "failed": "data of the stream could not be read",
-    "retraction": "data of the stream is being taken back",
+    "retraction": "data of the stream is being retracted",
     "tiles": "the numbers of some of the time are being built again",
 }
 

@@ -68,7 +68,7 @@ def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
     for field in schema:
         if pa.types.is_nested(field.type):
             raise InputError(
-                f"column {field.name!r} holds lists, which CSV has no place for",
+                f"column {field.name!r} holds lists, which CSV cannot represent",
                 hint="ask for rows and not for series, or use parquet or arrow",
             )
     shown = pa.schema(

@@ -231,6 +231,6 @@ def _retention(of: ExplainedRetention) -> Iterator[tuple[str, Text]]:
     for what, keep in of.keep.items():
         yield what, Text(f"kept {format_duration(keep)}")
     if of.sealed_before is not None:
-        late = "merged into what stands" if of.policy == "merge" else "rejected as sealed"
+        late = "merged into the outputs" if of.policy == "merge" else "rejected as sealed"
         at = format_instant(of.sealed_before)
         yield "sealed before", Text(f"{at}: raw is gone, what was made of it stays; events are {late}")

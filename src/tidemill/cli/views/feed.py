@@ -151,4 +151,4 @@ def retraction(plan: RetractionPlan, done: SliceEntry | None) -> View:
         yield line((f"{number:>4}. ", "dim"), shown(str(step)))
     if done is not None:
         yield line(("retracted ", "magenta"), (done.id[:ID_LETTERS], "bold"), f"  {shown(done.slice.name)}")
-        yield Note("`tidemill run --once` judges again what has to be, and builds what changed")
+        yield Note("`tidemill run --once` accepts again what depends on it, and builds what changed")

@@ -58,7 +58,7 @@ def recovered(of: Recovered) -> View:
         (shown(str(of.state)), "bold"),
         f": {of.slices:,} slices, {of.batches:,} batches,",
         f" {of.tiles:,} tiles and {of.datasets:,} datasets found",
-        f"; {many(of.results, 'commit')} of results told again" if of.results else "",
+        f"; {many(of.results, 'commit')} of results announced again" if of.results else "",
     )
 
 

@@ -81,7 +81,7 @@ def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> 
     yield _standings(windows, warehouse)
     for one in windows:
         if not one.current:
-            yield Note(f"{one.spec.name} was declared otherwise; `tidemill run` makes its results anew")
+            yield Note(f"{one.spec.name} has another declaration; `tidemill run` computes its results again")
 
 
 def _standings(windows: Sequence[ResultStatus], warehouse: Path) -> Table:

@@ -200,7 +200,7 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
         yield "rejected", Text(told, style="yellow")
     if window.sealed is not None:
         yield "sealed", Text(f"slices up to #{window.sealed} of the ledger count, although they came late")
-    yield "desired", Text(window.desired or "not judged yet")
+    yield "desired", Text(window.desired or "not evaluated yet")
     yield "observed", Text(window.observed or "none", style="" if view.current else "yellow")
     if window.revision:
         yield "revision", Text(f"{window.revision}, {_built(window)}")
@@ -251,7 +251,7 @@ def member_words(member: Member, cutoff: int) -> tuple[str, str]:
         came = f": it came {about(after)} after the cutoff" if after > 0 else ""
         return "ignored", shown(member.ignored) + came
     if not member.desired:
-        return "open", "not judged yet; the next round does"
+        return "open", "not evaluated yet; the next round does"
     if after > 0:
         return "used", f"came {about(after)} after the cutoff, but the window was still open for it"
     return "used", "came by the cutoff"
@@ -282,7 +282,7 @@ def _touched(pairs: Sequence[tuple[Window, Member]]) -> Table:
             _start(window.key.start),
             _start(window.key.end),
             _state(window.phase.value),
-            Text(ignored or ("used" if member.desired else "not judged yet")),
+            Text(ignored or ("used" if member.desired else "not evaluated yet")),
             Text("yes" if member.observed else "no"),
         )
     return table

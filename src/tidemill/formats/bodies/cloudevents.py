@@ -210,7 +210,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice[:80]!r} stands twice in one object")
+        raise ValueError(f"key {twice[:80]!r} is repeated in one object")
     return found
 
 

@@ -259,7 +259,7 @@ def _tenants(batch: pa.RecordBatch, column: str) -> list[str | None]:
     for step in steps:
         if kinds.is_map(array.type):
             raise InputError(
-                f"{column} stands in a map, and names a tenant",
+                f"{column} is in a map, and names a tenant",
                 where="body",
                 hint="write a struct instead of the map, or send NDJSON",
             )

@@ -52,7 +52,7 @@ def parquet_told(content: bytes) -> ParquetTold:
 def _chunk(column: Thrift) -> tuple[int, int]:
     told = column.get(3) if isinstance(column, dict) else None
     if not isinstance(told, dict):
-        raise ValueError("a column is not told of")
+        raise ValueError("a column is missing from the metadata")
     start = _int(told, 9)
     if 11 in told and 0 < _int(told, 11) < start:
         start = _int(told, 11)
@@ -108,7 +108,7 @@ def _thrift_struct(content: bytes, at: int) -> tuple[dict[int, Thrift], int]:
             number, at = _varint(content, at)
             number = (number >> 1) ^ -(number & 1)
         if number in fields:  # readers differ on which of them counts
-            raise ValueError("something stands twice in a header or the footer")
+            raise ValueError("something is repeated in a header or the footer")
         fields[number], at = _thrift_value(content, at, kind)
     return fields, at + 1
 

@@ -296,4 +296,4 @@ def _fail(group: Sequence[_Write], error: Exception) -> None:
         try:
             item.done(error)
         except Exception:  # one sender that cannot be told is no reason to leave others waiting
-            log.exception("a sender could not be told that its submission failed")
+            log.exception("a sender could not be notified that its submission failed")

@@ -177,7 +177,7 @@ class WindowReader:
             have = ", ".join(map(str, standing)) or "none"
             raise NotFoundError(
                 f"window {window.key.interval} of {window.key.stream} has {what}",
-                hint=f"revisions in the warehouse: {have}; `tidemill window` says where it stands",
+                hint=f"revisions in the warehouse: {have}; `tidemill window` shows its state",
             )
         found = standing[wanted]
         return replace(found, checksum=window.checksum) if found.file == window.file else found

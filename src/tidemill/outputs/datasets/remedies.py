@@ -24,7 +24,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "`tidemill ingest {stream} --empty --start {start} --end {end}`",
     "empty": "land a slice for it: `tidemill ingest {stream} FILE --start {start} --end {end}`",
     "sealed": "none: raw of its time has expired (`retention.raw`)",
-    "failed": "mend what the error names, then `tidemill retry {stream} --window {start}`",
+    "failed": "fix what the error names, then `tidemill retry {stream} --window {start}`",
 }
 
 

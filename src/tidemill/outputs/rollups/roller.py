@@ -206,7 +206,7 @@ class Roller:
         done: list[Rebuilt] = []
         if outdated := self._outdated():
             story = {"stream": self.stream.name}
-            log.warning("metrics are declared anew: %d tiles are made again", len(outdated), extra=story)
+            log.warning("metrics were declared again: %d tiles are rebuilt", len(outdated), extra=story)
             done += [
                 tile for some in self._rounds(outdated) for tile in self._round(some, None, now, anew=True)
             ]

@@ -254,7 +254,9 @@ class StateHistory:
                 self._roster = roster
             if broken:
                 self._must_be_in_raw(self._broken(self._log))
-                log.warning("%d sets of trails are gone", len(broken), extra={"stream": self.spec.stream})
+                log.warning(
+                    "%d sets of observations are gone", len(broken), extra={"stream": self.spec.stream}
+                )
                 self._log.enter(None, broken)
             self._log.sweep()
             self._strike(_last_place(self._log) + 1)  # a process may have died before the log knew of keys

@@ -245,7 +245,7 @@ class Chainer:
     def _check_settled(self, stream: str) -> None:
         if is_judging_again(self._warehouse.state, stream):
             raise InputError(
-                f"slices of {stream!r} are being judged again",
+                f"slices of {stream!r} are being decided again",
                 hint="run `tidemill run --once`, then the same again",
             )
 

@@ -47,7 +47,7 @@ def spec_named(stream: Stream, window: str) -> WindowSpec:
     declared = ", ".join(spec.name for spec in stream.window_specs) or "none"
     raise NotFoundError(
         f"stream {stream.name!r} has no window {window!r}",
-        hint=f"windows of the stream: {declared}; `tidemill explain {stream.name}` tells about them",
+        hint=f"windows of the stream: {declared}; `tidemill explain {stream.name}` lists them",
     )
 
 
@@ -90,7 +90,7 @@ def read_results(
     if not _is_current(spec, stream, snapshot):
         raise NotFoundError(
             f"window {window!r} of stream {stream.name!r} was declared otherwise when its results were made",
-            hint="`tidemill run --once` makes them anew, as it is declared now",
+            hint="`tidemill run --once` computes them again, by the current declaration",
         )
     asked = _Asked(spec, stream, span, tenant, revisions)
     parts = snapshot.select(None, asked.ranges())

@@ -162,7 +162,7 @@ class Refresher:
         fits = existing.schema == stored_schema(results_schema(self.spec, self.stream), ())
         if any(one != self.fingerprint for one in others) or not fits:
             story = {"stream": self.stream.name, "window": self.spec.name}
-            log.warning("the declaration of the window changed: its results are made anew", extra=story)
+            log.warning("the declaration of the window changed: its results are computed again", extra=story)
             self._table = None
             # Whoever declares the window again as it was must not take the next table for this one.
             self.state.set_mark(self.stream.name, self.spec.name, None)

@@ -22,7 +22,7 @@ _HINT: Final = "check the disk, and that the user running tidemill may write the
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EISDIR: "it is a folder: name a file in it",
-    errno.ENOTDIR: "a part of the path is a file: name another place",
+    errno.ENOTDIR: "a part of the path is a file: use another path",
 }
 
 

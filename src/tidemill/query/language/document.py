@@ -223,13 +223,13 @@ def _kind(given: object) -> str:
 
 def _mapping(given: object, place: _Place, hint: str = "give an object") -> Mapping[str, object]:
     if not isinstance(given, Mapping):
-        place.refuse(f"{_kind(given)} cannot stand here", hint)
+        place.refuse(f"{_kind(given)} is not valid here", hint)
     return given
 
 
 def _text(given: object, place: _Place, hint: str) -> str:
     if not isinstance(given, str):
-        place.refuse(f"{_kind(given)} cannot stand here", hint)
+        place.refuse(f"{_kind(given)} is not valid here", hint)
     try:
         check_characters(given, "string", MAX_TEXT)
     except QueryError as error:
@@ -240,7 +240,7 @@ def _text(given: object, place: _Place, hint: str) -> str:
 def _some(given: object, place: _Place) -> list[tuple[object, _Place]]:
     """The elements of a list that is not empty, each with its place."""
     if not isinstance(given, list | tuple):
-        place.refuse(f"{_kind(given)} cannot stand here", "give a list")
+        place.refuse(f"{_kind(given)} is not valid here", "give a list")
     if not 1 <= len(given) <= MAX_ELEMENTS:
         place.refuse(f"the list has {len(given)} elements", f"give 1 to {MAX_ELEMENTS}")
     return [(each, place / index) for index, each in enumerate(given)]
@@ -263,7 +263,7 @@ def _optional(
 def _flag(asked: Mapping[str, object], key: str, place: _Place) -> bool:
     given = asked.get(key, False)
     if not isinstance(given, bool):
-        (place / key).refuse(f"{_kind(given)} cannot stand here", "use true or false")
+        (place / key).refuse(f"{_kind(given)} is not valid here", "use true or false")
     return given
 
 
@@ -323,14 +323,14 @@ def _word(given: object, place: _Place) -> Choice:
     choices = WORDS[place.key]
     if not isinstance(given, str) or given not in choices:
         shown = repr(given[:40]) if isinstance(given, str) else _kind(given)
-        place.refuse(f"{shown} cannot stand here", f"use one of {', '.join(choices)}")
+        place.refuse(f"{shown} is not valid here", f"use one of {', '.join(choices)}")
     return Choice(given)
 
 
 def _limit(given: object, place: _Place) -> int:
     if type(given) is not int or given not in range(INT64.stop):
         place.refuse(
-            f"{_kind(given)} cannot stand here" if type(given) is not int else f"{given} is out of range",
+            f"{_kind(given)} is not valid here" if type(given) is not int else f"{given} is out of range",
             f"use a whole number from 0 to {INT64.stop - 1}",
         )
     return given
@@ -412,7 +412,7 @@ def _search_order(given: object, place: _Place) -> tuple[tuple[str, bool], ...]:
     for by, descending, at in _keys(given, place):
         if not isinstance(by, str) or by not in SEARCH_ORDERS or by in order:
             hint = f"order by {' or '.join(SEARCH_ORDERS)}, each once"
-            at.refuse(f"{_kind(by) if not isinstance(by, str) else repr(by[:40])} cannot stand here", hint)
+            at.refuse(f"{_kind(by) if not isinstance(by, str) else repr(by[:40])} is not valid here", hint)
         order[by] = descending
     return tuple(order.items())
 
@@ -490,7 +490,7 @@ def _scalar(given: object, place: _Place) -> Scalar:
         given = _digits(given, place)
     else:
         hint = "use a string, a number, true or false; for null there is the operator is_null"
-        place.refuse(f"{_kind(given)} cannot stand here", hint)
+        place.refuse(f"{_kind(given)} is not valid here", hint)
     try:
         number = number_of(given)
     except InputError as error:

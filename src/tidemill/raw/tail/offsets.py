@@ -49,8 +49,8 @@ class AcceptedOffsets:
         name = self._feed.stream.name
         if is_judging_again(self._feed.state, name):
             raise BusyError(
-                f"slices of {name} wait to be judged again after a retraction",
-                hint="`tidemill run --once` judges them",
+                f"slices of {name} wait to be decided again after a retraction",
+                hint="`tidemill run --once` decides them",
             )
 
     def look(self) -> list[SliceEntry]:

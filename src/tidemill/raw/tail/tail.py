@@ -140,7 +140,7 @@ class _ByTime:
             if older and (entry.watermark is None or entry.watermark < self._told):
                 told = format_instant(self._told)
                 log.warning(
-                    "rows up to %s are left out: that watermark was told", told, extra={"slice": entry.id}
+                    "rows up to %s are left out: their watermark was sent", told, extra={"slice": entry.id}
                 )
 
 

@@ -150,7 +150,7 @@ class Tokens:
         token = self._look().get(id)
         right = hmac.compare_digest(_digest(secret), _NOBODY if token is None else token.digest)
         if token is None or not right:
-            raise AuthError("nobody has this token", hint="check it for typing errors, or create another")
+            raise AuthError("the token is not known", hint="check it for typing errors, or create another")
         # Only who has the secret learns what became of it.
         if token.revoked is not None:
             raise AuthError(f"this token was revoked at {format_instant(token.revoked)}", hint=NEEDED)
@@ -198,7 +198,7 @@ def _with_room(kept: tuple[Token, ...], now: int) -> tuple[Token, ...]:
     over = next((token for token in kept if not token.active(now)), None)
     if over is None:
         raise InputError(
-            f"there are {MAX_TOKENS:,} tokens that work", hint="revoke those that nobody uses any more"
+            f"there are {MAX_TOKENS:,} tokens that work", hint="revoke those that are no longer used"
         )
     return tuple(token for token in kept if token is not over)
 

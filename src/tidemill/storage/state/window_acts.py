@@ -186,8 +186,8 @@ def lay(
     width = span(db, stream)
     if width is None:
         raise StorageError(
-            f"the windows of stream {stream} are not laid out",
-            hint="declare `aggregation_span` on the stream; the next tick lays them out",
+            f"the windows of stream {stream} are not assigned",
+            hint="declare `aggregation_span` on the stream; the next tick assigns its slices",
         )
     touched: set[int] = set()
     for slice_id, starts in windows.items():

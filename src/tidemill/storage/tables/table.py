@@ -240,7 +240,7 @@ class Table:
             elif not target.exists():
                 raise StorageError(
                     f"the staged part {part.name} is gone",
-                    hint="run the same batch again: it is staged anew",
+                    hint="run the same batch again: it is staged again",
                     where=part.path,
                 )
             self._same_size(target, part.size)
@@ -408,7 +408,7 @@ def check_inputs(live: Collection[str], adds: Sequence[Part], removes: Sequence[
     if gone:
         raise ConflictError(
             f"{len(gone)} of the parts to remove are no longer in the table, {gone[0]} first",
-            hint="another writer replaced them: read the new snapshot and decide anew",
+            hint="another writer replaced them: read the new snapshot and decide again",
         )
     there = [part.path for part in adds if part.path in live]
     if there:
