@@ -263,7 +263,7 @@ def test_results_of_another_declaration_are_not_shown_as_if_they_were_of_this_on
     assert (done.code, done.error["code"]) == (2, "not_found")
     assert "run --once" in done.error["hint"]
     assert [one["current"] for one in driven.json("results", "rides")["windows"]] == [False, True]
-    assert "minutes was declared otherwise" in driven.cli("results", "rides").err
+    assert "minutes has another declaration" in driven.cli("results", "rides").err
     driven.run()
     assert driven.told("minutes")[0] == ("12:00:00", "ann", 1, 12.3, 1, "watermark")
 

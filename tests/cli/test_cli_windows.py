@@ -208,7 +208,7 @@ def test_a_retraction_in_text_tells_its_steps_and_what_comes_next(built):
     assert done.code == 0
     assert done.out.splitlines()[1].startswith("   1. retract slice")
     assert done.out.splitlines()[-1] == f"retracted {entry['id'][:12]}  stdin"
-    assert "`tidemill run --once` judges again" in done.err
+    assert "`tidemill run --once` accepts again" in done.err
 
 
 # -- failed

@@ -149,7 +149,7 @@ def refused(text: str) -> ConfigError:
         ),
         (
             "    kind: delta\n", "    kind: delta\n    gate: none\n", 5,
-            "deltas are told apart, and ordered, by their identity", "use gate: event_id",
+            "deltas are identified and ordered by their identity", "use gate: event_id",
         ),
         (
             "    kind: delta\n", "    kind: delta\n    format: csv\n", 5,

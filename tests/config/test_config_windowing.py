@@ -160,7 +160,7 @@ def test_windows_need_no_gate_and_no_event_time() -> None:
         ("{kind: state, open: units = 1}", "emit is missing", "a state window needs open and emit"),
         ("{kind: tumbling, size: 1s, gap: 1s, n: 1}", "a tumbling window has no gap or n", "needs size"),
         ("{kind: session, size: 1s}", "a session window has no size", "needs gap, and may have a key"),
-        ("{kind: tumbling, size: 1s, key: id}", "a tumbling window has no key", "group_by tells results"),
+        ("{kind: tumbling, size: 1s, key: id}", "a tumbling window has no key", "group_by separates results"),
         ("{kind: count, n: 2, step: 1s}", "a count window has no step", "a count window needs n"),
         ("{kind: sliding, size: 1s, step: 2s}", "a step of 2s leaves holes between windows of 1s", "shorter"),
         ("{kind: sliding, size: 1w, step: 1ms}", "every row would be in 604800000 windows", "20000 windows"),
@@ -284,7 +284,7 @@ def test_window_that_closes_when_it_is_complete(window: str) -> None:
 @pytest.mark.parametrize(
     ("window", "extra", "message", "hint"),
     [
-        ("{kind: tumbling, size: 1h, close: complete}", "", "w.close: what is complete is told by",
+        ("{kind: tumbling, size: 1h, close: complete}", "", "w.close: complete windows need datasets",
          "add aggregation_span"),
         ("{kind: session, gap: 1h, close: complete}", "    aggregation_span: 1h\n",
          "a session window cannot close when it is complete", "tumbling and sliding"),

@@ -244,7 +244,7 @@ def test_lost_ids_of_expired_events_are_told_when_they_are_needed(plant: Plant) 
         report = mill.tick()
         (error,) = report.errors
         assert isinstance(error, StorageError)
-        assert "the ids of expired events are gone" in error.message
+        assert "the ids of expired events are missing" in error.message
         (fault,) = report.faults
         assert (fault.stream, fault.code) == ("requests", DamageError.code)
         assert mill.slice(landed.entry.id).status is SliceStatus.PENDING  # nothing was decided without them

@@ -402,5 +402,5 @@ def test_while_rounds_fail_no_round_is_promised(shop):
         faults = RoundFaults(mill.state, mill.warehouse.root, NOON, mill.workers.fault_memory)
         faults.record("visits", "raw", StorageError("raw is gone", hint="restore it"))
         (landed,) = mill.ask(COUNT).completeness.pending
-    assert landed.remedy.startswith("The rounds of this stream fail, so nothing will change")
+    assert landed.remedy.startswith("The rounds of this stream fail, so nothing changes")
     assert landed.remedy.endswith(": raw is gone (restore it)")
