@@ -305,7 +305,7 @@ def test_while_slices_are_to_be_judged_again_nobody_can_know(play) -> None:
     player.tick()
     player.mill.retract(player.mill.plan_retraction(gone, "a test"))
     if player.mill.state.pending("s", 1):
-        with pytest.raises(BusyError, match="judged again"):
+        with pytest.raises(BusyError, match="decided again"):
             player.told()
 
 

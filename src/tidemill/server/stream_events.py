@@ -56,8 +56,8 @@ def router(readers: Readers) -> APIRouter:
         summary="Datasets and results as they become available, as server-sent events",
         description=(
             "Each is a CloudEvent with its position in the outbox as id, sealed for the token of a tenant. "
-            "`Last-Event-ID`, or `after`, continues after one; 0 starts with the first event; by default only "
-            "new events are sent. "
+            "`Last-Event-ID`, or `after`, continues after one; 0 starts with the first event; by default "
+            "only new events are sent. "
             "The stream begins with the id to continue from; a comment every 15 seconds keeps it alive."
         ),
         operation_id="get_events",
