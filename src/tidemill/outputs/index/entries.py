@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
 from tidemill.outputs.index.table import BOOLEAN, NUMBER, STRING
-from tidemill.storage.files import storage_errors
-from tidemill.storage.tables.parts import open_part
+from tidemill.storage.tables.parts import open_part, part_errors
 
 Edge = bytes | float
 
@@ -112,7 +111,7 @@ def metadata_of(path: str) -> pq.FileMetaData:
 
 
 def _written(path: str) -> tuple[int, int]:
-    with storage_errors("look at the part", path):
+    with part_errors(path):
         said = Path(path).stat()
     return said.st_size, said.st_mtime_ns
 
