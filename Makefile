@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 BENCH := $(VENV)/.ready-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+MINUTES ?= 30
 export PYTHON
 
 help: ## explain the targets
@@ -51,8 +52,8 @@ test: check ## check, then every test (the long ones apart: see soak), the same 
 quick: $(DEV) ## the tests without Spark and processes, with a tenth of the examples, in under 90 s; ROOM as for test
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process and not variety' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
 
-soak: $(DEV) ## the long tests, and properties with ten times as many new examples; a failure says how to repeat it
-	@$(BIN)/python -m pytest -m 'soak or property' --hypothesis-profile=soak $(ARGS)
+soak: $(DEV) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
+	@$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
 bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json
 	@$(BIN)/python -m bench.run $(ARGS)

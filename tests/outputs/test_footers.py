@@ -116,3 +116,17 @@ def test_footers_without_newer_keys_are_read() -> None:
 def test_what_is_no_footer_is_refused(read: Any, footer: dict[str, object]) -> None:
     with pytest.raises(StorageError, match="the footer of a part has no valid"):
         read(footer)
+
+
+@pytest.mark.parametrize(
+    "tiles",
+    [
+        {"start": [0], "hash": ["a"], "rows": [1]},
+        {"start": [0], "hash": ["a"], "revision": ["1"], "rows": [1]},
+        {"start": [0, 1], "hash": ["a"], "revision": [1], "rows": [1]},
+        {"start": [0], "slices": [[5]], "revision": [1], "rows": [1]},
+    ],
+)
+def test_a_footer_of_tiles_that_was_changed_is_refused(tiles: dict[str, list[object]]) -> None:
+    with pytest.raises(StorageError, match="no valid"):
+        TilesFooter.from_footer({"stream": "s", "level": "5s", "declared": ["d"], "tiles": tiles})

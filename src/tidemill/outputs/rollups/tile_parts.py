@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,19 @@ from tidemill.model.slices import hash_of, set_hash
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.rows import to_rows
 from tidemill.outputs.rollups.spec import STATS, RollupSpec
-from tidemill.storage.tables.footers import Footer, as_fields, items_in, number_in, text_in, texts_in
+from tidemill.storage.tables.footers import (
+    Footer,
+    as_fields,
+    fields_in,
+    invalid_footer,
+    items_in,
+    number_in,
+    text_in,
+    texts_in,
+)
 from tidemill.storage.tables.parts import StagedPart, write_part
+
+T = TypeVar("T")
 
 PART_ROWS: Final = 32_768  # about as many rows has a part; a tile that has more is a part of its own
 BINS_PER_ROW: Final = 16  # so many bins of a histogram take as much space as a row
@@ -99,23 +110,37 @@ class TilesFooter:
 
 
 def _by_column(footer: Footer) -> list[Tile]:
-    tiles, declared = footer["tiles"], texts_in(footer, "declared")
+    columns, declared = fields_in(footer, "tiles"), texts_in(footer, "declared")
     names = texts_in(footer, "slices") if "slices" in footer else ()
-    assert isinstance(tiles, dict), tiles
-    many = len(tiles["start"])
-    sets = [frozenset(names[i] for i in which) for which in tiles.get("slices", [()] * many)]
-    return [
-        Tile(start, digest, revision, declared[of], slices, rows)
-        for start, digest, revision, of, slices, rows in zip(
-            tiles["start"],
-            tiles["hash"] if "hash" in tiles else map(hash_of, sets),
-            tiles["revision"],
-            tiles.get("declared", [0] * many),
-            sets,
-            tiles["rows"],
-            strict=True,
-        )
-    ]
+    starts = _numbers(columns, "start")
+    chosen = items_in(columns, "slices") if "slices" in columns else [[]] * len(starts)
+    try:
+        sets = [frozenset(names[i] for i in _checked(which, int, "slices")) for which in chosen]
+        return [
+            Tile(start, digest, revision, declared[of], slices, rows)
+            for start, digest, revision, of, slices, rows in zip(
+                starts,
+                _checked(columns["hash"], str, "hash") if "hash" in columns else map(hash_of, sets),
+                _numbers(columns, "revision"),
+                _numbers(columns, "declared") if "declared" in columns else [0] * len(starts),
+                sets,
+                _numbers(columns, "rows"),
+                strict=True,
+            )
+        ]
+    except (ValueError, IndexError) as error:  # columns of other lengths, or a number of nothing
+        raise invalid_footer("tiles") from error
+
+
+def _numbers(columns: Footer, key: str) -> list[int]:
+    return _checked(columns.get(key), int, key)
+
+
+def _checked(values: object, kind: type[T], key: str) -> list[T]:
+    """Without a step for each value: there may be very many."""
+    if not isinstance(values, list) or not set(map(type, values)) <= {kind}:
+        raise invalid_footer(key)
+    return values
 
 
 def _one_by_one(footer: Footer) -> list[Tile]:

@@ -17,7 +17,7 @@ Footer = Mapping[str, object]
 def number_in(footer: Footer, key: str, default: int | None = None) -> int:
     value = footer.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _damaged(key)
+        raise invalid_footer(key)
     return value
 
 
@@ -28,7 +28,7 @@ def optional_number_in(footer: Footer, key: str) -> int | None:
 def text_in(footer: Footer, key: str, default: str | None = None) -> str:
     value = footer.get(key, default)
     if not isinstance(value, str):
-        raise _damaged(key)
+        raise invalid_footer(key)
     return value
 
 
@@ -39,7 +39,7 @@ def texts_in(footer: Footer, key: str) -> tuple[str, ...]:
 def items_in(footer: Footer, key: str) -> list[object]:
     value = footer.get(key)
     if not isinstance(value, list):
-        raise _damaged(key)
+        raise invalid_footer(key)
     return value
 
 
@@ -50,11 +50,11 @@ def fields_in(footer: Footer, key: str) -> dict[str, object]:
 def as_fields(value: object, key: str) -> dict[str, object]:
     """What is said under a key, or as one of several items there, as an object of JSON."""
     if not isinstance(value, dict):
-        raise _damaged(key)
+        raise invalid_footer(key)
     return value
 
 
-def _damaged(key: str) -> StorageError:
+def invalid_footer(key: str) -> StorageError:
     return StorageError(
         f"the footer of a part has no valid {key!r}",
         hint="the part is damaged, or was written by a version that this one does not know: restore it from "
