@@ -84,7 +84,7 @@ class Mill:
     """An open project. Use it as a context manager, or call `close`.
 
     `project` is the checked configuration, `state` the ledger and all other state in `state.db`, and `clock`
-    the function that tells the time in microseconds since the epoch. `warehouse`, `workers` and `pulse` are
+    the function that returns the time in microseconds since the epoch. `warehouse`, `workers` and `pulse` are
     the parts behind the methods, for the server and the command line; they can change in any release.
     """
 
@@ -462,7 +462,7 @@ class Mill:
         return quarantined(self.workers, stream, reason, slice, limit, after, tenant)
 
     def replay(self, stream: str, *, reason: str | None = None) -> list[Landed]:
-        """Land the records in quarantine again, to be decided anew, and return the slices: one, or for a
+        """Land the records in quarantine again, to be decided again, and return the slices: one, or for a
         stream with datasets one for each slice that the records came from; none if quarantine is empty."""
         from tidemill.raw.replay import replay
 
