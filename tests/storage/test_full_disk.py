@@ -46,10 +46,12 @@ def test_a_full_disk_while_working_is_told_and_the_next_tick_does_it(
         plant.configure(config.replace("version: 1", f"version: 1\nwarehouse: {disk}"))
         with plant.open() as mill:
             landed = mill.land("requests", content)
-            (error,) = mill.tick().errors
-            assert isinstance(error, StorageError)
-            assert "No space left on device" in error.message
-            assert error.hint
+            errors = mill.tick().errors  # of raw, and of what the state could not record
+            assert "No space left on device" in errors[0].message
+            for error in errors:
+                assert isinstance(error, StorageError)
+                assert "no space left" in error.message.lower()
+                assert error.hint
             assert mill.slice(landed.entry.id).status is SliceStatus.PENDING
         grow(disk, "64m")
         with plant.open() as mill:
