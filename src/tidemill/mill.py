@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from tidemill.config import Project
 from tidemill.ingest import arguments
@@ -22,7 +22,7 @@ from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.ingest.plugins import open_project
 from tidemill.ingest.warehouse import Progress, Warehouse
 from tidemill.model.clock import WatchedClock
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.pipeline.pulse import Pulse
 from tidemill.pipeline.reports import StreamStatus, TickReport
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.metrics import Meter
     from tidemill.pipeline.rebuild import Rebuilder
     from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.repair import Repaired, RepairPlan
     from tidemill.pipeline.retention import Retention
     from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.scrub_progress import ScrubStatus
@@ -63,6 +64,10 @@ if TYPE_CHECKING:
     from tidemill.raw.retract import RetractionPlan
     from tidemill.raw.tail import Feed
     from tidemill.storage.tables.snapshot import Snapshot
+
+
+LOOK: Final = 0.05  # seconds between two tries to get the tick lock
+REPAIR_PATIENCE: Final = 60.0  # seconds that a repair waits for the round of another process
 
 
 def wall_clock() -> int:
@@ -401,8 +406,18 @@ class Mill:
         return self.workers.retention
 
     @contextmanager
-    def _working(self, what: str = "tick") -> Iterator[None]:
-        with exclusive(layout.tick_lock(self.project.warehouse), what):
+    def _working(self, what: str = "tick", patience: float = 0.0) -> Iterator[None]:
+        """Hold the tick lock; who has it is waited for so many seconds at most."""
+        until = time.monotonic() + patience
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(exclusive(layout.tick_lock(self.project.warehouse), what))
+                    break
+                except BusyError:
+                    if time.monotonic() >= until:
+                        raise
+                    time.sleep(LOOK)
             yield
 
     # -- status and tables
@@ -581,7 +596,27 @@ class Mill:
         desk = self.workers.vector_reader
         return chain_of(desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
 
-    # -- verifying
+    # -- verifying and repairing
+
+    def plan_repair(self, stream: str | None = None) -> RepairPlan:
+        """Look for damaged files of one stream, or of all, and plan what becomes of each. Changes nothing."""
+        from tidemill.pipeline.repair import find_damages, plan_repair
+
+        names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
+        return plan_repair(self.workers, find_damages(self.workers, names))
+
+    def repair(self, stream: str | None = None) -> Repaired:
+        """Set damaged files of one stream, or of all, aside in `_damaged/` of the warehouse, and make what
+        they held again from slices or raw. The result has the steps, and in `left` what is still damaged."""
+        from tidemill.pipeline.repair import Repaired, repair
+
+        with self._working("repair", patience=REPAIR_PATIENCE):
+            plan = self.plan_repair(stream)
+            aside = repair(self.workers, plan)
+        if aside:
+            self.run_until_idle()
+        left = self.plan_repair(stream) if aside else plan
+        return Repaired(plan, aside, left.steps)
 
     def scrub(self, stream: str | None = None) -> Scrubbed:
         """Read every file of one stream, or of all, and hold it against its checksum. It takes no lock, so it

@@ -367,6 +367,7 @@ JSON = {
     "results": "results requests",
     "flush": "flush",
     "verify": "verify",
+    "repair": "repair",
     "recover": "recover",
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.mill import Mill
+from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
 from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
 from tidemill.testing import FakeClock
 
@@ -42,7 +43,7 @@ _STREAM = """
       progress: {kind: state, object: order, state: status}
     windows:
       ten: {kind: tumbling, size: 10m, aggregates: {n: count}}
-      visit: {kind: session, gap: 3h, key: shop, aggregates: {n: count, spread: "stddev(amount)"}}
+      visit: {kind: session, gap: 20m, key: shop, aggregates: {n: count, spread: "stddev(amount)"}}
 """
 CONFIG = (
     "version: 1\nengine: {cores: 2, memory: 512m}\nstreams:"
@@ -216,9 +217,7 @@ def details(mill: Mill, stream: str) -> dict[str, object]:
         "capped": sorted(
             map(str, mill.query(f"SELECT count FROM {stream}.capped GROUP BY shop").to_pylist())
         ),
-        "datasets": sorted(
-            (str(one.key.interval), str(one.observed), one.rows) for one in mill.windows.datasets(stream)
-        ),
+        "datasets": sorted((str(one.key.interval), one.rows) for one in mill.windows.datasets(stream)),
         "totals": {
             name: count
             for name, count in mill.state.totals(stream).items()
@@ -289,3 +288,67 @@ def shop(shop_template: Shop, tmp_path: Path) -> Shop:
     root = tmp_path / "shop"
     shutil.copytree(shop_template.root, root)
     return Shop(root, FakeClock(shop_template.clock()))
+
+
+# -- what can be damaged, and how
+
+Find = Callable[[Shop], Path]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+HARMS: dict[str, Callable[[Path], object]] = {"flipped": flip, "cut": cut, "deleted": Path.unlink}
+
+
+def part(table: str, begins: str = "") -> Find:
+    def find(shop: Shop) -> Path:
+        return next(path for path in shop.parts(table) if path.name.startswith(begins))
+
+    return find
+
+
+def own_part(shop: Shop) -> Path:
+    """Of raw, with the rows of one batch."""
+    marks = tuple(f"{mark}-" for mark in (PACKED_PART, TOLD_PART, REST_PART, EXPIRED_PART))
+    return next(path for path in shop.parts("raw/orders") if not path.name.startswith(marks))
+
+
+def file(pattern: str, *, last: bool = False) -> Find:
+    def find(shop: Shop) -> Path:
+        return sorted(shop.warehouse.glob(pattern))[-1 if last else 0]
+
+    return find
+
+
+KINDS: dict[str, Find] = {
+    "raw": own_part,
+    "packed raw": part("raw/orders", PACKED_PART),
+    "word of raw": part("raw/orders", TOLD_PART),
+    "raw of deltas": part("raw/embeddings"),
+    "quarantine": part("quarantine/orders"),
+    **{f"rollups {level}": part("rollups/orders", f"{level}-") for level in ("5s", "1m", "1h", "1d", "7d")},
+    "results": part("windows/orders/ten"),
+    "results of sessions": part("windows/orders/visit"),
+    "open windows": file("windows/orders/visit/_open/*"),
+    "index": part("index/orders"),
+    "chains": part("chains/embeddings"),
+    "dataset": file("datasets/orders/*/*/r1.arrow"),
+    "accepted ids": file("gate/orders/*.run"),
+    "observations": file("trails/orders/*.trail"),
+    "admitted keys": file("trails/orders/*.roster"),
+    "first entry of a log": file("raw/orders/_delta_log/*.json"),
+    "middle entry of a log": file("rollups/orders/_delta_log/*3.json"),
+    "last entry of a log": file("raw/visits/_delta_log/*.json", last=True),
+    "last entry of the log of results": file("windows/orders/ten/_delta_log/*.json", last=True),
+    "log of observations": file("trails/orders/trails.log"),
+    "log of landings": file("slices/landings.ndjson"),
+    "log of declarations": file("slices/declarations.ndjson"),
+}

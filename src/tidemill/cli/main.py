@@ -30,7 +30,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "windows": ("windows", "window", "rebuild", "retry", "build"),
     "datasets": ("datasets", "export", "events"),
     "vectors": ("vector", "chain", "deltas", "compact"),
-    "prove": ("verify", "recover", "bench"),
+    "prove": ("verify", "repair", "recover", "bench"),
     "serve": ("serve", "up"),
     "tokens": ("token",),
 }

@@ -1,4 +1,4 @@
-"""Commands that prove, repair and measure: verify, recover, bench."""
+"""Commands that prove, repair and measure: verify, repair, recover, bench."""
 
 from __future__ import annotations
 
@@ -45,6 +45,30 @@ def verify(
     return OK if found.ok else DIFFERENCES
 
 
+@command("repair", Panel.PROVE, "tidemill repair --explain", "tidemill repair", "tidemill repair requests")
+def repair(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Find damaged files, set them aside in _damaged/ of the warehouse, and make what they held again.
+
+    What slices or raw still hold is made again, in place. What they do not is named with what it affects;
+    then the exit code is 1.
+    """
+    if explain:
+        with session.mill() as mill:
+            plan = mill.plan_repair(stream)
+        session.emit(lambda: documents.shapes.repair_plan(plan), lambda: views.prove.repair_plan(plan))
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        done = mill.repair(stream)
+    session.emit(lambda: documents.shapes.repaired(done), lambda: views.prove.repaired(done))
+    return OK if done.ok else DIFFERENCES
+
+
 @command("recover", Panel.PROVE, "tidemill recover --project shop")
 def recover(session: Session) -> int:
     """Rebuild state.db from the warehouse: from the landing log and the footers of the parts.
@@ -56,7 +80,7 @@ def recover(session: Session) -> int:
     with session.working() as progress:
         found = rebuild(session.settings.project, progress=progress)
     session.emit(lambda: documents.shapes.recovered(found), lambda: views.prove.recovered(found))
-    return OK
+    return DIFFERENCES if found.left else OK
 
 
 @command("bench", Panel.PROVE, "tidemill bench", "tidemill bench -- --help")

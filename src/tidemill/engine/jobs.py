@@ -131,7 +131,7 @@ def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:
             f"cannot go on: {error.strerror or str(error).splitlines()[0]}",
             where=str(error.filename or ""),
             hint="look at the disk and its free space, then run the same again; "
-            "`tidemill verify` says which files of the warehouse are damaged or gone",
+            "`tidemill repair --explain` says which files of the warehouse are damaged or gone",
         ) from error
 
 

@@ -72,7 +72,7 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
         record = payload[int(np.flatnonzero(found.damaged)[0])].as_py()
         raise StorageError(
             f"a payload in raw is no JSON object: {record[:80]!r}",
-            hint="`tidemill verify` says which part is damaged; restore it, then run the same again",
+            hint="`tidemill repair` sets the damaged part aside and makes it again",
         )
     arrays: list[pa.Array] = []
     misfits: list[tuple[str, Ints]] = []

@@ -136,7 +136,7 @@ def _not_applied(state: Ledger, lines: Iterable[RetractionLine]) -> list[Retract
     found: list[RetractionLine] = []
     sent: Counter[str] = Counter()  # by slice, in the lines so far
     for line in lines:
-        sent.update(line.act.again)
+        sent.update(line.act.again.keys())
         name = line.act.slice or next(iter(line.act.again), "")
         entry = state.slice(name) if name else None
         if line.act.slice:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project
 from tidemill.ingest.adopt import adopt
@@ -23,8 +24,10 @@ from tidemill.ingest.slice_logs import mend_logs, record_logs
 from tidemill.ingest.warehouse import Progress as ShowProgress
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.clock import Clock
+from tidemill.model.damage import Damage
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.pipeline.mending import Mending
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.footers import BatchFooter
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+UNKNOWN_RUN: Final = "unknown.run"
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -52,6 +57,8 @@ class Recovered:
     datasets: int
     results: int  # commits of streaming windows whose events were told again
     state: str  # its file
+    set_aside: Mapping[str, str] = field(default_factory=dict)  # damaged files, and where they are now
+    left: Sequence[Damage] = ()  # what could not be recovered
 
 
 def recover_state(
@@ -99,13 +106,14 @@ def _restore_logs(warehouse: Path) -> None:
 def _fill(workers: Workers, target: str) -> Recovered:
     warehouse = workers.root
     lines = list(RetractionLog(warehouse).lines())
+    mending = Mending(workers)
     for line in {line.act.stream: line for line in lines}.values():
-        _finish(workers, line)
+        mending.attempt(line.act.stream, partial(_finish, workers, line))
     entries = with_retractions(scan_slices(warehouse), lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
     for stream in workers.project.streams:
-        records += _records(workers, stream, entries)
+        records += mending.attempt(stream, partial(_records, workers, stream, entries)) or []
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
     record_logs(warehouse, workers.state)
@@ -113,17 +121,32 @@ def _fill(workers: Workers, target: str) -> Recovered:
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():
             continue
-        acceptor = workers.acceptor(stream)
-        workers.state.replace_runs(stream, [], rebuild_runs(acceptor))
-        # Where all batches were undone none of them says it, and the log must not be read from its start.
-        seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
-        workers.state.saw(stream, seen)
+        if mending.attempt(stream, partial(_recover_gate, workers, stream)) is None:
+            # A run that is not there is asked for by every round: nothing is accepted without its ids.
+            workers.state.replace_runs(stream, [], [UNKNOWN_RUN])
+    mending.finish()
     found = Counter[str]()
     for stream in workers.project.streams:
-        for output in workers.outputs(stream):
-            found[output.name] += output.recover(workers.warehouse.clock())
+        for output in [one.name for one in workers.outputs(stream)]:
+            found[output] += mending.attempt(stream, partial(_recover_output, workers, stream, output)) or 0
     tiles, datasets, results = (found[name] for name in ("rollups", "datasets", "windows"))
-    return Recovered(len(entries), len(records), tiles, datasets, results, target)
+    return Recovered(
+        len(entries), len(records), tiles, datasets, results, target, mending.set_aside, mending.left
+    )
+
+
+def _recover_gate(workers: Workers, stream: str) -> bool:
+    acceptor = workers.acceptor(stream)
+    workers.state.replace_runs(stream, workers.state.runs(stream), rebuild_runs(acceptor))
+    # Where all batches were undone none of them says it, and the log must not be read from its start.
+    seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
+    workers.state.saw(stream, seen)
+    return True
+
+
+def _recover_output(workers: Workers, stream: str, output: str) -> int:
+    """Of the outputs as they are now: they are opened anew after something of them was set aside."""
+    return workers.output(stream, output).recover(workers.warehouse.clock())
 
 
 def _finish(workers: Workers, line: RetractionLine) -> None:

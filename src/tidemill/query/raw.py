@@ -104,7 +104,7 @@ class RawEvents:
                 continue  # merged into another since the log was read
         raise StorageError(
             "what is remembered of objects changes faster than it can be read",
-            hint="try again; if it stays, run `tidemill verify`",
+            hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
         )
 
 

@@ -206,7 +206,7 @@ def _errors() -> Iterator[None]:
             ) from error
         raise StorageError(
             f"the rollups cannot be read: {text.splitlines()[0][:300]}",
-            hint="try again; if it stays, run `tidemill verify`",
+            hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
         ) from error
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from tidemill.ingest.retractions import RetractionLog, sent_back
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.raw.recall import footers, held_facts
+from tidemill.raw.footers import BatchFooter, packed_footer
+from tidemill.raw.recall import footers, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
-from tidemill.raw.standins import batch_of, stands_for_expired
+from tidemill.raw.standins import batch_of, is_shared, stands_for_expired
 from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 
@@ -85,6 +86,34 @@ def _untold(
         if entry.batch is not None
         and (rows.get(entry.id, 0) < entry.counts.accepted or entry.batch not in told)
     }
+
+
+def lost_batches(raw: Table, damaged: Collection[str]) -> set[str]:
+    """Batches with rows, or with what is said of them, in damaged parts of raw (by their paths), by what the
+    others say: for `recover`, which has no ledger yet."""
+    told: dict[str, int] = {}
+    held: dict[str, int] = {}
+    batch: dict[str, str] = {}
+    shared: set[str] = set()
+    lost: set[str] = set()
+    for part in raw.snapshot().parts:
+        path = str(raw.root / part.path)
+        if part.path in damaged:
+            lost |= {name} if (name := batch_of(part)) else set()
+            continue
+        for fact in part_facts(path):
+            assert isinstance(fact.footer, BatchFooter), path
+            for summary in fact.footer.slices:
+                batch[summary.id] = fact.footer.batch
+            for name, count in fact.accepted.items():
+                told[name] = told.get(name, 0) + count
+        for fact in held_facts(path):
+            for name, count in fact.accepted.items():
+                held[name] = held.get(name, 0) + count
+        if is_shared(part):
+            shared.update(packed_footer(path).batches)
+    lost |= {batch[name] for name, count in told.items() if held.get(name, 0) < count and name in batch}
+    return lost | (shared - set(batch.values()))
 
 
 def send_back(

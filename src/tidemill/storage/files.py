@@ -23,7 +23,7 @@ _HINTS: Final = {
     errno.EACCES: "check that the user running tidemill may read and write the warehouse folder",
     errno.EPERM: "check that the user running tidemill may read and write the warehouse folder",
     errno.EROFS: "the warehouse is on a read-only file system: remount it or move the warehouse",
-    errno.ENOENT: "something removed files of the warehouse: restore them, or run `tidemill recover`",
+    errno.ENOENT: "something removed files of the warehouse: restore them, or run `tidemill repair`",
     errno.EIO: "the disk reports an I/O error: check the disk before anything else",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
 }

@@ -214,6 +214,11 @@ def results_location(stream: str, window: str) -> str:
     return f"{_WINDOWS}/{stream}/{window}"
 
 
+def is_open_rows(file: Path) -> bool:
+    """Whether a file holds rows of windows that are open, by its path in the warehouse."""
+    return file.parts[0] == _WINDOWS and file.parent.name == open_rows(Path()).name
+
+
 def open_rows(results_table: Path) -> Path:
     """Rows of windows that are open, beside the results; readers of the table skip the folder."""
     return results_table / _OPEN
@@ -240,6 +245,11 @@ def table_log(table_root: Path) -> Path:
 def log_sums(table_root: Path) -> Path:
     """Checksums of the files of the log of a table."""
     return table_root / "_log_sums"
+
+
+def log_copies(table_root: Path) -> Path:
+    """Copies of the files of the log of a table."""
+    return table_root / "_log_copies"
 
 
 def torn_log_entries(table_root: Path) -> Path:

@@ -14,6 +14,7 @@ from tidemill.pipeline.documents.scrub import remedy
 
 if TYPE_CHECKING:
     from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
     from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.verify import Audit, Finding
 
@@ -52,6 +53,31 @@ def scrubbed(of: Scrubbed) -> View:
         yield table
 
 
+def repair_plan(of: RepairPlan) -> View:
+    if not of.steps:
+        yield line("nothing is damaged")
+        return
+    yield _steps(of.steps)
+
+
+def repaired(of: Repaired) -> View:
+    yield from repair_plan(of.plan)
+    if of.set_aside:
+        yield line(f"{many(len(of.set_aside), 'file')} set aside in _damaged/")
+    for step in of.left:
+        what = step.affects or step.damage.reason
+        yield line((shown(step.damage.file), "bold red"), f" is still damaged: {shown(what)}")
+
+
+def _steps(steps: Sequence[RepairStep]) -> Table:
+    table = listing("file", "what", "damage", "repair")
+    for step in steps:
+        repair = Text(shown(step.action)) if step.repairable else Text(shown(step.affects), style="red")
+        about = (step.damage.file, step.damage.kind.value, step.damage.reason)
+        table.add_row(*(Text(shown(text)) for text in about), repair)
+    return table
+
+
 def recovered(of: Recovered) -> View:
     yield line(
         "rebuilt ",
@@ -60,6 +86,10 @@ def recovered(of: Recovered) -> View:
         f" {of.tiles:,} tiles and {of.datasets:,} datasets found",
         f"; {many(of.results, 'commit')} of results announced again" if of.results else "",
     )
+    if of.set_aside:
+        yield line(f"{many(len(of.set_aside), 'damaged file')} set aside in _damaged/")
+    for one in of.left:
+        yield line((shown(one.file), "bold red"), f" could not be recovered: {shown(one.reason)}")
 
 
 def _findings(findings: Sequence[Finding]) -> Table:

@@ -26,6 +26,7 @@ from tidemill.outputs.datasets.reader import WindowReader
 from tidemill.outputs.datasets.rules import rules_of
 from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
 from tidemill.raw.watermark import watermark_of
+from tidemill.storage import layout
 from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
 
 _UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
@@ -129,8 +130,13 @@ class Datasets(Simple):
         self._desk.retry(self._stream.name)
 
     def _in(self, files: Collection[str]) -> list[Window]:
-        """The windows whose newest datasets are in these files."""
+        """The windows whose newest datasets are in these files. With the log of those without rows, all of
+        them are lost."""
         windows = self._warehouse.state.windows(self._stream.name)
+        root = self._warehouse.root
+        folder = layout.empty_datasets(root, self._stream.name).relative_to(root).as_posix()
+        if any(file.startswith(f"{folder}/") for file in files):
+            return [w for w in windows if w.file and (w.file in files or layout.is_empty_dataset(w.file))]
         return [window for window in windows if window.file in files]
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:

@@ -240,7 +240,7 @@ class Extraction:
             record = payload[int(np.flatnonzero(found.damaged)[0])].as_py()
             raise StorageError(
                 f"a payload in raw is no JSON object: {record[:80]!r}",
-                hint="`tidemill verify` says which part is damaged; restore it, then run the same again",
+                hint="`tidemill repair` sets the damaged part aside and makes it again",
             )
         for path, leading in self._leading.items():
             entries = self._entries[path]

@@ -226,6 +226,9 @@ class Rollups:
         if table is not None:
             self._warehouse.state.lose_tiles(self._stream.name, parts)
             table.leave_out(parts, now)
+        root = self._warehouse.root
+        if layout.in_table(layout.state_history(root, self._stream.name), root, files):
+            self._roller().catch_up()  # makes again what it does not find
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         if not self._stream.metrics:

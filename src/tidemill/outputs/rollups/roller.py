@@ -154,7 +154,17 @@ class Roller:
         for level in LEVELS:
             expired = list(self._expired_tiles(level.name))
             self.state.apply_tiles(self.stream.name, self.table.version, expired)
+        self._miss_tiles()
         return len(builds)
+
+    def _miss_tiles(self) -> None:
+        """Tiles above the base that stood in a damaged part are built again."""
+        base = [tile.key.start for tile in self.state.tiles(self.stream.name, BASE.name)]
+        for level in LEVELS[1:]:
+            known = {tile.key.start for tile in self.state.tiles(self.stream.name, level.name)}
+            missing = {level.tile_of(start) for start in base} - known
+            if missing:
+                self.state.miss_tiles(self.stream.name, level.name, missing)
 
     def _expired_tiles(self, level: str) -> Iterator[TileBuild]:
         """Tiles of a level that there must have been, by what lies below them, and that are kept no more."""

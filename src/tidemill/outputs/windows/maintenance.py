@@ -104,11 +104,12 @@ class StreamingWindows:
                 return refresher.refresh(look)
         return WindowRefresh(window)
 
-    def leave_out_damaged(self, stream: str, window: str, now: int) -> None:
-        """Results that are damaged leave the table; the next refresh makes them again."""
+    def lose(self, stream: str, window: str, now: int) -> None:
+        """Results that are damaged leave the table, and the next refresh computes everything anew: what is
+        missing then comes out again, and windows that are open are found again."""
         for refresher in self._of(stream):
-            if refresher.spec.name == window:
-                refresher.repair(now, read=True)
+            if refresher.spec.name == window and not refresher.repair(now, read=True):
+                self._state.set_mark(stream, window, None)
 
     def forget(self, stream: str) -> None:
         """Open everything of a stream anew when it is needed next."""

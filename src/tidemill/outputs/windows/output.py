@@ -93,7 +93,7 @@ class WindowResults(Simple):
         root, name = self._warehouse.root, self._stream.name
         for spec in self._stream.window_specs:
             if layout.in_table(layout.results(root, name, spec.name), root, files):
-                self._flow.leave_out_damaged(name, spec.name, now)
+                self._flow.lose(name, spec.name, now)
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         for window, start, why in self._flow.needed(self._stream.name, version):

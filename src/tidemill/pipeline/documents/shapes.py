@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.model.completeness import Completeness, Pending
     from tidemill.pipeline.recover import Recovered
+    from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
     from tidemill.pipeline.reports import SourceStanding, StreamStatus
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
@@ -379,6 +380,31 @@ def audit(of: Audit) -> Document:
     }
 
 
+def repair_plan(of: RepairPlan) -> Document:
+    return {"now": format_instant(of.now), "steps": [_repair_step(step) for step in of.steps]}
+
+
+def _repair_step(of: RepairStep) -> Document:
+    what = of.damage
+    return {
+        "file": what.file,
+        "kind": what.kind.value,
+        "stream": what.stream or None,
+        "reason": what.reason,
+        "action": of.action or None,
+        "affects": of.affects or None,
+    }
+
+
+def repaired(of: Repaired) -> Document:
+    return {
+        "ok": of.ok,
+        **repair_plan(of.plan),
+        "set_aside": dict(of.set_aside),
+        "left": [_repair_step(step) for step in of.left],
+    }
+
+
 def recovered(of: Recovered) -> Document:
     return {
         "state": str(of.state),
@@ -387,4 +413,6 @@ def recovered(of: Recovered) -> Document:
         "tiles": of.tiles,
         "datasets": of.datasets,
         "results": of.results,
+        "set_aside": dict(of.set_aside),
+        "left": [{"file": one.file, "stream": one.stream or None, "reason": one.reason} for one in of.left],
     }

@@ -169,7 +169,7 @@ class TailRows:
         except duckdb.Error as error:
             raise StorageError(
                 f"raw cannot be read: {str(error).splitlines()[0]}",
-                hint="try again; if it stays, run `tidemill verify`",
+                hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
                 where=str(layout.raw(self._feed.warehouse, self._feed.stream.name)),
             ) from error
 

@@ -284,9 +284,18 @@ def _observe_one(
     )
 
 
+def miss_tiles(db: sqlite3.Connection, stream: str, above: Sequence[tuple[str, int]]) -> None:
+    """A 5s tile that is there, below one that is not, gets a hash that is none: it is stale, and with it all
+    above it are made again from what is below them."""
+    spans = [(start, start + BY_NAME[level].tile) for level, start in above]
+    db.executemany(
+        "UPDATE tiles SET hash = '' WHERE stream = ? AND level = ? AND hash IS NOT NULL AND start ="
+        " (SELECT min(start) FROM tiles WHERE stream = ? AND level = ? AND start >= ? AND start < ?)",
+        [(stream, BASE.name, stream, BASE.name, first, end) for first, end in spans],
+    )
+
+
 def lose_tiles(db: sqlite3.Connection, stream: str, parts: Collection[str]) -> int:
-    """A 5s tile that is still there, below one that is lost, gets a hash that is none: it is stale, and with
-    it all above it are made again from what is below them."""
     lost = db.execute(
         "SELECT level, start FROM tiles WHERE stream = ? AND part IN (SELECT value FROM json_each(?))",
         (stream, json.dumps(sorted(parts))),
@@ -299,12 +308,7 @@ def lose_tiles(db: sqlite3.Connection, stream: str, parts: Collection[str]) -> i
         "UPDATE tile_slices SET observed = 0 WHERE stream = ? AND start = ?",
         [(stream, start) for level, start in lost if level == BASE.name],
     )
-    above = [(start, start + BY_NAME[level].tile) for level, start in lost if level != BASE.name]
-    db.executemany(
-        "UPDATE tiles SET hash = '' WHERE stream = ? AND level = ? AND hash IS NOT NULL AND start ="
-        " (SELECT min(start) FROM tiles WHERE stream = ? AND level = ? AND start >= ? AND start < ?)",
-        [(stream, BASE.name, stream, BASE.name, first, end) for first, end in above],
-    )
+    miss_tiles(db, stream, [(level, start) for level, start in lost if level != BASE.name])
     return len(lost)
 
 

@@ -329,6 +329,11 @@ class Tiles(Protocol):
         many there were."""
         ...
 
+    def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
+        """Tiles of a level above the base are not there, though those below are: the first 5s tile below each
+        is stale, so that they are built with it."""
+        ...
+
     def apply_tiles(
         self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
     ) -> None:

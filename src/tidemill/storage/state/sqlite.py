@@ -273,6 +273,10 @@ class SqliteState:
         with self._write() as db:
             return acts.lose_tiles(db, stream, parts)
 
+    def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
+        with self._write() as db:
+            acts.miss_tiles(db, stream, [(level, start) for start in sorted(starts)])
+
     def apply_tiles(
         self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from tidemill.model.errors import StorageError
 from tidemill.storage import layout
 from tidemill.storage.files import storage_errors, sync_file, sync_folder
-from tidemill.storage.tables import log_sums
+from tidemill.storage.tables import log_copies, log_sums
 from tidemill.storage.tables.checksums import MISSING
 from tidemill.storage.tables.snapshot import plain_path
 
@@ -170,6 +170,7 @@ def sync_entries(root: Path, after: int, upto: int) -> None:
         sync_file(path)
     sync_folder(layout.table_log(root))
     log_sums.record(root, [path.name for path in there])
+    log_copies.keep(root, [path.name for path in there])
 
 
 def sync_checkpoint(root: Path, version: int) -> None:
@@ -179,6 +180,7 @@ def sync_checkpoint(root: Path, version: int) -> None:
         sync_file(path)
     sync_folder(folder)
     log_sums.record(root, [name])
+    log_copies.keep(root, [name])
 
 
 def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
@@ -214,6 +216,7 @@ def trim(root: Path, before: int) -> int:
         old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
         floor = max(old, default=-1)
         log_sums.trim(root, floor)  # first: a file on record that is not there was lost
+        log_copies.trim(root, floor)
         # oldest first: who sees an entry knows that none after it has gone
         gone = [path for version, path in sorted(entries(root).items()) if version < floor]
         for path in [*gone, *(path for version, path in marks.items() if version < floor)]:

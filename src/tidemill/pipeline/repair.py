@@ -1,0 +1,265 @@
+"""`repair`: sets damaged files aside and has what they held made again, from slices or from raw.
+
+It makes nothing itself: what is set aside counts as not made, and the rounds that follow make it, as after
+any other change. The plan is a list of steps, and the run does exactly those.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.ingest.slice_logs import mend_log
+from tidemill.model.damage import Damage, FileKind
+from tidemill.model.time import format_instant
+from tidemill.pipeline.scrub import scrub
+from tidemill.raw.send_back import SendBack, plan_send_back, send_back
+from tidemill.storage import layout
+from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
+from tidemill.storage.state.faults import WAREHOUSE, faults_of
+from tidemill.storage.tables import log_copies
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.workers import Workers
+
+log = logging.getLogger(__name__)
+
+REASON_SUFFIX: Final = ".damage.json"  # beside a file that was set aside
+_LOGS: Final = (FileKind.SLICE_LOG, FileKind.TABLE_LOG)  # which say what else there is: repaired first
+_OF_RAW: Final = (FileKind.RAW, FileKind.QUARANTINE)
+# What is made again by whoever needs it next, once the file is not there any more.
+_FOUND_MISSING: Final = {
+    FileKind.ACCEPTED_IDS: "made again from raw",
+    FileKind.OBSERVATIONS: "made again from raw",
+    FileKind.ADMITTED_KEYS: "made again from raw",
+    FileKind.OPEN_WINDOWS: "found again in raw",
+    FileKind.EMPTY_DATASETS: "written again by the next window without rows",
+}
+_OF_OUTPUTS: Final = {
+    FileKind.ROLLUP: "its tiles are made again",
+    FileKind.RESULT: "its results are made again from raw",
+    FileKind.INDEX: "made again from raw",
+    FileKind.CHAIN: "the chains of the stream are made again from raw",
+    FileKind.DATASET: "built again as a new revision",
+}
+_ELSEWHERE: Final = (FileKind.GATEWAY_LOG, FileKind.STATE)  # whose damage no scrub finds
+_LOST: Final = {
+    FileKind.GATEWAY_LOG: "the entries that cannot be read are lost; all others have landed",
+    FileKind.SLICE: "its bytes are lost; raw and all that is made of it still hold what was accepted from it,"
+    " but it cannot be decided again",
+    FileKind.EXPIRED_IDS: "repeats of events that have expired would count as new; the stream waits until the"
+    " file is restored from a copy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RepairStep:
+    """One damaged file, and what becomes of it."""
+
+    damage: Damage
+    action: str  # how what it held is made again; "" when it cannot be
+    affects: str = ""  # what is lost with it, when it cannot be
+
+    @property
+    def repairable(self) -> bool:
+        return bool(self.action)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """The steps, by file."""
+
+    now: int
+    steps: Sequence[RepairStep]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done: the steps, where the damaged files are now, and what is damaged still."""
+
+    plan: RepairPlan
+    set_aside: dict[str, str]  # file -> where it is now, both in the warehouse
+    left: Sequence[RepairStep]
+
+    @property
+    def ok(self) -> bool:
+        return not self.left
+
+
+# -- the plan
+
+
+def plan_repair(workers: Workers, damages: Iterable[Damage]) -> RepairPlan:
+    """What becomes of each damaged file. Changes nothing."""
+    by_stream: dict[str, list[Damage]] = {}
+    for damage in {damage.file: damage for damage in damages}.values():
+        by_stream.setdefault(damage.stream, []).append(damage)
+    steps = [step for stream, of in by_stream.items() for step in _steps(workers, stream, of)]
+    return RepairPlan(workers.warehouse.clock(), sorted(steps, key=lambda step: step.damage.file))
+
+
+def find_damages(workers: Workers, streams: Sequence[str]) -> Iterator[Damage]:
+    """What a scrub finds now in these streams, what others than a scrub put on record, and missing files that
+    faults name."""
+    yield from scrub(workers.warehouse, streams)
+    for known in workers.state.damages():
+        if known.damage.kind in _ELSEWHERE:
+            yield known.damage
+    for stream in (WAREHOUSE, *streams):
+        for fault in faults_of(workers.state, stream):
+            if fault.file and not (workers.root / fault.file).exists():
+                kind = kind_of(fault.file)
+                if kind is not None:
+                    yield Damage(fault.file, kind, stream, fault.message)
+
+
+def kind_of(file: str) -> FileKind | None:
+    """What a file is, by its place in the warehouse; None: nothing that is repaired."""
+    top, *rest = Path(file).parts
+    if "_delta_log" in rest:
+        return FileKind.TABLE_LOG
+    if layout.is_open_rows(Path(file)):
+        return FileKind.OPEN_WINDOWS
+    if top == "trails":
+        is_admitted = file.endswith(layout.ADMITTED_SUFFIX)
+        return FileKind.ADMITTED_KEYS if is_admitted else FileKind.OBSERVATIONS
+    return {
+        "raw": FileKind.RAW,
+        "quarantine": FileKind.QUARANTINE,
+        "rollups": FileKind.ROLLUP,
+        "windows": FileKind.RESULT,
+        "index": FileKind.INDEX,
+        "chains": FileKind.CHAIN,
+        "gate": FileKind.ACCEPTED_IDS,
+        "sealed": FileKind.EXPIRED_IDS,
+        "datasets": FileKind.DATASET,
+    }.get(top)
+
+
+def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator[RepairStep]:
+    files = {damage.file for damage in damages}
+    lost = _irreplaceable(workers, stream, files)
+    plan = _send_back_of(workers, stream, damages)
+    for damage in damages:
+        if damage.file in lost:
+            yield RepairStep(damage, "", lost[damage.file])
+        elif damage.kind in _OF_RAW and plan.expired:
+            yield RepairStep(damage, "", f"raw of {len(plan.expired)} slices has expired in part")
+        elif damage.kind in _OF_RAW:
+            yield RepairStep(damage, f"{len(plan.slices)} slices are decided again")
+        elif damage.kind in _LOST:
+            yield RepairStep(damage, "", _LOST[damage.kind])
+        elif damage.kind is FileKind.SLICE_LOG:
+            yield RepairStep(damage, "written again from the state")
+        elif damage.kind is FileKind.TABLE_LOG:
+            yield _step_of_log(workers.root, damage)
+        else:
+            action = _FOUND_MISSING.get(damage.kind) or _OF_OUTPUTS.get(damage.kind) or ""
+            yield RepairStep(damage, action, "" if action else f"no copy of this {damage.kind.value} is kept")
+
+
+def _step_of_log(root: Path, damage: Damage) -> RepairStep:
+    path = root / damage.file
+    if log_copies.is_kept(path.parent.parent, path.name):
+        return RepairStep(damage, "put back from its copy")
+    return RepairStep(damage, "", "the table cannot be read; restore the file from a copy of the warehouse")
+
+
+def _irreplaceable(workers: Workers, stream: str, files: Collection[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for output in workers.outputs(stream) if stream in workers.project.streams else ():
+        found |= output.irreplaceable(files)
+    return found
+
+
+def _send_back_of(workers: Workers, stream: str, damages: Iterable[Damage]) -> SendBack:
+    """For the damaged parts of raw and quarantine of a stream."""
+    files = [damage.file for damage in damages if damage.kind in _OF_RAW]
+    if not files:
+        return SendBack(stream, (), ())
+    root = workers.root
+    raw, quarantine = (
+        layout.in_table(layout.table(root, kind, stream), root, files) for kind in ("raw", "quarantine")
+    )
+    return plan_send_back(workers.warehouse, stream, raw, quarantine)
+
+
+# -- doing it
+
+
+def repair(workers: Workers, plan: RepairPlan) -> dict[str, str]:
+    """Set the files of the plan aside and have what they held made again by the next rounds. The caller must
+    hold the tick lock. Where the files are now, by where they were. A crash is finished by doing it again."""
+    done: dict[str, str] = {}
+    steps: dict[str, list[RepairStep]] = {}
+    for step in plan.steps:
+        if step.repairable:
+            steps.setdefault(step.damage.stream, []).append(step)
+    for stream, of in steps.items():
+        done |= _repair_stream(workers, stream, [step.damage for step in of], plan.now)
+    return done
+
+
+def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now: int) -> dict[str, str]:
+    done = {damage.file: set_aside(workers.root, damage, now) for damage in damages if damage.kind in _LOGS}
+    for damage in damages:
+        if damage.kind is FileKind.SLICE_LOG:
+            mend_log(workers.root, workers.state, Path(damage.file).name)
+        elif damage.kind is FileKind.TABLE_LOG:
+            path = workers.root / damage.file
+            log_copies.put_back(path.parent.parent, path.name)
+    back = _send_back_of(workers, stream, damages)  # before the files are gone
+    done |= {
+        damage.file: set_aside(workers.root, damage, now) for damage in damages if damage.kind not in _LOGS
+    }
+    if back.batches:
+        reason = "; ".join(f"{one.file}: {one.reason}" for one in damages if one.kind in _OF_RAW)
+        send_back(workers.warehouse, workers.acceptor, back, reason, now)
+    workers.forget(stream)
+    files = {damage.file for damage in damages if damage.kind not in _OF_RAW}
+    for output in workers.outputs(stream) if stream in workers.project.streams else ():
+        output.lose(files, now)
+    workers.forget(stream)
+    workers.state.clear_damages([damage.file for damage in damages])
+    for damage in damages:
+        story = {"stream": stream, "file": damage.file}
+        log.warning("set a damaged file aside: %s", damage.reason, extra=story)
+    return done
+
+
+def set_aside(root: Path, damage: Damage, now: int) -> str:
+    """Move a file to `_damaged/`, with its reason beside it; where it is then. One that is missing leaves
+    only the reason. A log beside the slices is copied: what is whole of it stays in use."""
+    target = layout.damaged(root) / damage.file
+    number = 1
+    while target.exists() or _reason(target).exists():
+        number += 1
+        target = layout.damaged(root) / f"{damage.file}.{number}"
+    make_folder(target.parent, top=root)
+    said = {
+        "file": damage.file,
+        "kind": damage.kind.value,
+        "stream": damage.stream or None,
+        "reason": damage.reason,
+        "set_aside_at": format_instant(now),
+    }
+    atomic_write(_reason(target), json.dumps(said, indent=2, ensure_ascii=False).encode() + b"\n")
+    source = root / damage.file
+    if source.exists():
+        with storage_errors("set the damaged file aside", source):
+            if damage.kind is FileKind.SLICE_LOG:
+                shutil.copy2(source, target)
+            else:
+                source.replace(target)
+        sync_folder(target.parent)
+        sync_folder(source.parent)
+    return target.relative_to(root).as_posix()
+
+
+def _reason(target: Path) -> Path:
+    return target.with_name(target.name + REASON_SUFFIX)
