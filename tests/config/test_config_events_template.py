@@ -11,7 +11,7 @@ from tidemill.config import Counter, Histogram, Project, parse_project
 from tidemill.config.gateway import GatewaySettings
 from tidemill.config.template import read_template
 from tidemill.eventtime import registered
-from tidemill.formats.judge import DecidedRecord, judge
+from tidemill.formats.decide import DecidedRecord, decide
 from tidemill.formats.plan import plan_for
 from tidemill.mill import Mill
 from tidemill.query.search.searching import SearchPage
@@ -55,14 +55,14 @@ def test_it_counts_by_what_one_asks_for(project: Project) -> None:
     assert all("resource.service" in stream.indexed for stream in project.streams.values())
 
 
-def judged(project: Project, stream: str, line: bytes) -> DecidedRecord:
-    found = judge(line.rstrip(b"\n"), plan_for(project.stream(stream), project.limits), NOW)
+def decided(project: Project, stream: str, line: bytes) -> DecidedRecord:
+    found = decide(line.rstrip(b"\n"), plan_for(project.stream(stream), project.limits), NOW)
     assert isinstance(found, DecidedRecord), found
     return found
 
 
 def test_the_envelope_of_an_event_is_accepted(project: Project) -> None:
-    found = judged(project, "events", EVENT)
+    found = decided(project, "events", EVENT)
     assert (found.tenant, found.event_id, found.time) == ("acme", "o-1", START // 1000 + 1_500_000)
     assert found.dimensions == ("order.placed", "shop")
 
@@ -72,21 +72,21 @@ def test_logs_by_otlp_are_accepted_whatever_they_say(project: Project, body: obj
     request = logs_request({"time_unix_nano": START, "severity_number": 9, "body": body, "trace_id": TRACE})
     found = read(request, stream=project.stream("logs"))
     assert found.submission is not None
-    row = judged(project, "logs", found.submission.content)
+    row = decided(project, "logs", found.submission.content)
     assert (row.tenant, row.time, row.dimensions) == ("default", START // 1000, ("shop", "INFO"))
 
 
 def test_logs_of_nobody_in_particular_are_accepted(project: Project) -> None:
     found = read(logs_request({"time_unix_nano": START}, resource={}), stream=project.stream("logs"))
     assert found.submission is not None
-    assert judged(project, "logs", found.submission.content).dimensions == (None, "UNSPECIFIED")
+    assert decided(project, "logs", found.submission.content).dimensions == (None, "UNSPECIFIED")
 
 
 def test_spans_by_otlp_are_accepted(project: Project) -> None:
     span = {"name": "GET /", "kind": 2, "end_time_unix_nano": START + 2_500_000, "status": {"code": 1}}
     found = read(traces_request(span), stream=project.stream("traces"), tenant="acme")
     assert found.submission is not None
-    row = judged(project, "traces", found.submission.content)
+    row = decided(project, "traces", found.submission.content)
     assert (row.tenant, row.event_id) == ("acme", f"{TRACE.hex()}-{SPAN.hex()}")
     assert (row.dimensions, row.measures) == (("shop", "server", "ok"), (2_500_000,))
 

@@ -62,7 +62,7 @@ from tidemill.config.stream import (
 from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.config.windowing import Gap, WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
-from tidemill.formats.judge import RefusedRecord, judge
+from tidemill.formats.decide import RefusedRecord, decide
 from tidemill.formats.plan import plan_for
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
@@ -517,7 +517,7 @@ def test_every_reason_is_documented_and_its_example_gets_it() -> None:
     arrival = parse_instant("2024-01-15T12:00:00Z")
     for reason, _, example in table:
         if example:
-            verdict = judge(code(example).encode(), plan, arrival)
+            verdict = decide(code(example).encode(), plan, arrival)
             assert isinstance(verdict, RefusedRecord), example
             assert verdict.reason == code(reason)
 

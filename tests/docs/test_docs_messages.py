@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidemill import eventtime
 from tidemill.config import parse_project
-from tidemill.formats.judge import DecidedRecord, judge
+from tidemill.formats.decide import DecidedRecord, decide
 from tidemill.formats.plan import plan_for
 from tidemill.model.time import parse_instant
 
@@ -21,6 +21,6 @@ def test_the_record_that_is_shown_happens_when_its_second_message_does() -> None
     )
     project = parse_project(declared, PAGE, eventtime.registered(), {})
     arrival = parse_instant("2024-01-15T14:24:00Z")
-    verdict = judge(record.encode(), plan_for(project.stream("bundles"), project.limits), arrival)
+    verdict = decide(record.encode(), plan_for(project.stream("bundles"), project.limits), arrival)
     assert isinstance(verdict, DecidedRecord)
     assert verdict.time == parse_instant("2024-01-15T14:23:45Z")

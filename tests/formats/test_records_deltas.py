@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.config import Limits, Stream
-from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.columnar import columnar_records
+from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
 from tidemill.formats.deltas import surely_deltas
-from tidemill.formats.judge import DecidedRecord, RefusedRecord, judge
 from tidemill.formats.plan import MAX_ID_BYTES, ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.model.deltas import Op
@@ -78,7 +78,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("spelled", PLAIN)
 def test_delta_is_taken_and_needs_no_second_look(spelled: bytes) -> None:
-    verdict = judge(spelled, PLAN, NOW)
+    verdict = decide(spelled, PLAN, NOW)
     assert isinstance(verdict, DecidedRecord), verdict
     assert sure([spelled]) == [True]
 
@@ -95,7 +95,7 @@ def test_delta_is_taken_and_needs_no_second_look(spelled: bytes) -> None:
     ],
 )
 def test_delta_that_is_spelled_oddly_is_taken_at_the_second_look(spelled: bytes) -> None:
-    assert isinstance(judge(spelled, PLAN, NOW), DecidedRecord)
+    assert isinstance(decide(spelled, PLAN, NOW), DecidedRecord)
     assert sure([spelled]) == [False]
     assert read_chunk(PLAN, chunk_of([spelled]), NOW).columns.num_rows == 1
 
@@ -151,7 +151,7 @@ def test_record_that_is_no_delta_is_refused_with_what_would_be_one(
     members: dict[str, object], reason: str, detail: str
 ) -> None:
     spelled = record(**members)
-    verdict = judge(spelled, PLAN, NOW)
+    verdict = decide(spelled, PLAN, NOW)
     assert isinstance(verdict, RefusedRecord)
     assert (verdict.reason.value, verdict.detail) == (reason, detail)
     [row] = read_chunk(PLAN, chunk_of([spelled]), NOW).refused.to_pylist()
@@ -161,16 +161,16 @@ def test_record_that_is_no_delta_is_refused_with_what_would_be_one(
 def test_number_beyond_a_float64_is_refused_however_it_is_spelled() -> None:
     for number in (b"1e309", b"-1e+0400", b"9" * 400, b"2" + b"0" * 90 + b"e99" + b"9"):
         spelled = b'{"delta_id":"d","vector_id":"v","op":"offset","values":[' + number + b"]}"
-        assert isinstance(judge(spelled, PLAN, NOW), RefusedRecord)
+        assert isinstance(decide(spelled, PLAN, NOW), RefusedRecord)
         assert sure([spelled]) == [False]
 
 
 def test_columns_may_have_other_names_and_lie_deeper() -> None:
     plan = plan_of(id="of.vector", op="do", values="with.numbers", indices="with.places")
     spelled = b'{"delta_id":"d","do":"set","of":{"vector":3},"with":{"places":[1],"numbers":[2]}}'
-    assert isinstance(judge(spelled, plan, NOW), DecidedRecord)
+    assert isinstance(decide(spelled, plan, NOW), DecidedRecord)
     assert sure([spelled], plan) == [True]
-    verdict = judge(record(), plan, NOW)
+    verdict = decide(record(), plan, NOW)
     assert isinstance(verdict, RefusedRecord)
     assert verdict.detail == "of.vector is required: it names the vector"
 
@@ -213,7 +213,7 @@ def deltas(draw: st.DrawFn) -> bytes:
 @given(st.lists(deltas(), min_size=1, max_size=8))
 @example([record(op="scale", values=[1e308, -1e308, 5e-324, 0])])
 def test_both_ways_agree_on_every_record(records: list[bytes]) -> None:
-    verdicts = [judge(one, PLAN, NOW) for one in records]
+    verdicts = [decide(one, PLAN, NOW) for one in records]
     for quick, verdict in zip(sure(records), verdicts, strict=True):
         assert not quick or isinstance(verdict, DecidedRecord), verdict
     read = read_chunk(PLAN, chunk_of(records), NOW)

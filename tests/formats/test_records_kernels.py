@@ -15,7 +15,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.formats.arrays import Bytes, Ints
 from tidemill.formats.columns import copy_at, instants, scaled_numbers, strings, utf8_rows, whole_numbers
 from tidemill.formats.hashing import SEED_SECOND_LANE, SEED_TENANT, hash_bytes, key_lanes, mix, xxh64
-from tidemill.formats.scan import FRACTION, INTEGER, STRING
+from tidemill.formats.json_core import FRACTION, INTEGER, STRING
 from tidemill.formats.split import split_array, split_lines
 from tidemill.model.errors import InputError
 from tidemill.model.time import format_instant, parse_instant

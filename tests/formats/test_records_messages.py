@@ -19,8 +19,8 @@ from tidemill import eventtime
 from tidemill.config import Limits, Stream
 from tidemill.config.messages import MessageTime
 from tidemill.formats import messages as bulk
-from tidemill.formats.chunk import RecordChunk
-from tidemill.formats.judge import DecidedRecord, judge
+from tidemill.formats.arrays import RecordChunk
+from tidemill.formats.decide import DecidedRecord, decide
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.model.time import HOUR, SECOND, format_instant
@@ -98,8 +98,8 @@ Verdict = int | tuple[str, str]
 """The event time, or the reason of a refusal and its detail."""
 
 
-def by_judge(plan: ReadPlan, record: bytes) -> Verdict:
-    verdict = judge(record, plan, NOW)
+def one_by_one(plan: ReadPlan, record: bytes) -> Verdict:
+    verdict = decide(record, plan, NOW)
     return verdict.time if isinstance(verdict, DecidedRecord) else (verdict.reason.value, verdict.detail)
 
 
@@ -119,9 +119,9 @@ def by_oracle(stream: OracleStream, record: bytes) -> int | str:
 
 def agree(stream: OracleStream, records: Sequence[bytes]) -> None:
     plan = plan_of(stream)
-    judged = [by_judge(plan, record) for record in records]
-    assert in_bulk(plan, records) == judged
-    short = [verdict if isinstance(verdict, int) else verdict[0] for verdict in judged]
+    decided = [one_by_one(plan, record) for record in records]
+    assert in_bulk(plan, records) == decided
+    short = [verdict if isinstance(verdict, int) else verdict[0] for verdict in decided]
     assert [by_oracle(stream, record) for record in records] == short
 
 
@@ -159,7 +159,7 @@ ISO = "2024-01-15T14:23:45Z"
 def test_the_first_message_whose_stream_has_an_event_time_tells_it(
     parts: Sequence[object], expected: int
 ) -> None:
-    assert by_judge(plan_of(BUNDLES), record(*parts)) == expected
+    assert one_by_one(plan_of(BUNDLES), record(*parts)) == expected
     assert in_bulk(plan_of(BUNDLES), [record(*parts)]) == [expected]
     agree(BUNDLES, [record(*parts)])
 
@@ -181,7 +181,7 @@ def test_the_first_message_whose_stream_has_an_event_time_tells_it(
 def test_a_time_that_is_not_there_is_a_bad_time(parts: Sequence[object], detail: str) -> None:
     """Also when a later message has a good one: it is not asked."""
     plan = plan_of(BUNDLES)
-    reason, said = by_judge(plan, record(*parts))  # type: ignore[misc]
+    reason, said = one_by_one(plan, record(*parts))  # type: ignore[misc]
     assert reason == "bad_time"
     assert detail in said
     assert in_bulk(plan, [record(*parts)]) == [(reason, said)]
@@ -190,7 +190,7 @@ def test_a_time_that_is_not_there_is_a_bad_time(parts: Sequence[object], detail:
 
 def test_a_record_without_messages_has_no_time() -> None:
     for text in (b'{"id":"a"}', b'{"id":"a","parts":null}', b'{"id":"a","parts":"[]"}'):
-        assert by_judge(plan_of(BUNDLES), text)[0] == "bad_time"  # type: ignore[index]
+        assert one_by_one(plan_of(BUNDLES), text)[0] == "bad_time"  # type: ignore[index]
         agree(BUNDLES, [text])
 
 
@@ -216,14 +216,14 @@ def test_the_own_event_time_is_taken_when_no_message_has_one() -> None:
 
 
 def test_skew_is_that_of_the_stream_that_the_record_is_in() -> None:
-    verdict = by_judge(plan_of(BUNDLES), record(part("clicks", ts=ms(NOW + 2 * HOUR))))
+    verdict = one_by_one(plan_of(BUNDLES), record(part("clicks", ts=ms(NOW + 2 * HOUR))))
     assert verdict[0] == "skew"  # type: ignore[index]
     agree(BUNDLES, [record(part("clicks", ts=ms(NOW + 2 * HOUR)))])
 
 
 def test_a_record_that_holds_no_array_is_of_the_wrong_type() -> None:
     text = json.dumps({"id": "a", "parts": {"stream": "clicks"}, "at": LATE // SECOND}).encode()
-    assert by_judge(plan_of(FALLING_BACK), text) == ("wrong_type", "parts is not of type array")
+    assert one_by_one(plan_of(FALLING_BACK), text) == ("wrong_type", "parts is not of type array")
     agree(FALLING_BACK, [text])
 
 
@@ -239,7 +239,7 @@ def test_own_event_time_types_work_in_messages(monkeypatch: pytest.MonkeyPatch) 
     plan = plan_of(BUNDLES, clicks="since_now")
     records = [record(part("clicks", ts=-5)), record(part("clicks", ts="x"))]
     expected = [NOW - 5, ("bad_time", "ts of message 1, of stream clicks, is no since_now: no whole number")]
-    assert [by_judge(plan, r) for r in records] == expected
+    assert [one_by_one(plan, r) for r in records] == expected
     assert in_bulk(plan, records) == expected
 
 
@@ -250,18 +250,18 @@ def test_the_plan_travels_to_other_processes() -> None:
 
 def test_plain_records_of_messages_are_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what tells nothing good goes through all the rules one by one."""
-    judged: list[bytes] = []
+    decided: list[bytes] = []
 
     def counting(text: bytes, plan: ReadPlan, arrival: int) -> object:
-        judged.append(text)
-        return judge(text, plan, arrival)
+        decided.append(text)
+        return decide(text, plan, arrival)
 
-    monkeypatch.setattr("tidemill.formats.read.judge", counting)
+    monkeypatch.setattr("tidemill.formats.read.decide", counting)
     good = [record(part("clicks", ts=ms(LATE) + i), part("errors")) for i in range(20)]
     good += [record(part("pings"), at=LATE // SECOND)]
     bad = [record(part("clicks"))]
     in_bulk(plan_of(FALLING_BACK), good + bad)
-    assert judged == bad
+    assert decided == bad
 
 
 def test_messages_behind_the_one_that_tells_are_not_read() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
 
 from tidemill.config import Limits, Stream
-from tidemill.formats.chunk import RecordChunk
-from tidemill.formats.judge import RefusedRecord, content_hash, judge, parse
+from tidemill.formats.arrays import RecordChunk
+from tidemill.formats.decide import RefusedRecord, content_hash, decide, parse
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.formats.scan import scan
@@ -155,13 +155,20 @@ def by_oracle(stream: OracleStream, record: bytes, arrival: int) -> tuple[Verdic
     ), event.canonical
 
 
-def by_judge(plan: ReadPlan, record: bytes, arrival: int) -> tuple[Verdict, int | None]:
-    judged = judge(record, plan, arrival)
-    if isinstance(judged, RefusedRecord):
-        assert judged.detail
-        return ("refused", judged.reason.value), None
-    row = (judged.tenant, judged.event_id, judged.time, judged.event_type, judged.dimensions, judged.measures)
-    return row, judged.content
+def one_by_one(plan: ReadPlan, record: bytes, arrival: int) -> tuple[Verdict, int | None]:
+    decided = decide(record, plan, arrival)
+    if isinstance(decided, RefusedRecord):
+        assert decided.detail
+        return ("refused", decided.reason.value), None
+    row = (
+        decided.tenant,
+        decided.event_id,
+        decided.time,
+        decided.event_type,
+        decided.dimensions,
+        decided.measures,
+    )
+    return row, decided.content
 
 
 def chunk_of(records: Sequence[bytes], base: int = 0, between: bytes = b"\n") -> RecordChunk:
@@ -207,18 +214,18 @@ def span_of(chunk: RecordChunk, row: int) -> tuple[int, int]:
 
 
 def agree(stream: OracleStream, records: Sequence[bytes], arrival: int) -> None:
-    """Oracle, judge, and the bulk reader on one record at a time and on all of them."""
+    """Oracle, `decide`, and the bulk reader on one record at a time and on all of them."""
     plan = plan_of(stream.name)
     expected = [by_oracle(stream, record, arrival) for record in records]
-    judged = [by_judge(plan, record, arrival) for record in records]
-    for record, (verdict, _), (want, _) in zip(records, judged, expected, strict=True):
+    decided = [one_by_one(plan, record, arrival) for record in records]
+    for record, (verdict, _), (want, _) in zip(records, decided, expected, strict=True):
         assert verdict == want, record
     together = in_bulk(plan, chunk_of(records, base=1000), arrival)
-    for record, verdict, want_both in zip(records, together, judged, strict=True):
+    for record, verdict, want_both in zip(records, together, decided, strict=True):
         assert verdict == want_both, record
         assert in_bulk(plan, chunk_of([record], between=b""), arrival) == [want_both], record
     # content: one hash for one canonical payload, another for another
-    pairs = {(text, content) for (_, text), (_, content) in zip(expected, judged, strict=True) if text}
+    pairs = {(text, content) for (_, text), (_, content) in zip(expected, decided, strict=True) if text}
     assert len(pairs) == len({text for text, _ in pairs}) == len({content for _, content in pairs})
 
 

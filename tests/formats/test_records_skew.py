@@ -9,7 +9,7 @@ import pytest
 
 from tidemill import eventtime
 from tidemill.config import parse_project
-from tidemill.formats.judge import DecidedRecord, RefusedRecord, judge
+from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
 from tidemill.formats.plan import plan_for
 from tidemill.model.time import parse_instant
 
@@ -27,7 +27,7 @@ ARRIVAL = parse_instant("2024-01-15T12:00:00Z")
 
 def reason(at: str, more: str = "") -> str | None:
     project = parse_project(STREAM + more, Path("tidemill.yaml"), eventtime.registered(), {})
-    verdict = judge(
+    verdict = decide(
         json.dumps({"id": "a", "at": at}).encode(), plan_for(project.stream("s"), project.limits), ARRIVAL
     )
     assert isinstance(verdict, DecidedRecord | RefusedRecord)

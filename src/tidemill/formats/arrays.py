@@ -1,6 +1,11 @@
-"""Names for the arrays that the kernels pass around."""
+"""Names for the arrays that the kernels pass around, and the run of records that the decoders hand to them.
+
+Imports no kernel: whoever only names an array does not load Numba.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,3 +15,14 @@ Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 Offsets = NDArray[np.int32]
 Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChunk:
+    """Record i is data[starts[i]:ends[i]]."""
+
+    data: Bytes
+    starts: Ints
+    ends: Ints
+    base: int = 0  # where data[0] stands in the slice's file
+    in_place: bool = False  # data is (a range of) the slice's own file, not something decoded from it

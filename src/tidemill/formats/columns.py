@@ -1,6 +1,6 @@
 """From spans of bytes to Arrow columns, one pass per column and no Python object per value.
 
-A value that a pass cannot read exactly is marked, never guessed; `stage` sends its record to `judge`.
+A value that a pass cannot read exactly is marked, never guessed; its record goes to `decide`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from tidemill.formats.hashing import mix
+from tidemill.formats.json_core import (
+    EXPONENT,
+    FRACTION,
+    INTEGER,
+    MINUS,
+    PLUS,
+    POINT,
+    digits_value,
+    is_digit,
+    same_bytes,
+)
 from tidemill.formats.loads import byte_at, copy_bytes, word_at
-from tidemill.formats.scan import EXPONENT, FRACTION, INTEGER
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.model.zones import wall_offset, zone_named
 
@@ -126,7 +136,7 @@ def _numbers(
             continue
         p = starts[i]
         e = ends[i]
-        negative = byte_at(b, p) == 0x2D
+        negative = byte_at(b, p) == MINUS
         if negative:
             p += 1
         value = 0
@@ -136,9 +146,9 @@ def _numbers(
         more = False  # whether digits that are left out are more than zeros
         while p < e:
             c = byte_at(b, p)
-            if c == 0x2E:
+            if c == POINT:
                 point = True
-            elif c < 48 or c > 57:
+            elif not is_digit(c):
                 break
             elif value <= _ALMOST_FULL:
                 value = value * 10 + (c - 48)
@@ -153,15 +163,12 @@ def _numbers(
             continue
         if p < e:  # the exponent; the scanner has seen that it is one
             p += 1
-            down = byte_at(b, p) == 0x2D
-            if down or byte_at(b, p) == 0x2B:
+            down = byte_at(b, p) == MINUS
+            if down or byte_at(b, p) == PLUS:
                 p += 1
             if e - p > 4:
                 continue
-            shift = 0
-            while p < e:
-                shift = shift * 10 + (byte_at(b, p) - 48)
-                p += 1
+            shift = digits_value(b, p, e)
             power += -shift if down else shift
         if more and power >= 0:
             continue
@@ -225,7 +232,7 @@ def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
                 break
             if hashes[code] == h:
                 o = starts[firsts[code]]
-                if ends[firsts[code]] - o == size and _equal(b, s, o, size):
+                if ends[firsts[code]] - o == size and same_bytes(b, s, b, o, size):
                     break
             at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
         if code < 0:
@@ -265,23 +272,6 @@ def _quick_hash(b: Bytes, start: int, size: int) -> uint64:
     return mix(first * _FIRST + last * _LAST + np.uint64(size))
 
 
-@njit(cache=True, inline="always")
-def _equal(b: Bytes, p: int, q: int, size: int) -> bool:
-    while size >= 8:
-        if word_at(b, p) != word_at(b, q):
-            return False
-        p += 8
-        q += 8
-        size -= 8
-    while size > 0:
-        if byte_at(b, p) != byte_at(b, q):
-            return False
-        p += 1
-        q += 1
-        size -= 1
-    return True
-
-
 def coded_strings(b: Bytes, starts: Ints, ends: Ints) -> pa.DictionaryArray:
     """The spans as a dictionary-coded array, for columns of few values."""
     codes = np.empty(starts.size, np.int32)
@@ -300,7 +290,7 @@ def _two(b: Bytes, p: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, local: Mask) -> None:
-    """The usual spelling `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other is left to `judge`. Without
+    """The usual spelling `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other is left to `decide`. Without
     an offset it is `local`, and read as if it were UTC."""
     for i in range(starts.size):
         exact[i] = False
@@ -388,7 +378,7 @@ def instants(b: Bytes, starts: Ints, ends: Ints, zone: str | None = None) -> tup
 
 def _from_wall(shown: Ints, zone: str | None) -> tuple[Ints, Mask]:
     """Instants at which a clock showed this, and where they are certain: not in an hour in which the clock
-    was put forward or back, which `judge` looks at closely."""
+    was put forward or back, which `decide` looks at closely."""
     if zone is None:
         return shown, np.zeros(shown.size, np.bool_)
     hours, place = np.unique(shown // HOUR, return_inverse=True)

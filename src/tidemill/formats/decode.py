@@ -1,8 +1,8 @@
 """A slice's file as chunks of records, whatever its format: where each record's bytes start and end.
 
 NDJSON and JSON keep the bytes as they came; CSV, Parquet, Arrow and JSON arrays of arrays become canonical
-JSON. Memory is bounded by the chunk, not by the file. It never judges a record: what is not JSON is handed on
-as it is.
+JSON. Memory is bounded by the chunk, not by the file. It never decides on a record: what is not JSON is
+handed on as it is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.config.stream import Csv, Json
-from tidemill.formats.arrays import Bytes, Ints
-from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.arrays import Bytes, Ints, RecordChunk
 from tidemill.formats.columnar import columnar_records
 from tidemill.formats.delimited import csv_records
 from tidemill.formats.positional import inside, named

@@ -172,7 +172,7 @@ def _whole(text: str) -> int | float:
 
 def _getter(column: str) -> Callable[[object], object]:
     if "." in column:
-        from tidemill.formats.judge import at  # loads Numba, which those who read a few vectors do without
+        from tidemill.formats.decide import at  # loads Numba, which those who read a few vectors do without
 
         return lambda record: at(record, column)
     return lambda record: record.get(column)  # type: ignore[attr-defined]
@@ -189,7 +189,7 @@ def _texts(records: Sequence[object], column: str, payloads: Sequence[str | byte
 
 def _exact(payload: str | bytes, column: str) -> str:
     """A whole number that is spelled as 7.0 or 7e3, and may have more digits than a float64 holds."""
-    from tidemill.formats.judge import Number, at
+    from tidemill.formats.decide import Number, at
 
     found = at(json.loads(payload, parse_int=Number, parse_float=Number), column)
     assert isinstance(found, Number), "the gate takes texts and whole numbers"

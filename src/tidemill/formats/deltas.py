@@ -1,7 +1,7 @@
 """Which records of a chunk are surely deltas, for all of them at once.
 
-What a delta must be is decided by `judge` alone; a record that is unusual here is left to it. Numbers are
-looked at and not read: whether one fits is told by how it is spelled.
+What a delta must be is for `decide` alone to say; a record that is unusual here is left to it. Numbers are
+looked at and not read: how one is spelled tells whether it fits.
 """
 
 from __future__ import annotations
@@ -11,13 +11,27 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from tidemill.formats.arrays import Bytes, Ints, Mask
-from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.arrays import Bytes, Ints, Mask, RecordChunk
+from tidemill.formats.json_core import (
+    ARRAY,
+    CLOSE_BRACKET,
+    COMMA,
+    EXPONENT,
+    INTEGER,
+    MINUS,
+    MISSING,
+    NULL,
+    STRING,
+    digits_value,
+    is_digit,
+    is_space,
+    number_end,
+    same_bytes,
+    starts_number,
+)
 from tidemill.formats.loads import byte_at
 from tidemill.formats.locate import locate, paths_of
 from tidemill.formats.plan import MAX_ID_BYTES, DeltaRule
-from tidemill.formats.scan import ARRAY, INTEGER, MISSING, NULL, STRING
-from tidemill.formats.split import is_space
 from tidemill.model.deltas import Op
 
 _OPS: Final = tuple(Op)
@@ -30,11 +44,12 @@ _NAME_AT: Final = np.cumsum([0, *(len(op.value) for op in _OPS)], dtype=np.int64
 _ID_DIGITS: Final = 18  # as an integer: surely one of 64 bits
 _INDEX_DIGITS: Final = 9
 _NUMBER_BYTES: Final = 100  # and two digits of exponent: far from what a float64 does not hold
+_POWER_DIGITS: Final = 2
 _UNUSUAL: Final = -1
 
 
 def surely_deltas(rule: DeltaRule, chunk: RecordChunk, rows: Ints) -> Mask:
-    """Row by row, whether `judge` would take it as a delta; the rows are proven to be JSON."""
+    """Row by row, whether `decide` would take it as a delta; the rows are proven to be JSON."""
     columns = (rule.id, rule.op, rule.values, rule.indices)
     found = locate(chunk.data, chunk.starts[rows], chunk.ends[rows], paths_of(columns))
     sure = np.zeros(rows.size, np.bool_)
@@ -63,14 +78,14 @@ def _check(
         if tags[3, i] == ARRAY:
             if op in (_REPLACE, _DELETE):
                 continue
-            indices = _indices(b, starts[3, i], seen, i + 1)
+            indices = _indices(b, starts[3, i], ends[3, i], seen, i + 1)
             if indices == _UNUSUAL:
                 continue
         elif tags[3, i] not in (MISSING, NULL):
             continue
         values = 0
         if tags[2, i] == ARRAY:
-            values = _values(b, starts[2, i])
+            values = _values(b, starts[2, i], ends[2, i])
         elif tags[2, i] not in (MISSING, NULL):
             continue
         if op == _DELETE:
@@ -88,71 +103,64 @@ def _name(b: Bytes, start: int, end: int, names: Bytes, name_at: Ints) -> int:
     for op in range(name_at.size - 1):
         low = name_at[op]
         size = name_at[op + 1] - low
-        if size == end - start:
-            q = 0
-            while q < size and byte_at(b, start + q) == byte_at(names, low + q):
-                q += 1
-            if q == size:
-                return op
+        if size == end - start and same_bytes(b, start, names, low, size):
+            return op
     return -1
 
 
+@njit(cache=True, inline="always")
+def _next_item(b: Bytes, p: int) -> int:
+    """The next element of a proven array, or its closing bracket."""
+    while byte_at(b, p) == COMMA or is_space(byte_at(b, p)):
+        p += 1
+    return p
+
+
 @njit(cache=True)
-def _indices(b: Bytes, p: int, seen: Ints, record: int) -> int:
+def _indices(b: Bytes, p: int, end: int, seen: Ints, record: int) -> int:
     """How many components an array names; _UNUSUAL when one is not plainly a new one of the vector's."""
     count = 0
-    p += 1
-    while True:
-        c = byte_at(b, p)
-        if c == 0x5D:
-            return count
-        if c == 0x2C or is_space(c):
-            p += 1
-            continue
-        start = p
-        index = np.int64(0)
-        while 48 <= c <= 57:
-            index = index * 10 + (np.int64(c) - 48)
-            p += 1
-            if p - start > _INDEX_DIGITS:
-                return _UNUSUAL
-            c = byte_at(b, p)
-        if p == start or not (c == 0x2C or c == 0x5D or is_space(c)):
+    p = _next_item(b, p + 1)
+    while byte_at(b, p) != CLOSE_BRACKET:
+        if not is_digit(byte_at(b, p)):
             return _UNUSUAL
+        start = p
+        p, tag = number_end(b, p, end)
+        if tag != INTEGER or p - start > _INDEX_DIGITS:
+            return _UNUSUAL
+        index = digits_value(b, start, p)
         if index >= seen.size or seen[index] == record:
             return _UNUSUAL
         seen[index] = record
         count += 1
+        p = _next_item(b, p)
+    return count
 
 
 @njit(cache=True)
-def _values(b: Bytes, p: int) -> int:
+def _values(b: Bytes, p: int, end: int) -> int:
     """How many numbers an array holds; _UNUSUAL when one may be none, or none that is finite."""
     count = 0
-    p += 1
-    while True:
-        c = byte_at(b, p)
-        if c == 0x5D:
-            return count
-        if c == 0x2C or is_space(c):
-            p += 1
-            continue
-        if not (c == 0x2D or 48 <= c <= 57):
+    p = _next_item(b, p + 1)
+    while byte_at(b, p) != CLOSE_BRACKET:
+        if not starts_number(byte_at(b, p)):
             return _UNUSUAL
         start = p
-        power = 0  # where the digits of a positive exponent begin
-        while 48 <= c <= 57 or c == 0x2D or c == 0x2B or c == 0x2E or c == 0x65 or c == 0x45:
-            p += 1
-            if c == 0x65 or c == 0x45:
-                c = byte_at(b, p)
-                if c == 0x2B:
-                    p += 1
-                if c != 0x2D:
-                    power = p
-            c = byte_at(b, p)
-        if p - start > _NUMBER_BYTES or (power and p - power > 2):
+        p, tag = number_end(b, p, end)
+        if p - start > _NUMBER_BYTES or (tag == EXPONENT and _is_huge(b, p)):
             return _UNUSUAL
         count += 1
+        p = _next_item(b, p)
+    return count
+
+
+@njit(cache=True, inline="always")
+def _is_huge(b: Bytes, end: int) -> bool:
+    """Whether the exponent that ends there is positive and has more digits than a float64 surely holds."""
+    p = end
+    while is_digit(byte_at(b, p - 1)):
+        p -= 1
+    return end - p > _POWER_DIGITS and byte_at(b, p - 1) != MINUS
 
 
 __all__ = ["surely_deltas"]

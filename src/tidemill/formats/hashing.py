@@ -1,7 +1,7 @@
 """Hashes that are kept on disk, so each is defined over bytes and never changes with a library.
 
 XXH64 (checked against the reference library in the tests), and on top of it the hash of a JSON value
-that does not depend on key order, white space or the spelling of numbers. `judge` has the same in Python.
+that does not depend on key order, white space or the spelling of numbers. `decide` has the same in Python.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def hash_bytes(data: bytes, seed: int) -> int:
     return int(xxh64(np.frombuffer(data, np.uint8), 0, len(data), np.uint64(seed)))
 
 
-# The same combinations on Python integers, for `judge`.
+# The same combinations on Python integers, for `decide`.
 
 
 def _mix_int(x: int) -> int:

@@ -1,7 +1,7 @@
 """Where the values of declared columns stand in records that were proven to be JSON before.
 
 It checks only what it needs to find its way, hashes nothing and copies nothing: for what acceptance decided
-long ago. It never judges a record; one that is damaged is marked.
+long ago. It never decides on a record; one that is damaged is marked.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from tidemill.formats.loads import byte_at
-from tidemill.formats.scan import (
+from tidemill.formats.json_core import (
+    AFTER_VALUE,
     ARRAY,
-    ESCAPED,
-    EXPONENT,
-    FALSE,
-    FRACTION,
-    INTEGER,
+    CLOSE_BRACE,
+    COLON,
+    COMMA,
+    KEY,
+    KEY_OR_END,
     MISSING,
-    NULL,
     OBJECT,
+    OPEN_BRACE,
+    QUOTE,
     STRING,
-    TRUE,
-    plain_end,
+    container_end,
+    is_open,
+    is_quoted,
+    literal_end,
+    number_end,
+    same_bytes,
+    skip_space,
+    starts_number,
+    string_end,
     unescape,
 )
-from tidemill.formats.split import is_space
+from tidemill.formats.loads import byte_at, copy_bytes
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints
-
-# What may stand next.
-_KEY_OR_END, _KEY, _AFTER = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ def paths_of(columns: Sequence[str]) -> Paths:
             node = child[1]
         nodes[node].setdefault(last, [-1, -1])[0] = number
     names = [key.encode() for node in nodes for key in node]
+    assert not any(c in name for name in names for c in b'"\\'), "columns have plain names"
     return Paths(
         columns=tuple(columns),
         first=np.cumsum([0, *map(len, nodes)], dtype=np.int64),
@@ -84,63 +90,12 @@ def _child(
     child = guess[node]
     for _ in range(count):
         start = name_at[child]
-        if name_at[child + 1] - start == size:
-            q = 0
-            while q < size and byte_at(text, at + q) == byte_at(names, start + q):
-                q += 1
-            if q == size:
-                guess[node] = child + 1 if child + 1 < low + count else low
-                return child
-        child = child + 1 if child + 1 < low + count else low
+        following = child + 1 if child + 1 < low + count else low
+        if name_at[child + 1] - start == size and same_bytes(text, at, names, start, size):
+            guess[node] = following
+            return child
+        child = following
     return -1
-
-
-@njit(cache=True, inline="always")
-def _string_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
-    """Of a string body that starts at p: where its closing quote is (-1: nowhere), and its tag."""
-    tag = STRING
-    p = plain_end(b, p, end)
-    while p < end and byte_at(b, p) == 0x5C:
-        tag = ESCAPED
-        p = plain_end(b, p + 2, end)
-    if p >= end or byte_at(b, p) != 0x22:
-        return -1, tag
-    return p, tag
-
-
-@njit(cache=True)
-def _container_end(b: Bytes, p: int, end: int) -> int:
-    """Behind the container that starts at p; -1 when it does not end."""
-    depth = 0
-    while p < end:
-        c = byte_at(b, p)
-        if c == 0x22:
-            p, _ = _string_end(b, p + 1, end)
-            if p < 0:
-                return -1
-        elif c == 0x7B or c == 0x5B:
-            depth += 1
-        elif c == 0x7D or c == 0x5D:
-            depth -= 1
-            if depth == 0:
-                return p + 1
-        p += 1
-    return -1
-
-
-@njit(cache=True, inline="always")
-def _number_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
-    tag = INTEGER
-    while p < end:
-        c = byte_at(b, p)
-        if c == 0x2E:
-            tag = FRACTION
-        elif c == 0x65 or c == 0x45:
-            tag = EXPONENT
-        elif not (48 <= c <= 57 or c == 0x2D or c == 0x2B):
-            break
-        p += 1
-    return p, tag
 
 
 @njit(cache=True, nogil=True)
@@ -169,70 +124,70 @@ def _locate(
             froms[f, i] = 0
             tos[f, i] = 0
         damaged[i] = 1
-        p = starts[i]
         end = ends[i]
-        while p < end and is_space(byte_at(b, p)):
-            p += 1
-        if p >= end or byte_at(b, p) != 0x7B:
+        p = skip_space(b, starts[i], end)
+        if p >= end or byte_at(b, p) != OPEN_BRACE:
             continue
         p += 1
         depth = 0
         node_at[0] = 0
         field_at[0] = -1
-        state = _KEY_OR_END
+        state = KEY_OR_END
         while True:
-            while p < end and is_space(byte_at(b, p)):
-                p += 1
+            p = skip_space(b, p, end)
             if p >= end:
                 break
             c = byte_at(b, p)
-            if c == 0x7D and state != _KEY:
+            if c == CLOSE_BRACE and state != KEY:
                 p += 1
                 if field_at[depth] >= 0:
                     tos[field_at[depth], i] = p
                 if depth == 0:
-                    while p < end and is_space(byte_at(b, p)):
-                        p += 1
-                    damaged[i] = p != end
+                    damaged[i] = skip_space(b, p, end) != end
                     break
                 depth -= 1
-                state = _AFTER
+                state = AFTER_VALUE
                 continue
-            if state == _AFTER:
-                if c != 0x2C:
+            if state == AFTER_VALUE:
+                if c != COMMA:
                     break
                 p += 1
-                state = _KEY
+                state = KEY
                 continue
-            if c != 0x22:
+            if c != QUOTE:
                 break
-            s = p + 1
-            p, tag = _string_end(b, s, end)
-            if p < 0:
-                break
-            if tag == STRING:
-                child = _child(b, s, p - s, node_at[depth], first, names, name_at, guess)
+            node = node_at[depth]
+            child = guess[node]
+            size = name_at[child + 1] - name_at[child] if child < field.size else 0
+            # Records of one feed have their keys in the same order: look first at the column that comes next.
+            if size and is_quoted(b, p + 1, end, names, name_at[child], size):
+                p += size + 2
+                guess[node] = child + 1 if child + 1 < first[node + 1] else first[node]
             else:
-                if scratch.size < p - s:
-                    scratch = np.empty(2 * (p - s), np.uint8)
-                size = unescape(b, s, p, scratch)
-                if size < 0:
+                s = p + 1
+                p, tag = string_end(b, p, end)
+                if p < 0:
                     break
-                child = _child(scratch, 0, size, node_at[depth], first, names, name_at, guess)
-            p += 1
-            while p < end and is_space(byte_at(b, p)):
-                p += 1
-            if p >= end or byte_at(b, p) != 0x3A:
+                size = p - 1 - s
+                if tag == STRING:
+                    child = _child(b, s, size, node, first, names, name_at, guess)
+                else:
+                    if scratch.size < size:
+                        scratch = np.empty(2 * size, np.uint8)
+                    size = unescape(b, s, p - 1, scratch)
+                    if size < 0:
+                        break
+                    child = _child(scratch, 0, size, node, first, names, name_at, guess)
+            p = skip_space(b, p, end)
+            if p >= end or byte_at(b, p) != COLON:
                 break
-            p += 1
-            while p < end and is_space(byte_at(b, p)):
-                p += 1
+            p = skip_space(b, p + 1, end)
             if p >= end:
                 break
             column = field[child] if child >= 0 else -1
             c = byte_at(b, p)
             s = p
-            if c == 0x7B and child >= 0 and below[child] >= 0:
+            if c == OPEN_BRACE and child >= 0 and below[child] >= 0:
                 if column >= 0:
                     tags[column, i] = OBJECT
                     froms[column, i] = s
@@ -240,40 +195,31 @@ def _locate(
                 node_at[depth] = below[child]
                 field_at[depth] = column
                 p += 1
-                state = _KEY_OR_END
+                state = KEY_OR_END
                 continue
-            state = _AFTER
-            to = -1
-            if c == 0x22:
-                s += 1
-                to, tag = _string_end(b, s, end)
-                if to < 0:
+            state = AFTER_VALUE
+            if c == QUOTE:
+                p, tag = string_end(b, p, end)
+                if p < 0:
                     break
-                p = to + 1
-            elif c == 0x2D or 48 <= c <= 57:
-                to, tag = _number_end(b, p, end)
-                p = to
-            elif c == 0x7B or c == 0x5B:
-                tag = OBJECT if c == 0x7B else ARRAY
-                to = _container_end(b, p, end)
-                if to < 0:
-                    break
-                p = to
+                if column >= 0:
+                    tags[column, i] = tag
+                    froms[column, i] = s + 1
+                    tos[column, i] = p - 1
+                continue
+            if starts_number(c):
+                p, tag = number_end(b, p, end)
+            elif is_open(c):
+                tag = OBJECT if c == OPEN_BRACE else ARRAY
+                p = container_end(b, p, end)
             else:
-                if c == 0x74:
-                    tag = TRUE
-                elif c == 0x66:
-                    tag = FALSE
-                elif c == 0x6E:
-                    tag = NULL
-                else:
-                    break
-                to = min(end, p + (5 if tag == FALSE else 4))
-                p = to
+                p, tag = literal_end(b, p, end)
+            if p < 0:
+                break
             if column >= 0:
                 tags[column, i] = tag
                 froms[column, i] = s
-                tos[column, i] = to
+                tos[column, i] = p
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +256,8 @@ def _texts(b: Bytes, starts: Ints, ends: Ints, escaped: Bytes, out: Bytes, offse
         if escaped[i]:
             n += max(0, unescape(b, starts[i], ends[i], out[n:]))
         else:
-            for p in range(starts[i], ends[i]):
-                out[n] = b[p]
-                n += 1
+            copy_bytes(b, starts[i], ends[i], out, n)
+            n += ends[i] - starts[i]
     offsets[starts.size] = n
 
 

@@ -1,6 +1,6 @@
 """The event times of records of several messages, for a chunk at once: only the messages are looked at.
 
-What a message tells is decided by `judge` alone; a record whose messages tell nothing good is left to it.
+What the time of a message is, only `decide` says; a record whose messages have no certain time is left to it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.chunk import RecordChunk
-from tidemill.formats.judge import Number, RuleError, message_time
+from tidemill.formats.arrays import Ints, Mask, RecordChunk
+from tidemill.formats.decide import Number, RuleError, message_time
+from tidemill.formats.json_core import ARRAY
 from tidemill.formats.locate import locate, paths_of
 from tidemill.formats.plan import MessageRule
-from tidemill.formats.scan import ARRAY
 
 # The records were proven to be strict JSON: nothing is left to refuse here.
 _DECODER: Final = json.JSONDecoder(parse_float=Number, parse_int=Number)

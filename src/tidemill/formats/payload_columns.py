@@ -1,4 +1,4 @@
-"""Payloads as typed columns, by the declared schema: `records.judge` says what a value of a type is.
+"""Payloads as typed columns, by the declared schema: `decide` says what a value of a type is.
 
 Integers and decimals are read from their text, never through a float. What a type cannot hold (the schema
 changed since it was accepted) is null and marked, never guessed.
@@ -18,9 +18,9 @@ from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import string_buffers
 from tidemill.formats.columns import scaled_numbers, strings, whole_numbers
-from tidemill.formats.judge import Number
+from tidemill.formats.decide import Number
+from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, NULL, OBJECT, STRING, TRUE
 from tidemill.formats.locate import Located, Paths, locate, paths_of, unescaped
-from tidemill.formats.scan import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, NULL, OBJECT, STRING, TRUE
 from tidemill.model.errors import StorageError
 from tidemill.model.windows import LEADING
 

@@ -12,10 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.fragments import quoted
-from tidemill.formats.loads import copy_bytes
-from tidemill.formats.split import is_space
+from tidemill.formats.json_core import (
+    CLOSE_BRACE,
+    CLOSE_BRACKET,
+    COLON,
+    COMMA,
+    OPEN_BRACE,
+    OPEN_BRACKET,
+    QUOTE,
+    is_text,
+    item_end,
+    quoted_end,
+    skip_space,
+    trim_space,
+)
+from tidemill.formats.loads import byte_at, copy_bytes
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints
@@ -63,19 +76,19 @@ def _objects(
             copy_bytes(b, starts[i], ends[i], out, at)
             at += ends[i] - starts[i]
             continue
-        out[at] = 0x7B
+        out[at] = OPEN_BRACE
         at += 1
         key = 0
         for k in range(width):
             if k > 0:
-                out[at] = 0x2C
+                out[at] = COMMA
                 at += 1
             copy_bytes(keys, key, key_ends[k], out, at)
             at += key_ends[k] - key
             key = key_ends[k]
             copy_bytes(b, froms[order[k]], tos[order[k]], out, at)
             at += tos[order[k]] - froms[order[k]]
-        out[at] = 0x7D
+        out[at] = CLOSE_BRACE
         at += 1
     found[starts.size] = at
     return out[:at], found
@@ -84,98 +97,37 @@ def _objects(
 @njit(cache=True, nogil=True)
 def _values(b: Bytes, start: int, end: int, froms: Ints, tos: Ints) -> int:
     """Where the values of the array b[start:end] stand, and how many; -1: no array, or more than fit."""
-    if end - start < 2 or b[start] != 0x5B or b[end - 1] != 0x5D:
+    if end - start < 2 or byte_at(b, start) != OPEN_BRACKET or byte_at(b, end - 1) != CLOSE_BRACKET:
         return -1
     n = 0
-    depth = 0
-    in_string = False
-    s = start + 1
-    p = start + 1
-    while p < end:
-        c = b[p]
-        if in_string:
-            if c == 0x5C:
-                p += 1
-            elif c == 0x22:
-                in_string = False
-        elif c == 0x22:
-            in_string = True
-        elif c == 0x7B or c == 0x5B:
-            depth += 1
-        elif depth > 0:
-            if c == 0x7D or c == 0x5D:
-                depth -= 1
-        elif c == 0x7D or (c == 0x5D and p != end - 1):
+    p = start
+    while True:
+        p = skip_space(b, p + 1, end)
+        stop = item_end(b, p, end)
+        if stop == end or stop <= p or n == froms.size:
             return -1
-        elif c == 0x2C or c == 0x5D:
-            a = s
-            while a < p and is_space(b[a]):
-                a += 1
-            z = p
-            while z > a and is_space(b[z - 1]):
-                z -= 1
-            if z == a or n == froms.size:
-                return -1
-            froms[n] = a
-            tos[n] = z
-            n += 1
-            s = p + 1
-            if c == 0x5D:
-                return n
-        p += 1
-    return -1
+        froms[n] = p
+        tos[n] = trim_space(b, p, stop)
+        n += 1
+        if byte_at(b, stop) != COMMA:
+            return n if stop == end - 1 else -1
+        p = stop
 
 
 @njit(cache=True, nogil=True)
 def _member(b: Bytes, key: Bytes) -> tuple[int, int]:
     """Where the value of the first member with this key (in quotes) stands; (0, 0) when there is none."""
-    p = 0
-    while p < b.size and is_space(b[p]):
-        p += 1
-    if p >= b.size or b[p] != 0x7B:
+    end = b.size
+    p = skip_space(b, 0, end)
+    if p >= end or byte_at(b, p) != OPEN_BRACE:
         return 0, 0
-    p += 1
-    depth = 0
-    in_string = False
-    opened = 0  # where the string at hand began
-    matched = False  # the string before this place is the key
-    value = 0  # where the value of the key began
-    while p < b.size:
-        c = b[p]
-        if in_string:
-            if c == 0x5C:
-                p += 1
-            elif c == 0x22:
-                in_string = False
-                if depth == 0 and value == 0 and p + 1 - opened == key.size:
-                    matched = True
-                    for i in range(key.size):
-                        if b[opened + i] != key[i]:
-                            matched = False
-                            break
-        elif c == 0x22:
-            in_string = True
-            opened = p
-            matched = False
-        elif c == 0x7B or c == 0x5B:
-            depth += 1
-        elif depth > 0:
-            if c == 0x7D or c == 0x5D:
-                depth -= 1
-        elif c == 0x3A:
-            if matched and value == 0:
-                value = p + 1
-        elif c == 0x2C or c == 0x7D or c == 0x5D:
-            if value > 0:
-                a = value
-                while a < p and is_space(b[a]):
-                    a += 1
-                z = p
-                while z > a and is_space(b[z - 1]):
-                    z -= 1
-                return a, z
-            matched = False
-            if c != 0x2C:
-                return 0, 0
-        p += 1
+    while p < end and (byte_at(b, p) == OPEN_BRACE or byte_at(b, p) == COMMA):
+        name = skip_space(b, p + 1, end)
+        p = item_end(b, name, end)
+        if p < end and byte_at(b, name) == QUOTE:
+            name_end, _ = quoted_end(b, name, end)
+            value = skip_space(b, name_end, p)
+            if is_text(b, name, name_end, key) and value < p and byte_at(b, value) == COLON:
+                value = skip_space(b, value + 1, p)
+                return value, trim_space(b, value, p)
     return 0, 0

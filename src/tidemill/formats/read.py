@@ -1,4 +1,4 @@
-"""Columns of a chunk of records: the plain ones in bulk, the unusual ones one by one through `judge`.
+"""Columns of a chunk of records: the plain ones in bulk, the unusual ones one by one through `decide`.
 
 What comes out does not depend on which way a record took; the tests hold one way against the other.
 """
@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.formats.arrays import Bytes, Ints, Mask
-from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.arrays import Bytes, Ints, Mask, RecordChunk
 from tidemill.formats.columns import (
     SAFE_DIGITS,
     coded_strings,
@@ -22,11 +21,9 @@ from tidemill.formats.columns import (
     utf8_rows,
     whole_numbers,
 )
+from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
 from tidemill.formats.deltas import surely_deltas
-from tidemill.formats.judge import DecidedRecord, RefusedRecord, judge
-from tidemill.formats.messages import message_times
-from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
-from tidemill.formats.scan import (
+from tidemill.formats.json_core import (
     ARRAY,
     ESCAPED,
     EXPONENT,
@@ -38,9 +35,10 @@ from tidemill.formats.scan import (
     OBJECT,
     STRING,
     TRUE,
-    Scanned,
-    scan,
 )
+from tidemill.formats.messages import message_times
+from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
+from tidemill.formats.scan import Scanned, scan
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 
 _TAGS_OF_TYPE = {
@@ -73,31 +71,31 @@ class ReadChunk:
 
 
 def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
-    """Columns of the valid records: the plain ones in bulk, the unusual ones by `judge`."""
+    """Columns of the valid records: the plain ones in bulk, the unusual ones by `decide`."""
     found = scan(chunk.data, chunk.starts, chunk.ends, plan.columns, plan.kept, plan.depth)
     bulk = _Bulk(plan, chunk, found, arrival)
     fast = bulk.read()
     rows = np.flatnonzero(~bulk.good)
     if not rows.size:
         return ReadChunk(fast, REJECTS.empty_table())
-    judged: list[DecidedRecord] = []
-    judged_rows: list[int] = []
+    decided: list[DecidedRecord] = []
+    decided_rows: list[int] = []
     refused: list[tuple[int, str, str, str | None, int, int]] = []
     for row in rows.tolist():
         start, end = int(chunk.starts[row]), int(chunk.ends[row])
         # An over-long record is told by its length alone; its bytes need not be copied.
         fits = end - start <= plan.record_bytes
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
-        verdict = judge(record, plan, arrival)
+        verdict = decide(record, plan, arrival)
         if isinstance(verdict, RefusedRecord):
             place = start + chunk.base, end + chunk.base
             refused.append((row, verdict.reason.value, verdict.detail, verdict.tenant, *place))
         else:
-            judged.append(verdict)
-            judged_rows.append(row)
+            decided.append(verdict)
+            decided_rows.append(row)
     columns = fast
-    if judged:
-        slow = _judged_columns(plan, judged, judged_rows, chunk, fast.schema)
+    if decided:
+        slow = _decided_columns(plan, decided, decided_rows, chunk, fast.schema)
         both = pa.concat_tables([fast, slow]).unify_dictionaries().combine_chunks()
         columns = both.take(pc.sort_indices(both.column("row")))
     rejects = [dict(zip(REJECTS.names, row, strict=True)) for row in refused]
@@ -282,7 +280,7 @@ class _Bulk:
         text, start, end = self._span(column, rows)
         tags = self._tags(column)[rows]
         if plan.time_parser is not None:
-            return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `judge`
+            return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `decide`
         if plan.time_type == "iso8601":
             is_text = tags == STRING
             return instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0), plan.time_zone)
@@ -355,24 +353,24 @@ class _Bulk:
         return pa.array(values, mask=absent if absent.any() else None)
 
 
-def _judged_columns(
-    plan: ReadPlan, judged: list[DecidedRecord], rows: list[int], chunk: RecordChunk, schema: pa.Schema
+def _decided_columns(
+    plan: ReadPlan, decided: list[DecidedRecord], rows: list[int], chunk: RecordChunk, schema: pa.Schema
 ) -> pa.Table:
     at = np.array(rows, np.int64)
     columns: dict[str, object] = {
         "row": at.astype(np.int32),
         "start": chunk.starts[at] + chunk.base,
         "end": chunk.ends[at] + chunk.base,
-        "event_time": [j.time for j in judged],
-        "tenant": [j.tenant for j in judged],
-        "event_id": [j.event_id for j in judged],
-        "content": np.array([j.content for j in judged], np.uint64),
-        "event_type": [j.event_type for j in judged],
+        "event_time": [j.time for j in decided],
+        "tenant": [j.tenant for j in decided],
+        "event_id": [j.event_id for j in decided],
+        "content": np.array([j.content for j in decided], np.uint64),
+        "event_type": [j.event_type for j in decided],
     }
     for index in range(len(plan.dimensions)):
-        columns[f"d{index}"] = [j.dimensions[index] for j in judged]
+        columns[f"d{index}"] = [j.dimensions[index] for j in decided]
     for index in range(len(plan.measures)):
-        columns[f"m{index}"] = [j.measures[index] for j in judged]
+        columns[f"m{index}"] = [j.measures[index] for j in decided]
     arrays = []
     for f in schema:
         if pa.types.is_dictionary(f.type):

@@ -1,7 +1,7 @@
-"""One pass over the bytes of a chunk: finds records, proves them to be plain JSON objects, notes where
-the declared columns stand, and hashes the content.
+"""One pass over the bytes of a chunk: proves records to be plain JSON objects, notes what stands in the
+declared columns, and hashes the content.
 
-It never rejects anything: a record it cannot prove is left to `judge`, which knows rules and reasons.
+It never rejects anything: a record it cannot prove is left to `decide`, which knows rules and reasons.
 """
 
 from __future__ import annotations
@@ -30,173 +30,116 @@ from tidemill.formats.hashing import (
     number,
     xxh64,
 )
-from tidemill.formats.loads import byte_at, copy_bytes, first_marked, word_at
-from tidemill.formats.split import is_space
+from tidemill.formats.json_core import (
+    AFTER_VALUE,
+    ARRAY,
+    CLOSE_BRACE,
+    COLON,
+    COMMA,
+    EXPONENT,
+    FALSE,
+    INTEGER,
+    KEY,
+    KEY_OR_END,
+    MINUS,
+    MISSING,
+    OBJECT,
+    OPEN_BRACE,
+    OPEN_BRACKET,
+    PLUS,
+    POINT,
+    QUOTE,
+    STRING,
+    TRUE,
+    VALUE,
+    VALUE_OR_END,
+    digits_value,
+    is_close,
+    is_digit,
+    is_open,
+    literal_end,
+    number_end,
+    same_bytes,
+    skip_space,
+    starts_number,
+    string_end,
+    unescape,
+)
+from tidemill.formats.loads import byte_at, copy_bytes
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Words
 
-# What stands in a declared column of a record.
-MISSING: Final = 0
-NULL: Final = 1
-STRING: Final = 2  # no escapes: the bytes are the text
-ESCAPED: Final = 3
-INTEGER: Final = 4  # -?digits
-FRACTION: Final = 5  # -?digits.digits
-EXPONENT: Final = 6
-TRUE: Final = 7
-FALSE: Final = 8
-OBJECT: Final = 9
-ARRAY: Final = 10
-
 MAX_DEPTH: Final = 64
-_MAX_KEYS: Final = 512  # open keys of one record that are checked for repeats; more goes to `judge`
-
+_MAX_KEYS: Final = 512  # open keys of one record that are checked for repeats; more goes to `decide`
+_POWER_DIGITS: Final = 9  # of an exponent; more goes to `decide`
 _REMEMBERED: Final = 64  # keys of the last record that the next one is compared with
-_ONES = np.uint64(0x0101010101010101)
-_HIGHS = np.uint64(0x8080808080808080)
-_SPACES = np.uint64(0x2020202020202020)
-_QUOTES = np.uint64(0x2222222222222222)
-_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
-
-# States of the scanner: what may stand next.
-_VALUE, _KEY_OR_END, _KEY, _AFTER, _VALUE_OR_END = 0, 1, 2, 3, 4
 
 
 @njit(cache=True, inline="always")
-def _hex(c: int) -> int:
-    if 48 <= c <= 57:
-        return c - 48
-    if 65 <= c <= 70:
-        return c - 55
-    if 97 <= c <= 102:
-        return c - 87
-    return -1
+def _follows(b: Bytes, p: int, end: int, key: int, size: int) -> bool:
+    """Whether b[p:] starts with the `size` bytes at `key` and then a quote."""
+    return p + size < end and byte_at(b, p + size) == QUOTE and same_bytes(b, p, b, key, size)
 
 
-@njit(cache=True)
-def _hex4(b: Bytes, p: int, end: int) -> int:
-    if p + 4 > end:
-        return -1
-    value = 0
-    for q in range(4):
-        h = _hex(b[p + q])
-        if h < 0:
-            return -1
-        value = value * 16 + h
-    return value
-
-
-@njit(cache=True)
-def unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
-    """Writes the UTF-8 of a JSON string body to `out`; its length, or -1 when it is not valid."""
-    n = 0
-    p = start
-    while p < end:
-        c = b[p]
-        if c != 0x5C:
-            out[n] = c
-            n += 1
-            p += 1
-            continue
+@njit(cache=True, inline="always")
+def _number_hash(b: Bytes, p: int, end: int, tag: int) -> tuple[bool, uint64]:
+    """The hash of the value of a number, however it is spelled; False when its exponent is very long."""
+    negative = byte_at(b, p) == MINUS
+    if negative:
         p += 1
-        if p >= end:
-            return -1
-        c = b[p]
+    acc = uint64(0)
+    zeros = 0  # zeros seen since the last significant digit
+    significant = False
+    while p < end and is_digit(byte_at(b, p)):
+        d = byte_at(b, p) - 48
+        if d == 0:
+            zeros += significant
+        else:
+            for _ in range(zeros):
+                acc = digit(acc, 0)
+            zeros = 0
+            acc = digit(acc, d)
+            significant = True
         p += 1
-        if c == 0x75:
-            code = _hex4(b, p, end)
-            p += 4
-            if code < 0:
-                return -1
-            if 0xD800 <= code <= 0xDFFF:
-                if code >= 0xDC00 or p + 2 > end or b[p] != 0x5C or b[p + 1] != 0x75:
-                    return -1
-                second = _hex4(b, p + 2, end)
-                if second < 0xDC00 or second > 0xDFFF:
-                    return -1
-                p += 6
-                code = 0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00)
-            if code < 0x80:
-                out[n] = code
-                n += 1
-            elif code < 0x800:
-                out[n] = 0xC0 | (code >> 6)
-                out[n + 1] = 0x80 | (code & 0x3F)
-                n += 2
-            elif code < 0x10000:
-                out[n] = 0xE0 | (code >> 12)
-                out[n + 1] = 0x80 | ((code >> 6) & 0x3F)
-                out[n + 2] = 0x80 | (code & 0x3F)
-                n += 3
+    exponent = 0
+    if tag != INTEGER and byte_at(b, p) == POINT:
+        point = p
+        p += 1
+        while p < end and is_digit(byte_at(b, p)):
+            d = byte_at(b, p) - 48
+            if d == 0:
+                zeros += significant
             else:
-                out[n] = 0xF0 | (code >> 18)
-                out[n + 1] = 0x80 | ((code >> 12) & 0x3F)
-                out[n + 2] = 0x80 | ((code >> 6) & 0x3F)
-                out[n + 3] = 0x80 | (code & 0x3F)
-                n += 4
-            continue
-        if c == 0x6E:
-            c = 10
-        elif c == 0x74:
-            c = 9
-        elif c == 0x72:
-            c = 13
-        elif c == 0x62:
-            c = 8
-        elif c == 0x66:
-            c = 12
-        elif c != 0x22 and c != 0x5C and c != 0x2F:
-            return -1
-        out[n] = c
-        n += 1
-    return n
-
-
-@njit(cache=True, inline="always")
-def plain_end(b: Bytes, p: int, end: int) -> int:
-    """The first position from p on with a quote, a backslash or a control character; at most end.
-
-    Eight bytes at a time: the lowest marked byte of `marks` is the first such one.
-    """
-    while p + 8 <= end:
-        w = word_at(b, p)
-        quote = w ^ _QUOTES
-        slash = w ^ _SLASHES
-        marks = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((w - _SPACES) & ~w)) & _HIGHS
-        if marks != 0:
-            return p + first_marked(marks)
-        p += 8
-    while p < end:
-        c = byte_at(b, p)
-        if c == 0x22 or c == 0x5C or c < 0x20:
-            break
+                for _ in range(zeros):
+                    acc = digit(acc, 0)
+                zeros = 0
+                acc = digit(acc, d)
+                significant = True
+            p += 1
+        exponent = point + 1 - p
+    exponent += zeros
+    if tag == EXPONENT:
         p += 1
-    return min(p, end)
+        down = byte_at(b, p) == MINUS
+        if down or byte_at(b, p) == PLUS:
+            p += 1
+        if end - p > _POWER_DIGITS:
+            return False, acc
+        power = digits_value(b, p, end)
+        exponent += -power if down else power
+    return True, number(acc, exponent, negative) if significant else number(uint64(0), 0, False)
 
 
 @njit(cache=True, inline="always")
-def _spelled(b: Bytes, p: int, end: int, first: int, second: int, third: int) -> bool:
-    return (
-        p + 3 <= end and byte_at(b, p) == first and byte_at(b, p + 1) == second and byte_at(b, p + 2) == third
-    )
-
-
-@njit(cache=True, inline="always")
-def _same(b: Bytes, p: int, end: int, other: int, size: int) -> bool:
-    """Whether b[p:] starts with the `size` bytes at `other` and then a quote."""
-    if p + size >= end or byte_at(b, p + size) != 0x22:
-        return False
-    q = 0
-    while q + 8 <= size:
-        if word_at(b, p + q) != word_at(b, other + q):
-            return False
-        q += 8
-    while q < size:
-        if byte_at(b, p + q) != byte_at(b, other + q):
-            return False
-        q += 1
-    return True
+def _keep(
+    b: Bytes, start: int, end: int, slot: int, i: int, room: int, texts: Bytes, spans: Ints, filled: Ints
+) -> None:
+    """Copies the text of a kept column of record i behind those of the records before it."""
+    spans[0, slot, i] = filled[slot]
+    copy_bytes(b, start, end, texts, slot * room + filled[slot])
+    filled[slot] += end - start
+    spans[1, slot, i] = filled[slot]
 
 
 @njit(cache=True, nogil=True)
@@ -239,7 +182,7 @@ def _scan(
         nkeys = 0
         total_keys = 0
         field = -1
-        state = _VALUE
+        state = VALUE
         ok = False
         for f in range(fields):
             tags[f, i] = MISSING
@@ -247,32 +190,31 @@ def _scan(
             spans[0, f, i] = 0
             spans[1, f, i] = 0
         while True:
-            while p < end and is_space(byte_at(b, p)):
-                p += 1
+            p = skip_space(b, p, end)
             if p >= end:
                 break
             c = byte_at(b, p)
-            if state == _KEY or (state == _KEY_OR_END and c != 0x7D):
-                if c != 0x22:
+            if state == KEY or (state == KEY_OR_END and c != CLOSE_BRACE):
+                if c != QUOTE:
                     break
-                p += 1
+                s = p + 1
                 # Records of one feed have their keys in the same order: look first at the last record's.
-                if total_keys < remembered and _same(b, p, end, last_key[total_keys], last_size[total_keys]):
-                    p += last_size[total_keys]
+                if total_keys < remembered and _follows(
+                    b, s, end, last_key[total_keys], last_size[total_keys]
+                ):
+                    p = s + last_size[total_keys] + 1
                     h = last_hash[total_keys]
                 else:
-                    s = p
-                    p = plain_end(b, p, end)
-                    if p >= end or byte_at(b, p) != 0x22:
-                        break  # an escaped key may equal a plain one: `judge` compares them unescaped
-                    h = xxh64(b, s, p, uint64(SEED_KEY))
+                    p, tag = string_end(b, p, end)
+                    if tag != STRING:
+                        break  # an escaped key may equal a plain one: `decide` compares them unescaped
+                    h = xxh64(b, s, p - 1, uint64(SEED_KEY))
                     if total_keys < _REMEMBERED:
                         last_key[total_keys] = s
-                        last_size[total_keys] = p - s
+                        last_size[total_keys] = p - 1 - s
                         last_hash[total_keys] = h
                         remembered = total_keys + 1
                 total_keys += 1
-                p += 1
                 repeated = nkeys >= _MAX_KEYS
                 for q in range(first[depth], nkeys):
                     if seen[q] == h:
@@ -283,9 +225,8 @@ def _scan(
                 seen[nkeys] = h
                 nkeys += 1
                 key[depth] = h
-                while p < end and is_space(byte_at(b, p)):
-                    p += 1
-                if p >= end or byte_at(b, p) != 0x3A:
+                p = skip_space(b, p, end)
+                if p >= end or byte_at(b, p) != COLON:
                     break
                 p += 1
                 field = -1
@@ -306,17 +247,15 @@ def _scan(
                                 field = f
                                 guess = f + 1
                                 break
-                state = _VALUE
+                state = VALUE
                 continue
             value = uint64(0)
-            if state == _AFTER and c == 0x2C:
+            if state == AFTER_VALUE and c == COMMA:
                 p += 1
-                state = _KEY if is_object[depth] else _VALUE
+                state = KEY if is_object[depth] else VALUE
                 continue
-            if c == 0x7D or c == 0x5D:  # the end of a container
-                if depth == 0 or state in (_VALUE, _KEY):
-                    break
-                if is_object[depth] != (c == 0x7D):
+            if is_close(c):
+                if depth == 0 or state == VALUE or is_object[depth] != (c == CLOSE_BRACE):
                     break
                 if is_object[depth]:
                     nkeys = first[depth]
@@ -326,147 +265,66 @@ def _scan(
                 p += 1
                 depth -= 1
                 if depth == 0:
-                    while p < end and is_space(byte_at(b, p)):
-                        p += 1
-                    ok = p == end
+                    ok = skip_space(b, p, end) == end
                     content[i] = value
                     break
-            elif state == _AFTER:
+            elif state == AFTER_VALUE:
                 break
-            elif c == 0x22:
-                p += 1
-                s = p
-                tag = STRING
-                p = plain_end(b, p, end)
-                while p < end and byte_at(b, p) == 0x5C:
-                    tag = ESCAPED
-                    p = plain_end(b, p + 2, end)
-                if p >= end or byte_at(b, p) != 0x22:
+            elif c == QUOTE:
+                s = p + 1
+                p, tag = string_end(b, p, end)
+                if p < 0:
                     break
                 if tag == STRING:
-                    value = xxh64(b, s, p, uint64(SEED_STRING))
+                    value = xxh64(b, s, p - 1, uint64(SEED_STRING))
                 else:
-                    n = unescape(b, s, p, scratch)
+                    n = unescape(b, s, p - 1, scratch)
                     if n < 0:
                         break
                     value = xxh64(scratch, 0, n, uint64(SEED_STRING))
                 if field >= 0:
                     tags[field, i] = tag
-                    slot = slots[field]
-                    if slot >= 0 and tag == STRING:
-                        spans[0, slot, i] = filled[slot]
-                        copy_bytes(b, s, p, texts, slot * room + filled[slot])
-                        filled[slot] += p - s
-                        spans[1, slot, i] = filled[slot]
-                p += 1
-            elif c == 0x2D or 48 <= c <= 57:
+                    if slots[field] >= 0 and tag == STRING:
+                        _keep(b, s, p - 1, slots[field], i, room, texts, spans, filled)
+            elif starts_number(c):
                 s = p
-                tag = INTEGER
-                negative = c == 0x2D
-                if negative:
-                    p += 1
-                if p >= end or not (48 <= byte_at(b, p) <= 57):
+                p, tag = number_end(b, p, end)
+                if p < 0:
                     break
-                if byte_at(b, p) == 48 and p + 1 < end and 48 <= byte_at(b, p + 1) <= 57:
+                exact, value = _number_hash(b, s, p, tag)
+                if not exact:
                     break
-                acc = uint64(0)
-                zeros = 0  # zeros seen since the last significant digit
-                scale = 0
-                significant = False
-                while p < end and 48 <= byte_at(b, p) <= 57:
-                    d = byte_at(b, p) - 48
-                    if d == 0:
-                        zeros += significant
-                    else:
-                        for _ in range(zeros):
-                            acc = digit(acc, 0)
-                        zeros = 0
-                        acc = digit(acc, d)
-                        significant = True
-                    p += 1
-                if p < end and byte_at(b, p) == 0x2E:
-                    tag = FRACTION
-                    p += 1
-                    if p >= end or not (48 <= byte_at(b, p) <= 57):
-                        break
-                    while p < end and 48 <= byte_at(b, p) <= 57:
-                        d = byte_at(b, p) - 48
-                        scale += 1
-                        if d == 0:
-                            zeros += significant
-                        else:
-                            for _ in range(zeros):
-                                acc = digit(acc, 0)
-                            zeros = 0
-                            acc = digit(acc, d)
-                            significant = True
-                        p += 1
-                exponent = zeros - scale
-                if p < end and (byte_at(b, p) == 0x65 or byte_at(b, p) == 0x45):
-                    tag = EXPONENT
-                    p += 1
-                    sign = 1
-                    if p < end and (byte_at(b, p) == 0x2B or byte_at(b, p) == 0x2D):
-                        sign = -1 if byte_at(b, p) == 0x2D else 1
-                        p += 1
-                    q = p
-                    power = 0
-                    while p < end and 48 <= byte_at(b, p) <= 57 and p - q < 10:
-                        power = power * 10 + (byte_at(b, p) - 48)
-                        p += 1
-                    if p == q or p - q > 9:
-                        break
-                    exponent += sign * power
-                value = number(acc, exponent, negative) if significant else number(uint64(0), 0, False)
                 if field >= 0:
                     tags[field, i] = tag
-                    slot = slots[field]
-                    if slot >= 0:
-                        spans[0, slot, i] = filled[slot]
-                        copy_bytes(b, s, p, texts, slot * room + filled[slot])
-                        filled[slot] += p - s
-                        spans[1, slot, i] = filled[slot]
-            elif c == 0x7B or c == 0x5B:
-                if depth >= max_depth or (depth == 0 and c == 0x5B):
+                    if slots[field] >= 0:
+                        _keep(b, s, p, slots[field], i, room, texts, spans, filled)
+            elif is_open(c):
+                if depth >= max_depth or (depth == 0 and c == OPEN_BRACKET):
                     break
                 if field >= 0:
-                    tags[field, i] = OBJECT if c == 0x7B else ARRAY
+                    tags[field, i] = OBJECT if c == OPEN_BRACE else ARRAY
                     field = -1
                 depth += 1
                 p += 1
-                is_object[depth] = c == 0x7B
+                is_object[depth] = c == OPEN_BRACE
                 total[depth] = uint64(0)
                 first[depth] = nkeys
-                if c == 0x7B:
-                    state = _KEY_OR_END
+                if c == OPEN_BRACE:
+                    state = KEY_OR_END
                     # The members of an object in an array have no path: an array fans out, a column does not.
                     if depth > 1 and not is_object[depth - 1]:
                         path[depth - 1] = uint64(0)
                 else:
-                    state = _VALUE_OR_END
+                    state = VALUE_OR_END
                 continue
-            elif c == 0x74 and _spelled(b, p + 1, end, 0x72, 0x75, 0x65):
-                p += 4
-                value = closed(uint64(0), SEED_TRUE)
-                if field >= 0:
-                    tags[field, i] = TRUE
-            elif (
-                c == 0x66
-                and p + 5 <= end
-                and byte_at(b, p + 1) == 0x61
-                and _spelled(b, p + 2, end, 0x6C, 0x73, 0x65)
-            ):
-                p += 5
-                value = closed(uint64(0), SEED_FALSE)
-                if field >= 0:
-                    tags[field, i] = FALSE
-            elif c == 0x6E and _spelled(b, p + 1, end, 0x75, 0x6C, 0x6C):
-                p += 4
-                value = closed(uint64(0), SEED_NULL)
-                if field >= 0:
-                    tags[field, i] = NULL
             else:
-                break
+                p, tag = literal_end(b, p, end)
+                if p < 0:
+                    break
+                seed = SEED_TRUE if tag == TRUE else SEED_FALSE if tag == FALSE else SEED_NULL
+                value = closed(uint64(0), seed)
+                if field >= 0:
+                    tags[field, i] = tag
             # A whole value has been read: add it to the container it stands in.
             if depth == 0:
                 break
@@ -475,7 +333,7 @@ def _scan(
                 total[depth] += member(key[depth], value)
             else:
                 total[depth] = element(total[depth], value)
-            state = _AFTER
+            state = AFTER_VALUE
         proven[i] = ok
 
 

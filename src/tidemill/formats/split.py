@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from tidemill.formats.json_core import (
+    CLOSE_BRACE,
+    CLOSE_BRACKET,
+    OPEN_BRACKET,
+    item_end,
+    skip_space,
+    trim_space,
+)
 from tidemill.formats.loads import byte_at, word_at
 
 if TYPE_CHECKING:
@@ -18,11 +26,6 @@ if TYPE_CHECKING:
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
-
-
-@njit(cache=True, inline="always")
-def is_space(c: int) -> bool:
-    return c == 32 or c == 9 or c == 10 or c == 13
 
 
 @njit(cache=True, nogil=True)
@@ -63,10 +66,7 @@ def split_lines(b: Bytes, start: int, stop: int) -> tuple[Ints, Ints]:
         following = e + 1
         if e > s and byte_at(b, e - 1) == 13:
             e -= 1
-        p = s
-        while p < e and is_space(byte_at(b, p)):
-            p += 1
-        if p < e:
+        if skip_space(b, s, e) < e:
             starts[kept] = s
             ends[kept] = e
             kept += 1
@@ -80,71 +80,38 @@ def split_array(b: Bytes) -> tuple[Ints, Ints]:
 
     Only brackets and strings are looked at, so that one bad element does not hide its neighbours.
     """
-    size = b.size
-    p = 0
-    while p < size and is_space(b[p]):
-        p += 1
-    last = size
-    while last > p and is_space(b[last - 1]):
-        last -= 1
     starts = np.empty(16, np.int64)
     ends = np.empty(16, np.int64)
     n = 0
-    if p >= last:
-        return starts[:0].copy(), ends[:0].copy()
-    if b[p] != 0x5B:
-        starts[0] = p
-        ends[0] = last
-        return starts[:1].copy(), ends[:1].copy()
-    p += 1
-    s = p
-    depth = 0
-    in_string = False
-    done = False
+    p = skip_space(b, 0, b.size)
+    last = trim_space(b, p, b.size)
+    done = p >= last or byte_at(b, p) != OPEN_BRACKET
+    if not done:
+        p += 1
     while p < last and not done:
-        c = b[p]
-        cut = False
-        if in_string:
-            if c == 0x5C:
-                p += 1
-            elif c == 0x22:
-                in_string = False
-        elif c == 0x22:
-            in_string = True
-        elif c == 0x7B or c == 0x5B:
-            depth += 1
-        elif c == 0x7D or (c == 0x5D and depth > 0):
-            depth = max(0, depth - 1)  # a brace too many belongs to its own element only
-        elif c == 0x5D:
-            cut = True
-            done = True
-        elif c == 0x2C and depth == 0:
-            cut = True
-        if cut or p >= last - 1:
-            e = p if cut else last
-            a = s
-            while a < e and is_space(b[a]):
-                a += 1
-            z = e
-            while z > a and is_space(b[z - 1]):
-                z -= 1
-            # `[]` and a final `[1,2]` leave an empty piece only before the closing bracket.
-            if z > a or not done or (n > 0 and cut and c == 0x2C):
-                if n == starts.size:
-                    starts = np.concatenate((starts, np.empty(n, np.int64)))
-                    ends = np.concatenate((ends, np.empty(n, np.int64)))
-                starts[n] = a
-                ends[n] = z
-                n += 1
-            s = p + 1
-        p += 1
-    while p < last and is_space(b[p]):
-        p += 1
-    if p < last:  # something after the array: it is part of no record, so it is one of its own
-        if n == starts.size:
-            starts = np.concatenate((starts, np.empty(n, np.int64)))
-            ends = np.concatenate((ends, np.empty(n, np.int64)))
+        stop = item_end(b, p, last)
+        while stop < last and byte_at(b, stop) == CLOSE_BRACE:  # one too many: it spoils its own element only
+            stop = item_end(b, stop + 1, last)
+        done = stop < last and byte_at(b, stop) == CLOSE_BRACKET
+        start = skip_space(b, p, stop)
+        if start < stop or not done:  # nothing is left before the bracket of `[]` and of `[1,]`
+            starts, ends = _with_room(starts, ends, n)
+            starts[n] = start
+            ends[n] = trim_space(b, start, stop)
+            n += 1
+        p = stop + 1
+    p = skip_space(b, p, last)
+    if p < last:  # no array, or something behind it: a record of its own
+        starts, ends = _with_room(starts, ends, n)
         starts[n] = p
         ends[n] = last
         n += 1
     return starts[:n].copy(), ends[:n].copy()
+
+
+@njit(cache=True, inline="always")
+def _with_room(starts: Ints, ends: Ints, n: int) -> tuple[Ints, Ints]:
+    if n < starts.size:
+        return starts, ends
+    more = np.empty(n, np.int64)
+    return np.concatenate((starts, more)), np.concatenate((ends, more))

@@ -13,7 +13,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.config import Limits, Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import read_body
-from tidemill.formats.judge import DecidedRecord, judge
+from tidemill.formats.decide import DecidedRecord, decide
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.split import split_lines
 from tidemill.model.errors import ForbiddenError, TidemillError
@@ -81,9 +81,9 @@ def records(draw: st.DrawFn) -> bytes:
 @given(st.lists(records(), min_size=1, max_size=3), st.sampled_from(["tenant", "r.tenant"]))
 def test_no_event_that_the_gate_accepts_is_of_another_tenant(lines: list[bytes], column: str) -> None:
     declared = stream(column)
-    judged = [judge(line, plan(declared), 0) for line in lines]
+    decided = [decide(line, plan(declared), 0) for line in lines]
     others = [
-        verdict for verdict in judged if isinstance(verdict, DecidedRecord) and verdict.tenant != "acme"
+        verdict for verdict in decided if isinstance(verdict, DecidedRecord) and verdict.tenant != "acme"
     ]
 
     def read() -> Submission:
@@ -97,5 +97,5 @@ def test_no_event_that_the_gate_accepts_is_of_another_tenant(lines: list[bytes],
         taken = read()
     except ForbiddenError:
         return  # of a record that the gate would refuse for another reason
-    accepted = {place for place, verdict in enumerate(judged) if isinstance(verdict, DecidedRecord)}
+    accepted = {place for place, verdict in enumerate(decided) if isinstance(verdict, DecidedRecord)}
     assert not accepted & set(taken.unnamed)  # those that it accepts have named their tenant

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.config import Stream
-from tidemill.formats.judge import Number, at, parse
+from tidemill.formats.decide import Number, at, parse
 from tidemill.formats.payload_columns import columns_of, typed
 from tidemill.model.errors import StorageError
 from tidemill.outputs.datasets.dataset import dataset_schema

@@ -18,7 +18,7 @@ from tests.support.hypothesis_settings import examples
 
 from tidemill.formats.arrays import Words
 from tidemill.formats.arrow import read_ipc, write_ipc
-from tidemill.formats.judge import content_hash, parse
+from tidemill.formats.decide import content_hash, parse
 from tidemill.formats.key_runs import hash_keys, key_ranges
 from tidemill.raw.accept import stage as stage_module
 from tidemill.raw.accept.gate import CONFLICT, DUPLICATE, GateUnit, KeyedChunk, gate

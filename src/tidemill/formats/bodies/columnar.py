@@ -20,9 +20,10 @@ import pyarrow.types as kinds
 
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
-from tidemill.formats.bodies.limits import TOO_DEEP, TOO_LONG, beyond, check_events
+from tidemill.formats.bodies.limits import beyond, check_events
 from tidemill.formats.bodies.tenancy import other_tenant
 from tidemill.formats.bodies.unpacked import arrow_size, parquet_size, parquet_told
+from tidemill.formats.json_core import TOO_DEEP, TOO_LONG
 from tidemill.model.errors import InputError, TooLargeError
 
 PARQUET: Final = "application/vnd.apache.parquet"

@@ -1,19 +1,67 @@
 """A JSON body as lines: the one event that it is, or the elements of its array, cut out as they stand.
 
-Nothing is encoded again. Only line ends between tokens become spaces, since a record is a line.
+One pass proves that the body is JSON and notes where its events are. It builds nothing of what it reads, so
+that a body takes no more memory than its bytes. Repeated keys and halves of surrogate pairs are JSON, and are
+left to the gate. Nothing is encoded again: only line ends between tokens become spaces, since a record is a
+line.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
 
 from tidemill.config.gateway import Requests
-from tidemill.formats.bodies.json_scan import TOO_MANY, WANTED, WHOLE, ScannedJson, scan_json
 from tidemill.formats.bodies.limits import beyond, check_events
 from tidemill.formats.bodies.texts import place_of, utf8_text
+from tidemill.formats.json_core import (
+    CLOSE_BRACKET,
+    COMMA,
+    NO_COLON,
+    NO_COMMA,
+    NO_KEY,
+    NO_NUMBER,
+    NO_STRING,
+    NO_VALUE,
+    OPEN_BRACKET,
+    PROVEN,
+    skip_space,
+    value_end,
+)
+from tidemill.formats.loads import byte_at
 from tidemill.model.errors import InputError
 
+if TYPE_CHECKING:
+    from tidemill.formats.arrays import Bytes, Ints
+
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
+
+# How a scan may end, besides what `value_end` says of one value.
+_TOO_MANY: Final = 20
+_NO_END: Final = 21
+
+_EXPECTED: Final = {
+    NO_VALUE: "a value is expected",
+    NO_KEY: "a key in double quotes is expected",
+    NO_COLON: "a colon is expected after a key",
+    NO_COMMA: "a comma or a closing bracket is expected",
+    _NO_END: "nothing is expected after the value",
+    NO_STRING: "the string has no end, or holds a control character or an invalid JSON escape sequence",
+    NO_NUMBER: "not a valid JSON number",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedJson:
+    """Where the elements of an array stand, or the one value that the text is."""
+
+    ended: int  # PROVEN, or why not
+    place: int  # the byte at which the scan ended
+    in_array: bool
+    spans: tuple[tuple[int, int], ...]  # of the elements that were read whole
 
 
 def json_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
@@ -27,22 +75,67 @@ def json_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
 def scanned(content: bytes, limits: Requests) -> tuple[bytes, ScannedJson]:
     """The text, without line ends, and where its events stand; proved to be JSON within the limits."""
     text = utf8_text(content)
-    found = scan_json(text, limits.depth, limits.field, limits.events)
-    if found.ended in WANTED:
+    found = _scan(text, limits)
+    if found.ended in _EXPECTED:
         raise InputError(
-            f"the body is not JSON: {WANTED[found.ended]} at {place_of(text, found.place)}",
+            f"the body is not JSON: {_EXPECTED[found.ended]} at {place_of(text, found.place)}",
             where="body",
             hint="send an object, or an array of them; one object a line is application/x-ndjson",
         )
-    if found.ended == TOO_MANY:
+    if found.ended == _TOO_MANY:
         check_events(limits.events + 1, limits)
-    if found.ended != WHOLE:
+    if found.ended != PROVEN:
         raise beyond(found.ended, len(found.spans), limits)
     if not text.isascii():
         _check_utf8(text)
     if b"\n" in text or b"\r" in text:  # white space: a text cannot hold one, or it were not JSON
         text = text.translate(_LINE_ENDS)
     return text, found
+
+
+def _scan(content: bytes, limits: Requests) -> ScannedJson:
+    """Depth counts from an element: the array around it is none of its own."""
+    data = np.frombuffer(content, np.uint8)
+    room = min(limits.events, len(content) // 2 + 1)  # an element is a byte and what parts it from the next
+    starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+    ended, place, count, in_array = _elements(data, limits.depth, limits.field, starts, ends)
+    spans = tuple(zip(starts[:count].tolist(), ends[:count].tolist(), strict=True))
+    return ScannedJson(ended, place, in_array, spans)
+
+
+@njit(cache=True, nogil=True)
+def _elements(
+    b: Bytes, max_depth: int, max_text: int, starts: Ints, ends: Ints
+) -> tuple[int, int, int, bool]:
+    """How it ended, where, how many elements there are, and whether they are those of an array."""
+    end = b.size
+    is_object = np.empty(max_depth + 1, np.bool_)
+    n = 0
+    p = skip_space(b, 0, end)
+    in_array = p < end and byte_at(b, p) == OPEN_BRACKET
+    more = True
+    if in_array:
+        p = skip_space(b, p + 1, end)
+        more = p >= end or byte_at(b, p) != CLOSE_BRACKET
+        if not more:
+            p = skip_space(b, p + 1, end)
+    while more:
+        if p < end and n == starts.size:
+            return _TOO_MANY, p, n, in_array
+        ended, q = value_end(b, p, end, max_depth, max_text, is_object)
+        if ended != PROVEN:
+            return ended, q, n, in_array
+        starts[n] = p
+        ends[n] = q
+        n += 1
+        p = skip_space(b, q, end)
+        more = False
+        if in_array:
+            if p >= end or (byte_at(b, p) != COMMA and byte_at(b, p) != CLOSE_BRACKET):
+                return NO_COMMA, p, n, in_array
+            more = byte_at(b, p) == COMMA
+            p = skip_space(b, p + 1, end)
+    return (PROVEN if p == end else _NO_END), p, n, in_array
 
 
 def _check_utf8(text: bytes) -> None:

@@ -1,26 +1,31 @@
 """How deep the events of a request are nested and how long their texts are, against what is allowed.
 
-Lines that are no JSON are measured as well as they can be, and never judged: that is the gate's to do.
+Lines that are not JSON are measured as well as they can be, and never decided on: that is for the gate.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from tidemill.config.gateway import Requests
+from tidemill.formats.json_core import (
+    QUOTE,
+    TOO_DEEP,
+    TOO_LONG,
+    is_close,
+    is_open,
+    quoted_end,
+    skip_space,
+)
+from tidemill.formats.loads import byte_at
 from tidemill.model.errors import TooLargeError
 
 if TYPE_CHECKING:
-    Bytes = NDArray[np.uint8]
-    Ints = NDArray[np.int64]
+    from tidemill.formats.arrays import Bytes, Ints
 
-FITS: Final = 0
-TOO_DEEP: Final = 1
-TOO_LONG: Final = 2
+FITS: Final = 0  # neither TOO_DEEP nor TOO_LONG
 
 
 @njit(cache=True, nogil=True)
@@ -29,25 +34,26 @@ def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
     depth = deepest = longest = 0
     p = start
     while p < end:
-        c = b[p]
+        c = byte_at(b, p)
+        if c == QUOTE:
+            s = p + 1
+            p, _ = quoted_end(b, p, end)
+            if p < 0:
+                p = end + 1
+            longest = max(longest, p - 1 - s)
+            continue
         p += 1
-        if c == 0x22:
-            s = p
-            while p < end and b[p] != 0x22:
-                p += 2 if b[p] == 0x5C else 1
-            longest = max(longest, min(p, end) - s)
-            p += 1
-        elif c == 0x7B or c == 0x5B:
+        if is_open(c):
             depth += 1
             deepest = max(deepest, depth)
-        elif (c == 0x7D or c == 0x5D) and depth > 0:
+        elif is_close(c) and depth > 0:
             depth -= 1
     return deepest, longest
 
 
 @njit(cache=True, nogil=True)
 def survey(b: Bytes, line_ends: Ints, max_depth: int, max_text: int) -> tuple[int, int, int]:
-    """Blank lines; and the first record beyond a limit: its place among the others, and the limit it broke.
+    """Blank lines; and the first record beyond a limit: its number among the others, and the limit it broke.
 
     A record with no more opening brackets than it may be deep cannot be too deep, and one no longer than
     a text may be holds no text too long: only what is left is looked at byte by byte.
@@ -56,9 +62,7 @@ def survey(b: Bytes, line_ends: Ints, max_depth: int, max_text: int) -> tuple[in
     s = 0
     for i in range(line_ends.size):
         e = line_ends[i]
-        p = s
-        while p < e and (b[p] == 32 or b[p] == 9 or b[p] == 13):
-            p += 1
+        p = skip_space(b, s, e)
         if p == e:
             blank += 1
         else:

@@ -13,9 +13,11 @@ from numba import njit
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies.limits import FITS, beyond, check_events, survey
 from tidemill.formats.bodies.texts import utf8_text
+from tidemill.formats.json_core import skip_space
+from tidemill.formats.loads import copy_bytes
 
 if TYPE_CHECKING:
-    from tidemill.formats.bodies.limits import Bytes
+    from tidemill.formats.arrays import Bytes
 
 _LINE_END: Final = 10
 
@@ -27,13 +29,9 @@ def _without_blanks(b: Bytes, out: Bytes) -> int:
     for e in range(b.size):
         if b[e] != _LINE_END:
             continue
-        p = s
-        while p < e and (b[p] == 32 or b[p] == 9 or b[p] == 13):
-            p += 1
-        if p < e:
-            for q in range(s, e + 1):
-                out[n] = b[q]
-                n += 1
+        if skip_space(b, s, e) < e:
+            copy_bytes(b, s, e + 1, out, n)
+            n += e + 1 - s
         s = e + 1
     return n
 

@@ -12,7 +12,8 @@ from math import isfinite
 from typing import Final
 
 from tidemill.config.gateway import Requests
-from tidemill.formats.bodies.limits import TOO_DEEP, beyond
+from tidemill.formats.bodies.limits import beyond
+from tidemill.formats.json_core import TOO_DEEP
 from tidemill.model.errors import InputError
 
 MAX_NESTED: Final = 120  # of values: beyond it JSON is not written

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from tidemill.config import Limits, Stream
-from tidemill.formats.chunk import RecordChunk
+from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.decode import decode
 from tidemill.formats.plan import plan_for
 from tidemill.formats.read import read_chunk

@@ -1,24 +1,36 @@
 """The keys of NDJSON lines in one compiled pass that lets other threads run: which line holds which.
 
 It reads plain lines only, those whose columns are at the top and hold text without escapes or whole numbers;
-of any other it says so, and whoever asks reads it in another way. What stands behind
+of any other it says so, and the caller reads it in another way. What stands behind
 a key is not looked at, except whether the line has an end.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from tidemill.formats.json_core import (
+    CLOSE_BRACE,
+    COLON,
+    COMMA,
+    INTEGER,
+    OPEN_BRACE,
+    QUOTE,
+    is_digit,
+    is_text,
+    item_end,
+    number_end,
+    quoted_end,
+    skip_space,
+    trim_space,
+)
+from tidemill.formats.loads import byte_at
 
-    Bytes: TypeAlias = NDArray[np.uint8]
-    Words: TypeAlias = NDArray[np.uint64]
-    Flags: TypeAlias = NDArray[np.uint8]
-    Places: TypeAlias = NDArray[np.int64]
+if TYPE_CHECKING:
+    from tidemill.formats.arrays import Bytes, Ints, Words
 
 NONE: Final = 0  # the line has no key
 FOUND: Final = 1
@@ -37,91 +49,57 @@ def _hashed(b: Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def _is(b: Bytes, start: int, end: int, name: Bytes) -> bool:
-    if end - start != name.size:
-        return False
-    for at in range(name.size):  # noqa: SIM110 - numba has no generators
-        if b[start + at] != name[at]:
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _quoted_end(b: Bytes, p: int, end: int) -> tuple[int, bool]:
-    """Where the quote stands that ends the text whose body begins at p (`end`: nowhere), and whether there
-    is an escape in it."""
-    escaped = False
-    while p < end:
-        c = b[p]
-        if c == 0x22:
-            return p, escaped
-        if c == 0x5C:
-            escaped = True
-            p += 1
-        p += 1
-    return end, escaped
+def _plain_value(b: Bytes, p: int, end: int, or_number: bool) -> tuple[int, int]:
+    """From where to where a text without escapes stands, without its quotes, or a whole number; from -1 when
+    something else is there."""
+    if p < end and byte_at(b, p) == QUOTE:
+        close, plain = quoted_end(b, p, end)
+        return (p + 1 if plain and close > p + 2 else -1), close - 1
+    if p < end and or_number and is_digit(byte_at(b, p)):
+        close, tag = number_end(b, p, end)
+        is_whole = tag == INTEGER and not (close < end and is_digit(byte_at(b, close)))
+        return (p if is_whole else -1), close
+    return -1, p
 
 
 @njit(cache=True, nogil=True)
 def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, np.uint64]:
     """Of one line: what was found, and its hash."""
-    depth = 0
-    is_key = False
-    seeing = 0  # 1: the value of the identity comes, 2: that of the tenant
     id_start = id_end = tenant_start = tenant_end = -1
-    while p < end:
-        c = b[p]
-        if c == 0x22:
-            close, escaped = _quoted_end(b, p + 1, end)
-            if close >= end:
-                return UNUSUAL, _SEED
-            if depth == 1:
-                if is_key:
-                    if escaped:
-                        return UNUSUAL, _SEED
-                    seeing = 1 if _is(b, p + 1, close, id_) else 2 if _is(b, p + 1, close, tenant) else 0
-                    is_key = False
-                elif seeing:
-                    if escaped or close == p + 1:
-                        return UNUSUAL, _SEED
-                    if seeing == 1:
-                        id_start, id_end = p + 1, close
-                    else:
-                        tenant_start, tenant_end = p + 1, close
-                    seeing = 0
-                    if id_start >= 0 and (tenant_start >= 0 or not tenant.size):
-                        break
-            p = close
-        elif c == 0x7B or c == 0x5B:
-            if seeing or (depth == 0 and c == 0x5B):
-                return UNUSUAL, _SEED
-            depth += 1
-            is_key = depth == 1
-        elif c == 0x7D or c == 0x5D:
-            depth -= 1
-        elif c == 0x2C:
-            is_key = depth == 1
-        elif seeing == 1 and (48 <= c <= 57):
-            start = p
-            while p < end and 48 <= b[p] <= 57:
-                p += 1
-            if p < end and (b[p] == 0x2E or b[p] == 0x65 or b[p] == 0x45):
-                return UNUSUAL, _SEED
-            if b[start] == 48 and p > start + 1:
-                return UNUSUAL, _SEED
-            id_start, id_end = start, p
-            seeing = 0
-            if tenant_start >= 0 or not tenant.size:
-                break
-            continue
-        elif seeing and c != 0x3A and c != 0x20 and c != 0x09 and c != 0x0D:
+    p = skip_space(b, p, end)
+    if p >= end or byte_at(b, p) != OPEN_BRACE:
+        return (NONE if p >= end else UNUSUAL), _SEED
+    p = skip_space(b, p + 1, end)
+    while True:
+        if p < end and byte_at(b, p) == CLOSE_BRACE and skip_space(b, p + 1, end) == end:
+            return NONE, _SEED
+        if p >= end or byte_at(b, p) != QUOTE:
             return UNUSUAL, _SEED
-        p += 1
-    if id_start < 0 or (tenant.size and tenant_start < 0):
-        return (NONE if depth == 0 else UNUSUAL), _SEED
-    while end > p and b[end - 1] <= 0x20:
-        end -= 1
-    if b[end - 1] != 0x7D:  # it was cut off
+        s = p + 1
+        p, plain = quoted_end(b, p, end)
+        if not plain:
+            return UNUSUAL, _SEED
+        is_id = is_text(b, s, p - 1, id_)
+        is_tenant = not is_id and tenant.size > 0 and is_text(b, s, p - 1, tenant)
+        p = skip_space(b, p, end)
+        if p >= end or byte_at(b, p) != COLON:
+            return UNUSUAL, _SEED
+        p = skip_space(b, p + 1, end)
+        if is_id or is_tenant:
+            s, e = _plain_value(b, p, end, is_id)
+            if s < 0:
+                return UNUSUAL, _SEED
+            if is_id:
+                id_start, id_end = s, e
+            else:
+                tenant_start, tenant_end = s, e
+            if id_start >= 0 and (tenant_start >= 0 or not tenant.size):
+                break
+        p = item_end(b, p, end)
+        if p < end and byte_at(b, p) == COMMA:
+            p = skip_space(b, p + 1, end)
+    end = trim_space(b, p, end)
+    if byte_at(b, end - 1) != CLOSE_BRACE:  # it was cut off
         return UNUSUAL, _SEED
     found = _SEED
     if tenant.size:
@@ -130,7 +108,7 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
 
 
 @njit(cache=True, nogil=True)
-def scan_keys(b: Bytes, ends: Places, id_: Bytes, tenant: Bytes, what: Flags, hashes: Words) -> int:
+def scan_keys(b: Bytes, ends: Ints, id_: Bytes, tenant: Bytes, what: Bytes, hashes: Words) -> int:
     """Fill in what each line holds; how many lines there are. `ends` are where they end, in order; `tenant`
     is empty when it is no column."""
     count = 0

@@ -16,7 +16,7 @@ from tidemill.ingest.gateway.gathering import gathered
 from tidemill.ingest.gateway.key_scan import FOUND, UNUSUAL, distinct, key_hash, scan_keys
 
 if TYPE_CHECKING:
-    from tidemill.ingest.gateway.key_scan import Words
+    from tidemill.formats.arrays import Words
 
 LINE_END: Final = 10
 

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import string_buffers
 from tidemill.formats.columns import strings
-from tidemill.formats.judge import Number
+from tidemill.formats.decide import Number
+from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, TRUE
+from tidemill.formats.json_core import STRING as PLAIN
 from tidemill.formats.locate import Located, locate, paths_of, unescaped
-from tidemill.formats.scan import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, TRUE
-from tidemill.formats.scan import STRING as PLAIN
 from tidemill.model.errors import StorageError
 from tidemill.outputs.index.numbers import Doubles, key_of, keys_of
 from tidemill.outputs.index.table import BOOLEAN, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING, IndexFooter

@@ -96,7 +96,7 @@ def _fractions(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doub
     """Those that are no whole number of 64 bits. A short fraction, or one that is spelled as its double is,
     needs no further look."""
     from tidemill.formats.columns import strings
-    from tidemill.formats.scan import FRACTION
+    from tidemill.formats.json_core import FRACTION
 
     spelled = strings(data, starts, ends)
     nearest = np.array(pc.cast(spelled, pa.float64()))

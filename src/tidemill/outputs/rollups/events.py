@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrays import Ints, Mask, RecordChunk
 from tidemill.formats.arrow import one
-from tidemill.formats.chunk import RecordChunk
 from tidemill.formats.conditions import holds
 from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from tidemill.config import Stream
 from tidemill.formats.arrays import Bytes, Ints
+from tidemill.formats.decide import id_of
 from tidemill.formats.decode import decode
-from tidemill.formats.naming import id_of
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, SliceEntry
 from tidemill.raw.standins import batch_of, is_shared

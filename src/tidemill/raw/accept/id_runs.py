@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one, string_buffers
-from tidemill.formats.judge import content_hash, parse
+from tidemill.formats.decide import content_hash, parse
 from tidemill.formats.key_runs import crowded_tier, hash_keys, within
 from tidemill.formats.scan import scan
 from tidemill.model.slices import set_hash

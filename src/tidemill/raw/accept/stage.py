@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.config.stream import Csv, Json
+from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.arrow import one, write_ipc
-from tidemill.formats.chunk import RecordChunk
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys
 from tidemill.formats.plan import ReadPlan

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
+import orjson
+
 from tidemill.eventtime import Parser, iso8601_in, read_time, resolve
 from tidemill.formats.digits import HUGE, exact_parts_of, parts_of
 from tidemill.formats.hashing import (
@@ -42,6 +44,7 @@ _INTEGER_DIGITS: Final = 40
 _PLAIN_DIGITS: Final = 20
 _FAR: Final = 10**6
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
+_DEEP: Final = 1000  # of a record whose id is shown, which may be deeper than the gate lets it be
 
 
 class Number:
@@ -235,6 +238,30 @@ def identity(value: object, columns: Sequence[str]) -> str:
 def id_text(parts: Sequence[str | int]) -> str:
     """The id of an event, by what stands in the columns of its identity."""
     return str(parts[0]) if len(parts) == 1 else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+
+
+def id_of(record: bytes, columns: Sequence[str]) -> str | None:
+    """The id by these columns, spelled as the gate spells it, to show people which record is meant; None when
+    it has none, or is not JSON."""
+    if not columns:
+        return None
+    try:
+        value = orjson.loads(record)
+    except orjson.JSONDecodeError:
+        return None
+    found = (at(value, column) for column in columns)
+    parts = [part for part in found if isinstance(part, str | int) and part and part is not True]
+    if len(parts) < len(columns):  # absent, or a number that only the exact reader tells
+        return _exact_id(record, columns)
+    joined = id_text(parts)
+    return joined if len(joined.encode()) <= MAX_ID_BYTES else None
+
+
+def _exact_id(record: bytes, columns: Sequence[str]) -> str | None:
+    try:
+        return identity(parse(record, _DEEP), columns)
+    except RuleError:
+        return None
 
 
 def _tenant(value: object, plan: ReadPlan) -> str:
@@ -464,7 +491,7 @@ def _measure(found: object, rule: ColumnRule) -> int | None:
     return found.integer() if rule.type == "integer" else found.scaled(rule.scale)
 
 
-def judge(record: bytes, plan: ReadPlan, arrival: int) -> DecidedRecord | RefusedRecord:
+def decide(record: bytes, plan: ReadPlan, arrival: int) -> DecidedRecord | RefusedRecord:
     """One record against the rules, in their order."""
     value: object = None
     try:
@@ -500,9 +527,10 @@ __all__ = [
     "RuleError",
     "at",
     "content_hash",
+    "decide",
+    "id_of",
     "id_text",
     "identity",
-    "judge",
     "message_time",
     "parse",
     "sizes_of",
