@@ -353,7 +353,7 @@ def standing(**changes):
 
 
 def test_status_says_how_far_event_time_has_come():
-    (found,) = plain.status(NOON + MINUTE, [standing()])["streams"]
+    (found,) = plain.status(NOON + MINUTE, [standing()], [])["streams"]
     assert {name: found[name] for name in ("watermark", "lag", "max_seen", "time")} == {
         "watermark": "2024-01-15T11:59:00Z", "lag": "2m", "max_seen": "2024-01-15T12:00:00Z", "time": "event",
     }  # fmt: skip
