@@ -368,9 +368,9 @@ class Mill:
     ) -> list[tuple[int, dict[str, object]]]:
         """The CloudEvents published after the offset `after`, oldest first, each as a pair of its offset and
         the event."""
-        from tidemill.pipeline.status import told
+        from tidemill.pipeline.status import published_events
 
-        return told(self.workers, after, limit, stream)
+        return published_events(self.workers, after, limit, stream)
 
     @cached_property
     def meter(self) -> Meter:
@@ -593,8 +593,8 @@ class Mill:
         """The chain of a vector: its checkpoints, its pending deltas, and their sizes."""
         from tidemill.outputs.vectors.view import chain_of
 
-        desk = self.workers.vector_reader
-        return chain_of(desk, self.project.stream(stream), str(vector_id), self.clock(), tenant)
+        vectors = self.workers.vector_reader
+        return chain_of(vectors, self.project.stream(stream), str(vector_id), self.clock(), tenant)
 
     # -- verifying and repairing
 

@@ -291,7 +291,7 @@ def test_a_stream_that_had_nothing_else_to_do_is_told_of(taxi):
     taxi.run()
     with Mill.open(taxi.folder) as mill:
         for window in ("minutes", "visits"):
-            mill.state.set_mark("rides", window, None)
+            mill.state.set_checkpoint("rides", window, None)
     shutil.rmtree(taxi.folder / "warehouse" / "windows")
     (only,) = json.loads(taxi.run("--output", "json").splitlines()[0])["streams"]
     assert (only["batch"], only["results"]["minutes"]) == (None, {"results": 1, "withdrawn": 0})

@@ -24,7 +24,7 @@ from tidemill.outputs.datasets.rules import WindowRules
 from tidemill.pipeline.documents import ticks as plain_ticks
 from tidemill.pipeline.documents import windows as plain_windows
 from tidemill.pipeline.reports import StreamStatus, StreamTick, TickReport
-from tidemill.raw.retract import JudgeAgain, MarkRetracted, RetractionPlan, Undo
+from tidemill.raw.retract import DecideAgain, RecordRetracted, RetractionPlan, Undo
 
 START = parse_instant("2024-01-15T13:00:00Z")
 KEY = WindowKey("weather", START, HOUR)
@@ -272,7 +272,7 @@ def tick(windows=None, builds=(), **more):
 
 
 def test_a_round_tells_of_windows_queued_built_and_failed():
-    report = tick(Coordinated(laid=1, judged=3, queued=2), [BUILT, FAILED])
+    report = tick(Coordinated(assigned=1, evaluated=3, queued=2), [BUILT, FAILED])
     line = views.feed.tick(report, details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 2 windows queued, 1 built, 1 failed; 1s250ms"
     listed = [line.plain for line in views.feed.tick(report, details=True)]
@@ -280,7 +280,7 @@ def test_a_round_tells_of_windows_queued_built_and_failed():
 
 
 def test_a_round_in_json_counts_windows_and_lists_builds_when_asked():
-    report = tick(Coordinated(laid=1, queued=2, ignored=1, withdrawn=1), [BUILT, FAILED])
+    report = tick(Coordinated(assigned=1, queued=2, ignored=1, withdrawn=1), [BUILT, FAILED])
     (stream,) = plain_ticks.tick(report, details=False)["streams"]
     assert stream["windows"] == {
         "queued": 2, "built": 1, "failed": 1, "lost": 0, "waiting": {}, "ignored_slices": 1, "withdrawn": 1,
@@ -300,7 +300,7 @@ def test_a_round_that_only_built_is_told():
 
 
 def test_a_round_that_only_found_windows_that_wait_says_so():
-    found = Coordinated(laid=2)
+    found = Coordinated(assigned=2)
     found.waiting.update({"cutoff": 2})
     line = views.feed.tick(tick(found), details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 2 windows waiting; 1s250ms"
@@ -326,9 +326,9 @@ def test_a_retraction_prints_its_steps_in_order():
     new = NewSlice("1" * 64, "weather", "file", "a\x1b.ndjson", Format.NDJSON, Codec.NONE, "p", 1, CUTOFF)
     entry = SliceEntry(1, new)
     steps = [
-        MarkRetracted(new.id, new.name, "sent twice", 3),
+        RecordRetracted(new.id, new.name, "sent twice", 3),
         Undo("b1", [new.id, "2" * 64], 5),
-        JudgeAgain("2" * 64, "b.ndjson", 2),
+        DecideAgain("2" * 64, "b.ndjson", 2),
     ]
     plan = RetractionPlan(entry, "sent twice", CUTOFF, "only its batch", steps)
     told = plain_ticks.retraction(plan, None)

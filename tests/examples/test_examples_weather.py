@@ -115,11 +115,11 @@ def test_the_table_of_readiness_is_what_happens(weather: Weather) -> None:
         view = story.view
         assert [
             " ".join(weather.names(story)),
-            view.standing.value,
+            view.status.value,
             (view.detail or "").replace(f"{DAY}T", "").replace(":00Z", ""),
             str(view.window.revision or ""),
             "" if view.window.rows is None else str(view.window.rows),
-            weather.story("12:00").view.standing.value,
+            weather.story("12:00").view.status.value,
         ] == cells, (now, what)
         ignored[now] = weather.names(story, ignored=True)
     assert ignored["21:10"] == ["D"]
@@ -147,7 +147,7 @@ def test_a_slice_that_comes_at_the_very_cutoff_is_in_time(weather: Weather) -> N
     weather.clock.set(instant("19:00"))
     with weather.open() as mill:
         mill.run_until_idle()
-    assert weather.story("12:00").view.standing is WindowStatus.BUILT
+    assert weather.story("12:00").view.status is WindowStatus.BUILT
     weather.does("E lands, covers 12:50-13:00, 6 rows")
     with weather.open() as mill:
         mill.run_until_idle()
@@ -181,7 +181,7 @@ def standings(weather: Weather) -> dict[str, str]:
     with weather.open() as mill:
         views = mill.windows.windows("weather", newest=False)
     return {
-        format_instant(view.window.key.start): f"{view.standing.value} {view.detail or ''}".strip()
+        format_instant(view.window.key.start): f"{view.status.value} {view.detail or ''}".strip()
         for view in views
     }
 

@@ -234,7 +234,7 @@ def test_a_manifest_that_has_not_changed_is_not_read_again(
     read: list[Path] = []
     whole = sourcing._read
 
-    def counted(path: Path) -> tuple[RawManifest, sourcing.Mark]:
+    def counted(path: Path) -> tuple[RawManifest, sourcing.FileVersion]:
         read.append(path)
         return whole(path)
 

@@ -111,7 +111,7 @@ def test_results_that_are_computed_anew_leave_sealed_ones_alone(
         expected = {window: results(mill, window) for window in ("visits", "hours", "next")}
         if how == "marks lost":
             for window in expected:
-                mill.state.set_mark("requests", window, None)
+                mill.state.set_checkpoint("requests", window, None)
         if how == "retracted":
             mill.retract(mill.plan_retraction(landed.entry.id, "wrong"))
             expected["visits"]["13T01:00:00"].append((3, 2))
@@ -277,10 +277,10 @@ def test_windows_that_begin_before_the_seal_are_not_built_again(built: Plant, tm
             mill.state.windows_of(late.entry.id)[-1],
         )
         story = mill.windows.window("requests", first.key.start)
-        assert (story.view.standing.value, story.view.window.revision) == ("final", 1)
+        assert (story.view.status.value, story.view.window.revision) == ("final", 1)
         assert [(m.ignored, m.observed) for m in story.members] == [(None, True), ("sealed", False)]
         story = mill.windows.window("requests", again.key.start)  # nothing was built there before
-        assert (story.view.standing.value, story.view.reason) == ("waiting", "sealed")
+        assert (story.view.status.value, story.view.reason) == ("waiting", "sealed")
         assert story.view.detail == "raw before 2024-01-13T00:00:00Z has expired"
         assert [member.ignored for member in story.members] == ["sealed"]
         (step,) = mill.windows.plan_rebuild("requests", Interval(first.key.start, first.key.end))
@@ -317,7 +317,7 @@ def test_a_recovered_state_has_the_windows_that_expired_rows_lay_in(
         assert touched == [MIDNIGHT - 5 * DAY, MIDNIGHT - 3 * DAY]
         expire(mill)
         assert days_of_raw(plant).keys() == {"14", "15"}
-        seen = [(view.standing.value, view.reason) for view in mill.windows.windows(newest=False)]
+        seen = [(view.status.value, view.reason) for view in mill.windows.windows(newest=False)]
         built, waiting = ("final", None), ("waiting", "sealed")
         if incomplete == "true":
             assert seen == [*[built] * 3, waiting, built, *[("built", None)] * 2, built]

@@ -18,7 +18,7 @@ from tidemill.raw.footers import (
     EXPIRED,
     QUARANTINE_PART,
     RAW_PART,
-    WORD,
+    TOMBSTONE,
     BatchFooter,
     GonePart,
     LargeRows,
@@ -69,7 +69,7 @@ MANY = st.lists(GONE, max_size=2).map(tuple)
 FOOTERS = st.one_of(
     BATCHES,
     PACKS,
-    st.builds(StandInFooter, TEXTS, st.just(WORD), st.none() | PROGRESS, MANY),
+    st.builds(StandInFooter, TEXTS, st.just(TOMBSTONE), st.none() | PROGRESS, MANY),
     st.builds(StandInFooter, TEXTS, st.just(EXPIRED), PROGRESS, MANY, MANY, NAMES.map(sorted).map(tuple)),
 )
 
@@ -123,7 +123,7 @@ def test_what_is_on_disk_is_what_former_versions_wrote() -> None:
         "bounds": {"a": [1, 6]}, "steps": {"a": [0, 1, 1]},
     }  # fmt: skip
     word = {**nothing, "kind": "word", "progress": said, "packed": [told]}
-    assert StandInFooter("s", WORD, progress, (gone,)).to_footer() == word
+    assert StandInFooter("s", TOMBSTONE, progress, (gone,)).to_footer() == word
     expired = {**nothing, "kind": "expired", "progress": said, "keys": ["k"], "expired": [told]}
     assert StandInFooter("s", EXPIRED, progress, (), (gone,), ("k",)).to_footer() == expired
 
@@ -142,7 +142,7 @@ def test_footers_without_newer_keys_are_read() -> None:
     by_name = {**told, "tiles": {"a": [0, BASE.tile]}}
     found = from_footer({"kind": "expired", "stream": "s", "batch": "", "keys": [], "expired": [by_name]})
     assert isinstance(found, StandInFooter)
-    (gone,) = found.told()
+    (gone,) = found.recorded()
     assert list(gone.tiles_of_slices()) == [("a", [0, BASE.tile])]
     assert gone.said() == from_footer(old)
     assert gone.to_footer() == by_name

@@ -35,7 +35,7 @@ from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
 from tidemill.model.levels import LEVELS
 from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
 from tidemill.model.time import HOUR, SECOND
-from tidemill.raw.retract import JudgeAgain, MarkRetracted, RetractionPlan, Undo
+from tidemill.raw.retract import DecideAgain, RecordRetracted, RetractionPlan, Undo
 from tidemill.storage.state.protocol import Retraction
 from tidemill.testing import REQUESTS, FakeClock, Oracle
 from tidemill.testing.oracle import Landing
@@ -240,7 +240,7 @@ def test_a_slice_judged_again_with_the_same_result_makes_nothing_stale(plant: Pl
     a, b, c = feed(plant, far, per_batch=3)
     with plant.open() as mill:
         plan = take_back(mill, b)
-        assert [type(step) for step in plan.steps] == [MarkRetracted, Undo, JudgeAgain, JudgeAgain]
+        assert [type(step) for step in plan.steps] == [RecordRetracted, Undo, DecideAgain, DecideAgain]
         assert plan.again == (a, c)
         report = mill.tick().streams[0]
         gone = int(str(request(1)["ts"])) * 1000
@@ -313,7 +313,7 @@ def test_a_slice_that_waits_or_could_not_be_read_is_only_marked(plant: Plant) ->
         for each, why in ((broken, "could not be read"), (waiting, "not accepted yet")):
             plan = take_back(mill, each)
             assert why in plan.why
-            assert [type(step) for step in plan.steps] == [MarkRetracted]
+            assert [type(step) for step in plan.steps] == [RecordRetracted]
         mill.run_until_idle()
         assert entry_of(mill, broken).error is not None
         assert mill.state.totals("requests")["retracted_slices"] == 2

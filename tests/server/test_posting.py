@@ -354,7 +354,7 @@ def test_a_request_with_bounds_completes_its_window(served):
     assert answer.status_code == 202, answer.text
     served.settle()
     (view,) = served.mill.windows.windows("requests")
-    assert (view.standing.value, view.window.rows) == ("final", 2)
+    assert (view.status.value, view.window.rows) == ("final", 2)
     (entry,) = served.mill.ledger("requests")
     assert str(entry.slice.declared) == "[2026-01-05T10:00:00Z, 2026-01-05T11:00:00Z)"
 
@@ -365,7 +365,7 @@ def test_a_request_with_bounds_may_say_that_nothing_happened(served):
     assert (answer.status_code, answer.json()["events"]) == (200, 0)
     served.settle()
     (view,) = served.mill.windows.windows("requests")
-    assert (view.standing.value, view.window.rows) == ("final", 0)
+    assert (view.status.value, view.window.rows) == ("final", 0)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_token_reads_the_vectors_and_results_of_its_own_tenant(full) -> None:
 
 
 def test_the_command_line_flushes_a_gateway_that_runs(full, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidemill.ingest.gateway.standing import write_status
+    from tidemill.ingest.gateway.status import write_status
 
     full.gateway.address = full.url
     full.send("visits", {"event_id": "later", "ts": "2026-01-05T10:09:00Z", "user": "u"})

@@ -252,7 +252,9 @@ def test_a_server_does_not_start_without_the_tokens_it_had(served):
     served.token("admin")
     (served.mill.project.warehouse / "access" / "tokens.json").unlink()
     with pytest.raises(DamageError, match="missing") as error:
-        start.serve(served.mill, threading.Event(), port=0, told=lambda _started: pytest.fail("it started"))
+        start.serve(
+            served.mill, threading.Event(), port=0, announce=lambda _started: pytest.fail("it started")
+        )
     assert "tidemill token create" in error.value.hint
 
 

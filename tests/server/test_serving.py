@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from tidemill.ingest.gateway.status import running
 
 from tidemill.client import Client
-from tidemill.ingest.gateway.standing import running
 from tidemill.mill import Mill
 from tidemill.model.errors import ForbiddenError, MachineError
 from tidemill.pipeline.reports import TickReport
@@ -43,12 +43,12 @@ class Up(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        def told(started: Started) -> None:
+        def announce(started: Started) -> None:
             self.started = started
             self.ready.set()
 
         try:
-            serving.up(self.mill, self.stop, port=0, interval=600, told=told, **self.more)
+            serving.up(self.mill, self.stop, port=0, interval=600, announce=announce, **self.more)
         except BaseException as error:  # noqa: BLE001 - looked at by the test
             self.error = error
         self.ready.set()
@@ -95,13 +95,13 @@ def test_when_the_pipeline_dies_the_server_ends_and_the_error_is_told(mill):
 def test_where_the_address_is_taken_nothing_is_worked_off(mill):
     mill.land("s", b'{"event_id": "a"}\n')
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(MachineError, match="cannot listen"):
-        serving.up(mill, threading.Event(), port=taken.getsockname()[1], told=lambda _what: None)
+        serving.up(mill, threading.Event(), port=taken.getsockname()[1], announce=lambda _what: None)
     assert len(mill.ledger("s", "pending")) == 1
 
 
 def test_beyond_this_machine_a_token_is_needed(mill):
     with pytest.raises(ForbiddenError, match="no token"):
-        serving.serve(mill, threading.Event(), host="0.0.0.0", port=0, told=lambda _what: None)  # noqa: S104
+        serving.serve(mill, threading.Event(), host="0.0.0.0", port=0, announce=lambda _what: None)  # noqa: S104
 
 
 def test_a_server_that_waits_for_outcomes_is_woken_by_the_pipeline(mill):

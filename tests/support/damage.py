@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.mill import Mill
-from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
+from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOMBSTONE_PART
 from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
 from tidemill.testing import FakeClock
 
@@ -317,7 +317,7 @@ def part(table: str, begins: str = "") -> Find:
 
 def own_part(shop: Shop) -> Path:
     """Of raw, with the rows of one batch."""
-    marks = tuple(f"{mark}-" for mark in (PACKED_PART, TOLD_PART, REST_PART, EXPIRED_PART))
+    marks = tuple(f"{mark}-" for mark in (PACKED_PART, TOMBSTONE_PART, REST_PART, EXPIRED_PART))
     return next(path for path in shop.parts("raw/orders") if not path.name.startswith(marks))
 
 
@@ -331,7 +331,7 @@ def file(pattern: str, *, last: bool = False) -> Find:
 KINDS: dict[str, Find] = {
     "raw": own_part,
     "packed raw": part("raw/orders", PACKED_PART),
-    "word of raw": part("raw/orders", TOLD_PART),
+    "word of raw": part("raw/orders", TOMBSTONE_PART),
     "raw of deltas": part("raw/embeddings"),
     "quarantine": part("quarantine/orders"),
     **{f"rollups {level}": part("rollups/orders", f"{level}-") for level in ("5s", "1m", "1h", "1d", "7d")},

@@ -164,7 +164,7 @@ class Plant:
         that nobody knows."""
         with self.open() as mill:
             needed = {f"gate/requests/{name}" for name in mill.state.runs("requests")}
-            marks = mill.state.marks("requests")
+            marks = mill.state.checkpoints("requests")
             for window in mill.project.stream("requests").windows:
                 carried = json.loads(marks[window])["carried"] if window in marks else ()
                 needed |= {f"windows/requests/{window}/_open/{name}" for name in carried}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.pipeline.test_engine_oracle import rows_of
 from tests.support.streaming_standing import agree, by_id, of_table
 
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
@@ -193,7 +193,7 @@ class Playing:
         assert audit.ok, audit.findings
 
     def flush(self) -> None:
-        if is_judging_again(self.open().state, STREAM) or self.script.span is not None:
+        if is_deciding_again(self.open().state, STREAM) or self.script.span is not None:
             self.round()
         mill = self.open()
         self.told.append("flush")

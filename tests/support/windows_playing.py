@@ -280,7 +280,7 @@ class Playing:
         mill = self.open()
         for later in (now, now + 1, now + self.rules.stc, now + 9 * self.rules.span):
             self.clock.set(later)
-            found = {view.window.key.start: view.standing for view in mill.windows.windows(STREAM)}
+            found = {view.window.key.start: view.status for view in mill.windows.windows(STREAM)}
             expected = {start: standing(window) for start, window in self.oracle.windows(later).items()}
             assert found == expected, later
         self.clock.set(now)

@@ -115,13 +115,13 @@ def group(name: str, panel: Panel, help: str) -> typer.Typer:
 
 
 def command(
-    name: str, place: Panel | typer.Typer, *examples: str, gives_tables: bool = False
+    name: str, position: Panel | typer.Typer, *examples: str, gives_tables: bool = False
 ) -> Callable[[Command[P]], Command[P]]:
     """Declare a command: a function of the session and its own parameters that returns an exit code.
 
     Its place is a panel, or behind the word of a group. One that gives tables takes every --output.
     """
-    home, panel = (app, place.value) if isinstance(place, Panel) else (place, None)
+    home, panel = (app, position.value) if isinstance(position, Panel) else (position, None)
 
     def declare(function: Command[P]) -> Command[P]:
         def run(session: Session, values: dict[str, object]) -> int:

@@ -131,12 +131,12 @@ def events(
 
     def work(stop: threading.Event) -> None:
         with session.mill() as mill:
-            place, left = after, limit or None
+            position, left = after, limit or None
             while not stop.is_set() and left != 0:
-                told = _tell(session, mill, place, min(PAGE, left or PAGE), stream)
-                if told:
-                    place = told[-1]
-                    left = None if left is None else left - len(told)
+                published_events = _print_events(session, mill, position, min(PAGE, left or PAGE), stream)
+                if published_events:
+                    position = published_events[-1]
+                    left = None if left is None else left - len(published_events)
                 elif follow:
                     stop.wait(wait / SECOND)
                 else:
@@ -146,7 +146,7 @@ def events(
     return OK
 
 
-def _tell(session: Session, mill: Mill, after: int, limit: int, stream: str | None) -> list[int]:
+def _print_events(session: Session, mill: Mill, after: int, limit: int, stream: str | None) -> list[int]:
     """Print the next events; their places."""
     found = mill.events(after, limit, stream)
     for seq, event in found:

@@ -195,7 +195,7 @@ def run(
         def work(stop: threading.Event) -> None:
             with session.mill(progress) as mill, session.measured(mill, metrics_port) as meter:
 
-                def told(report: TickReport) -> None:
+                def print_report(report: TickReport) -> None:
                     if meter is not None:
                         meter.tick(report)
                     if not report.idle:
@@ -209,10 +209,10 @@ def run(
                         print_flushed(session, done)
 
                 if once:
-                    errors.extend(_until_idle(mill, stop, told))
+                    errors.extend(_until_idle(mill, stop, print_report))
                     return
                 session.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
-                mill.run(stop, wait / SECOND, told, flushed)
+                mill.run(stop, wait / SECOND, print_report, flushed)
                 session.note("stopped")
 
         until_stopped(work)
@@ -234,12 +234,12 @@ def print_flushed(session: Session, done: Flushed) -> None:
 
 
 def _until_idle(
-    mill: Mill, stop: threading.Event, told: Callable[[TickReport], None]
+    mill: Mill, stop: threading.Event, print_report: Callable[[TickReport], None]
 ) -> Sequence[TidemillError]:
     """Work until there is nothing to do; what is wrong with streams that could not be worked on."""
     while not stop.is_set():
         report = mill.tick()
-        told(report)
+        print_report(report)
         if report.idle and not mill.packer.wait():
             return report.errors
     return ()

@@ -54,7 +54,7 @@ def results(
         declared, warehouse = mill.project.stream(stream), mill.project.warehouse
         if window is None:
             _check_listing(start, end, tenant, revisions=revisions)
-            found = standings(warehouse, declared, mill.state.marks(stream))
+            found = standings(warehouse, declared, mill.state.checkpoints(stream))
             session.emit(
                 lambda: documents.results.standings(stream, found, warehouse),
                 lambda: views.results.standings(stream, found, warehouse),
@@ -98,11 +98,11 @@ def _flush_gateways(session: Session, stream: str | None) -> int:
     if not found:
         hint = "`tidemill up` starts one; without --gateway, flush needs none"
         raise NotFoundError("no gateway runs", hint=hint)
-    told = []
+    answers = []
     for name, address in found:
         with Client(address, token=os.environ.get("TIDEMILL_TOKEN")) as client:
-            told.append({"gateway": name, **client.flush(stream)})
-    session.emit(lambda: {"gateways": told}, lambda: views.serve.flushed(told))
+            answers.append({"gateway": name, **client.flush(stream)})
+    session.emit(lambda: {"gateways": answers}, lambda: views.serve.flushed(answers))
     return OK
 
 

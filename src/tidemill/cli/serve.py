@@ -53,7 +53,7 @@ def serve(session: Session, host: Host = None, port: Port = None) -> int:
 
     def work(stop: threading.Event) -> None:
         with session.mill() as mill:
-            run(mill, stop, host=host, port=port, told=lambda what: _told(session, mill, what, None))
+            run(mill, stop, host=host, port=port, announce=lambda what: _announce(session, mill, what, None))
             session.note("stopped")
 
     until_stopped(work)
@@ -97,7 +97,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
                     host=host,
                     port=port,
                     interval=wait / SECOND,
-                    told=lambda what: _told(session, mill, what, made),
+                    announce=lambda what: _announce(session, mill, what, made),
                     on_tick=ticked,
                     on_flush=flushed,
                 )
@@ -126,7 +126,7 @@ def _declared(session: Session) -> Path | None:
     return file
 
 
-def _told(session: Session, mill: Mill, what: Started, made: Path | None) -> None:
+def _announce(session: Session, mill: Mill, what: Started, made: Path | None) -> None:
     from tidemill.cli.trying import curl_line
 
     first = next(iter(mill.project.streams.values()), None)

@@ -170,10 +170,10 @@ class Session:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
         except Exception as error:
-            told = as_tidemill_error(error)
-            self.error(told)
+            failure = as_tidemill_error(error)
+            self.error(failure)
             log.debug("where it came from", exc_info=error)
-            return told.exit_code
+            return failure.exit_code
         return code
 
 

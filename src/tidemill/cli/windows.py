@@ -288,7 +288,7 @@ def build(
         def work(stop: threading.Event) -> None:
             with session.mill(progress) as mill, session.measured(mill, metrics_port) as meter:
 
-                def told(outcomes: Sequence[BuildOutcome]) -> None:
+                def print_outcomes(outcomes: Sequence[BuildOutcome]) -> None:
                     if meter is not None:
                         meter.builds(outcomes)
                     for outcome in outcomes:
@@ -299,7 +299,7 @@ def build(
                     session.note(f"building for {mill.project.warehouse}; Ctrl-C stops")
                 # declared as 0, building is left to processes like this one
                 at_once = concurrency or max(1, mill.project.builder.concurrency)
-                mill.build(stop, wait / SECOND, told, at_once, once=once)
+                mill.build(stop, wait / SECOND, print_outcomes, at_once, once=once)
 
         until_stopped(work)
     return DIFFERENCES if once and failed else OK

@@ -154,12 +154,14 @@ def sent(status: int, content: bytes) -> Sent:
             code="answer",
             retry=Retry.NEVER,
         )
-    told = said.get("status")
+    found_value = said.get("status")
     decided = "decided" if status in _DECIDED else "durable"
     return Sent(
         ingestions=(str(said["ingestion"]),),
         events=_number(said, "events"),
-        status=told if isinstance(told, str) else decided,  # of a problem document it is a number
+        status=found_value
+        if isinstance(found_value, str)
+        else decided,  # of a problem document it is a number
         counts=_counts(said),
         outcomes=_outcomes(said),
     )
@@ -207,7 +209,7 @@ def page(content: bytes) -> tuple[list[Document], str | None]:
 
 
 def _outcomes(said: Document) -> tuple[Outcome, ...]:
-    told = said.get("outcomes")
+    found_value = said.get("outcomes")
     return tuple(
         Outcome(
             index=_number(one, "index"),
@@ -218,14 +220,14 @@ def _outcomes(said: Document) -> tuple[Outcome, ...]:
             content_hash=_text(one, "content_hash"),
             accepted_hash=_text(one, "accepted_hash"),
         )
-        for one in (told if isinstance(told, list) else ())
+        for one in (found_value if isinstance(found_value, list) else ())
         if isinstance(one, dict)
     )
 
 
 def _counts(said: Document) -> dict[str, int]:
-    told = said.get("counts")
-    pairs = told.items() if isinstance(told, dict) else ()
+    found_value = said.get("counts")
+    pairs = found_value.items() if isinstance(found_value, dict) else ()
     return {name: count for name, count in pairs if isinstance(count, int)}
 
 

@@ -61,8 +61,8 @@ class Attempts:
         """Seconds until the next try of what must not end; `asked` is what the server wanted before."""
         problem = _problem(seen)
         if isinstance(seen, httpx.Response):
-            told = asked_pause(seen.headers)
-            asked = told if told is not None else asked
+            value = asked_pause(seen.headers)
+            asked = value if value is not None else asked
         if problem is None:
             return self._pause(answers.unreachable(str(seen.request.url), EOFError("it ended")), asked)
         return self._pause(problem, asked)

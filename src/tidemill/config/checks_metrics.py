@@ -73,8 +73,8 @@ def _number(path: Path, column: str, what: str, columns: DeclaredColumns) -> Ite
 
 def _dimensions(at: Path, metric: Kept, columns: DeclaredColumns) -> Iterator[ConfigFinding]:
     path = (*at, "dimensions")
-    for place, column in listed(path, metric.dimensions):
-        yield from columns.check(place, column, KEY_TYPES, f"a dimension is {one_of(KEY_TYPES)}")
+    for position, column in listed(path, metric.dimensions):
+        yield from columns.check(position, column, KEY_TYPES, f"a dimension is {one_of(KEY_TYPES)}")
     yield from repeats(path, metric.dimensions)
     if metric.max_cardinality is not None:
         fields = [columns.field(column) for column in metric.dimensions]
@@ -90,11 +90,11 @@ def _bounds(path: Path, metric: Histogram, columns: DeclaredColumns) -> Iterator
     field = columns.field(metric.value)
     if field is None or field.type not in MEASURE_TYPES:
         return
-    for place, bound in enumerate(metric.bounds or ()):
+    for position, bound in enumerate(metric.bounds or ()):
         if abs(bound) * 10 ** (field.scale or 0) >= MOST:
             message = f"no value of {metric.value!r} is as far from 0 as {bound}"
             yield ConfigFinding(
-                (*path, place), message, "leave it out: what is above the last bound has a bin"
+                (*path, position), message, "leave it out: what is above the last bound has a bin"
             )
 
 
@@ -105,11 +105,11 @@ def _state(at: Path, metric: StateMetric, columns: DeclaredColumns) -> Iterator[
     if metric.object == metric.state:
         message = f"column {metric.state!r} cannot be both the object and its state"
         yield ConfigFinding((*at, "state"), message, "name the column that says what state the object is in")
-    for place, column in listed((*at, "dimensions"), metric.dimensions):
+    for position, column in listed((*at, "dimensions"), metric.dimensions):
         if column.lower() in PSEUDO_DIMENSIONS:
             message = f"{column!r} is what queries of a state metric call something else"
             hint = f"rename the field in the feed, or leave it out; queries know {one_of(PSEUDO_DIMENSIONS)}"
-            yield ConfigFinding(place, message, hint)
+            yield ConfigFinding(position, message, hint)
     for name, declared in metric.transitions.items():
         path = (*at, "transitions", name)
         seen = declared.from_ if isinstance(declared.from_, tuple) else ()
@@ -128,8 +128,8 @@ def _never_seen(path: Path, states: Collection[str]) -> Iterator[ConfigFinding]:
 
 def _ratio(at: Path, stream: Stream, metric: Ratio, broken: Collection[Path]) -> Iterator[ConfigFinding]:
     for key, terms in (("numerator", metric.numerator), ("denominator", metric.denominator)):
-        for place, term in enumerate(terms):
-            yield from _term((*at, key, place), stream, term, broken)
+        for position, term in enumerate(terms):
+            yield from _term((*at, key, position), stream, term, broken)
 
 
 def _term(at: Path, stream: Stream, term: Term, broken: Collection[Path]) -> Iterator[ConfigFinding]:

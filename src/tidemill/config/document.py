@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import yaml
 
-from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, line_place
+from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, line_position
 from tidemill.model.errors import ConfigError
 
 MAX_NODES: Final = 500_000  # aliases of aliases would otherwise unfold without end
@@ -69,14 +69,14 @@ def parse_document(text: str, file: str) -> Document:
     return document
 
 
-def parse_value(text: str, place: SourcePosition, path: Path, document: Document) -> object:
+def parse_value(text: str, source_position: SourcePosition, path: Path, document: Document) -> object:
     """The value of an override, as if it stood in the file at `path`."""
     try:
-        root = _compose(text, place.text)
+        root = _compose(text, source_position.text)
     except ConfigError as error:
-        document.problems.append(Problem(place, f"{dotted(path)}: {error.message}", error.hint))
+        document.problems.append(Problem(source_position, f"{dotted(path)}: {error.message}", error.hint))
         return None
-    return None if root is None else _Reader(document, place).value(root, path)
+    return None if root is None else _Reader(document, source_position).value(root, path)
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:
@@ -97,11 +97,11 @@ def _compose(text: str, file: str) -> yaml.Node | None:
 
 
 class _Reader:
-    """Walks the nodes once, filling a document; `place` overrides the lines of the file."""
+    """Walks the nodes once, filling a document; `source_position` overrides the lines of the file."""
 
-    def __init__(self, document: Document, place: SourcePosition | None = None) -> None:
+    def __init__(self, document: Document, source_position: SourcePosition | None = None) -> None:
         self._document = document
-        self._place = place
+        self._position = source_position
         self._nodes = 0
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
@@ -114,7 +114,7 @@ class _Reader:
             if key in found:
                 self._report(key_node, (*path, key), "this key is given twice", "remove one of the two")
                 continue
-            self._document.places[*path, key] = self._at(key_node)
+            self._document.positions[*path, key] = self._at(key_node)
             found[key] = self.value(value_node, (*path, key))
         return found
 
@@ -126,7 +126,7 @@ class _Reader:
                 hint="an alias must not contain itself, and aliases of aliases multiply",
                 where=self._at(node).text,
             )
-        self._document.places.setdefault(path, self._at(node))
+        self._document.positions.setdefault(path, self._at(node))
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -153,7 +153,7 @@ class _Reader:
         return text
 
     def _at(self, node: yaml.Node) -> SourcePosition:
-        return self._place or line_place(self._document.file, node.start_mark.line + 1)
+        return self._position or line_position(self._document.file, node.start_mark.line + 1)
 
     def _report(self, node: yaml.Node, path: Path, message: str, hint: str) -> None:
         said = f"{dotted(path)}: {message}" if path else message

@@ -92,7 +92,7 @@ def parse_project(
         events=settings.events,
         gateway=settings.gateway,
         streams=streams,
-        warnings=tuple(warning.line for warning in sorted(document.warnings, key=lambda one: one.place)),
+        warnings=tuple(warning.line for warning in sorted(document.warnings, key=lambda one: one.position)),
     )
 
 
@@ -105,9 +105,9 @@ def unusable_plugins(
         type_ = stream.event_time.type
         if type_ is not None and (fault := plugins.time_type(type_)) is not None:
             yield ConfigFinding(("streams", name, "event_time", "type"), fault, hint)
-    for place, trigger in enumerate(gateway.triggers.custom):
+    for position, trigger in enumerate(gateway.triggers.custom):
         if (fault := plugins.trigger(trigger)) is not None:
-            yield ConfigFinding(("gateway", "triggers", "custom", place), fault, hint)
+            yield ConfigFinding(("gateway", "triggers", "custom", position), fault, hint)
 
 
 def _read(file: FilePath) -> str:

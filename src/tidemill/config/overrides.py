@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidemill.config.document import parse_value
-from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, variable_place
+from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, variable_position
 from tidemill.model.choices import choices
 
 WAREHOUSE: Final = "TIDEMILL_WAREHOUSE"
@@ -22,15 +22,15 @@ def apply_overrides(document: Document, environ: Mapping[str, str]) -> None:
         if name.startswith(PREFIX) and environ[name].strip():
             _apply(document, name, environ[name])
     if environ.get(WAREHOUSE, "").strip():
-        _put(document, document.data, ("warehouse",), environ[WAREHOUSE], variable_place(WAREHOUSE))
+        _put(document, document.data, ("warehouse",), environ[WAREHOUSE], variable_position(WAREHOUSE))
 
 
 def _apply(document: Document, name: str, text: str) -> None:
-    place = variable_place(name)
+    position = variable_position(name)
     words = name.removeprefix(PREFIX).split("__")
     if not all(words):
         document.problems.append(
-            Problem(place, "the name is not a path of keys", "for example TIDEMILL__ENGINE__CORES")
+            Problem(position, "the name is not a path of keys", "for example TIDEMILL__ENGINE__CORES")
         )
         return
     section = document.data
@@ -40,27 +40,29 @@ def _apply(document: Document, name: str, text: str) -> None:
         path = (*path, key)
         if path[0] == "streams" and len(path) == 2 and key not in section:
             document.problems.append(
-                Problem(place, f"there is no stream {key!r}", choices(key, tuple(section), "streams"))
+                Problem(position, f"there is no stream {key!r}", choices(key, tuple(section), "streams"))
             )
             return
         inner = section.get(key)
         if inner is None:
             inner = section[key] = {}
-            document.places.setdefault(path, place)
+            document.positions.setdefault(path, position)
         if not isinstance(inner, dict):
             document.problems.append(
-                Problem(place, f"{dotted(path)} is a value, not a section", f"set it whole: {_whole(path)}")
+                Problem(
+                    position, f"{dotted(path)} is a value, not a section", f"set it whole: {_whole(path)}"
+                )
             )
             return
         section = inner
     path = (*path, _key(section, words[-1]))
     if path[0] == "streams" and len(path) <= 2:
         document.problems.append(
-            Problem(place, "streams are declared in the file", "override a setting of a stream instead")
+            Problem(position, "streams are declared in the file", "override a setting of a stream instead")
         )
         return
     _forget(document, path)
-    _put(document, section, path, parse_value(text, place, path, document), place)
+    _put(document, section, path, parse_value(text, position, path, document), position)
 
 
 def _key(section: Mapping[str, object], word: str) -> str:
@@ -72,16 +74,16 @@ def _key(section: Mapping[str, object], word: str) -> str:
 
 
 def _put(
-    document: Document, section: dict[str, object], path: Path, value: object, place: SourcePosition
+    document: Document, section: dict[str, object], path: Path, value: object, position: SourcePosition
 ) -> None:
     section[str(path[-1])] = value
-    document.places[path] = place
+    document.positions[path] = position
 
 
 def _forget(document: Document, path: Path) -> None:
     """Drop the lines of what is replaced."""
-    for known in [known for known in document.places if known[: len(path)] == path]:
-        del document.places[known]
+    for known in [known for known in document.positions if known[: len(path)] == path]:
+        del document.positions[known]
 
 
 def _whole(path: Path) -> str:

@@ -22,23 +22,23 @@ class SourcePosition:
     text: str
 
 
-def line_place(file: str, line: int) -> SourcePosition:
+def line_position(file: str, line: int) -> SourcePosition:
     return SourcePosition(line, f"{file}:{line}")
 
 
-def variable_place(name: str) -> SourcePosition:
+def variable_position(name: str) -> SourcePosition:
     return SourcePosition(1 << 62, f"environment variable {name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    place: SourcePosition
+    position: SourcePosition
     message: str
     hint: str
 
     @property
     def line(self) -> str:
-        return f"{self.place.text}: {self.message} ({self.hint})"
+        return f"{self.position.text}: {self.message} ({self.hint})"
 
 
 @dataclass(slots=True)
@@ -47,16 +47,16 @@ class Document:
 
     file: str
     data: dict[str, object] = field(default_factory=dict)
-    places: dict[Path, SourcePosition] = field(default_factory=dict)
+    positions: dict[Path, SourcePosition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)  # the file is valid, and says something in vain
 
-    def place(self, path: Path) -> SourcePosition:
+    def position(self, path: Path) -> SourcePosition:
         """Where `path` was written, or else the nearest section around it."""
         for length in range(len(path), 0, -1):
-            if found := self.places.get(path[:length]):
+            if found := self.positions.get(path[:length]):
                 return found
-        return line_place(self.file, 1)
+        return line_position(self.file, 1)
 
     def report(self, path: Path, message: str, hint: str) -> None:
         self.problems.append(self._problem(path, message, hint))
@@ -66,7 +66,7 @@ class Document:
 
     def _problem(self, path: Path, message: str, hint: str) -> Problem:
         said = f"{dotted(path)}: {message}" if path else message
-        return Problem(self.place(path), said, hint)
+        return Problem(self.position(path), said, hint)
 
 
 def dotted(path: Path) -> str:
@@ -82,11 +82,11 @@ def dotted(path: Path) -> str:
 
 def config_error(problems: Iterable[Problem]) -> ConfigError:
     """All problems in the order of the file, one on each line; printed, every line has its place."""
-    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.place)
+    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.position)
     if not others:
-        return ConfigError(first.message, hint=first.hint, where=first.place.text)
+        return ConfigError(first.message, hint=first.hint, where=first.position.text)
     lines = [f"{first.message} ({first.hint})"]
     lines += [other.line for other in others]
     return ConfigError(
-        "\n".join(lines), hint=f"{len(lines)} problems, one on each line", where=first.place.text
+        "\n".join(lines), hint=f"{len(lines)} problems, one on each line", where=first.position.text
     )

@@ -71,12 +71,12 @@ def keys_of(model: type[BaseModel], reserved: frozenset[str] = frozenset()) -> t
 
 def _worth_saying(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """Without lists that are too short only since something in them is wrong."""
-    places = [detail["loc"] for detail in details]
+    positions = [detail["loc"] for detail in details]
     return [
         detail
-        for detail, place in zip(details, places, strict=True)
+        for detail, position in zip(details, positions, strict=True)
         if detail["type"] != "too_short"
-        or not any(len(other) > len(place) and other[: len(place)] == place for other in places)
+        or not any(len(other) > len(position) and other[: len(position)] == position for other in positions)
     ]
 
 

@@ -188,7 +188,7 @@ class WindowDeclaration(pydantic.BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _complete_is_told_by_slices(self) -> WindowDeclaration:
+    def _complete_needs_slices(self) -> WindowDeclaration:
         if self.close == "complete":
             if not self.window_kind.by_time:
                 raise wrong(

@@ -171,7 +171,7 @@ def origin(name: str) -> Origin:
     """Of a registered type; nothing is loaded to tell it. InputError for one that `resolve` does not know."""
     if name in _BUILT_IN:
         return Origin("built_in")
-    found = sorted({_told(point) for point in entry_points(group=ENTRY_POINTS) if point.name == name})
+    found = sorted({_described(point) for point in entry_points(group=ENTRY_POINTS) if point.name == name})
     if found:
         return Origin("entry_point", ", ".join(found))
     resolve(name)
@@ -205,7 +205,7 @@ def read_time(parser: Parser, value: object) -> int:
         raise ValueError(f"the parser returned {said}, not whole microseconds") from None
 
 
-def _told(point: EntryPoint) -> str:
+def _described(point: EntryPoint) -> str:
     package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
     return f"{point.value}{package}"
 

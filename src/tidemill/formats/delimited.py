@@ -42,8 +42,8 @@ def csv_records(
     while more:
         rows, strange, more = _batch(reader, held, len(names))
         texts = _render(layout, list(zip(*rows, strict=True)), types, len(rows)) if rows else []
-        for place, text in strange:
-            texts.insert(place, text)
+        for position, text in strange:
+            texts.insert(position, text)
         yield [text.encode("utf-8", SURROGATE) for text in texts]
 
 
@@ -104,7 +104,7 @@ class _Layout:
 def _layout(names: Sequence[str], types: Mapping[str, str]) -> _Layout:
     """A declared column `a.b` leads into an object `a`; any other name is a key as it is."""
     root = _Layout({}, {})
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         *path, last = name.split(".") if name in types else [name]
         node = root
         for key in path:
@@ -113,14 +113,16 @@ def _layout(names: Sequence[str], types: Mapping[str, str]) -> _Layout:
             node = node.inner.setdefault(key, _Layout({}, {}))
         if last in node.cells or last in node.inner:
             raise _clash(name)
-        node.cells[last] = place
+        node.cells[last] = position
     return root
 
 
 def _render(
     layout: _Layout, cells: Sequence[Sequence[str]], types: Mapping[str, str], rows: int, path: str = ""
 ) -> list[str]:
-    columns = {key: _values(cells[place], types.get(path + key, "")) for key, place in layout.cells.items()}
+    columns = {
+        key: _values(cells[position], types.get(path + key, "")) for key, position in layout.cells.items()
+    }
     for key, inner in layout.inner.items():
         texts = _render(inner, cells, types, rows, f"{path}{key}.")
         columns[key] = ["" if text == "{}" else text for text in texts]

@@ -34,7 +34,7 @@ SEED_OBJECT: Final = 7
 SEED_ARRAY: Final = 8
 SEED_TENANT: Final = 9
 SEED_SECOND_LANE: Final = 10
-SEED_TRAIL: Final = 11
+SEED_OBSERVATIONS: Final = 11
 
 
 @njit(cache=True, inline="always")

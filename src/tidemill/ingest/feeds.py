@@ -43,11 +43,11 @@ log = logging.getLogger(__name__)
 UNREADABLE: Final = "unreadable"  # how manifests are counted that cannot be read
 AT_ONCE: Final = 4096  # slices that a round lands of one manifest; then what has landed is accepted
 _PAGE: Final = 1000  # entries of the ledger that are read at once
-_TOLD: Final = 20  # mistakes of one manifest that are logged, each once
+_REPORTED: Final = 20  # mistakes of one manifest that are logged, each once
 _STAYS: Final = "a sealed slice stays as it is: retract it, which reopens its hash, or use another hash"
 
-Mark = tuple[int, int, int]  # of a file: changed when, bytes, inode
-_NEVER: Final[Mark] = (0, 0, 0)  # the mark of no file, so that it is looked at again
+FileVersion = tuple[int, int, int]  # of a file: changed when, bytes, inode
+_NEVER: Final[FileVersion] = (0, 0, 0)  # the mark of no file, so that it is looked at again
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class _Sealed:
 class _Seen:
     """A manifest as it was looked at."""
 
-    mark: Mark
-    left: Mapping[Path, Mark | None]  # responses that could not be landed, as they were then
-    told: frozenset[str]  # what was logged about it
+    version: FileVersion
+    left: Mapping[Path, FileVersion | None]  # responses that could not be landed, as they were then
+    reported: frozenset[str]  # what was logged about it
 
 
 class ResponseError(InputError):
@@ -93,9 +93,9 @@ class Sources:
         self._sealed: dict[str, dict[str, _Sealed]] = {}  # by stream and hash
         self._read_up_to: dict[str, tuple[int, int]] = {}  # by stream: landings, and the last place
         self._seen: dict[tuple[str, Path], _Seen] = {}
-        self._unchanged: dict[Path, Mark] = {}  # responses whose bytes are those that were sealed
+        self._unchanged: dict[Path, FileVersion] = {}  # responses whose bytes are those that were sealed
         self._retractions = 0  # that the ledger had when it was read
-        self._counted: dict[Path, tuple[Mark, Mapping[str, int]]] = {}
+        self._counted: dict[Path, tuple[FileVersion, Mapping[str, int]]] = {}
 
     def watch(self, stream: Stream, now: int) -> None:
         """Land what has become complete. What is wrong with a manifest is logged once; it stops nothing."""
@@ -103,9 +103,9 @@ class Sources:
             self._seen.clear()  # a hash may have been reopened
         for path in self._found(stream):
             seen = self._seen.get((stream.name, path))
-            if seen is not None and seen.mark == _mark(path) and not _has_changed(seen.left):
+            if seen is not None and seen.version == _version(path) and not _has_changed(seen.left):
                 continue
-            self._look(stream, path, now, seen.told if seen is not None else frozenset())
+            self._look(stream, path, now, seen.reported if seen is not None else frozenset())
 
     def land(
         self,
@@ -137,14 +137,14 @@ class Sources:
         """Slices of the manifests that a stream names, by status; landed or not."""
         total = Counter[str]()
         for path in self._found(stream):
-            mark = _mark(path)
+            version = _version(path)
             known = self._counted.get(path)
-            if known is None or known[0] != mark or mark is None:
+            if known is None or known[0] != version or version is None:
                 try:
                     manifest, read = _read(path)
                     known = read, manifest.counts
                 except InputError:
-                    known = mark or _NEVER, {UNREADABLE: 1}
+                    known = version or _NEVER, {UNREADABLE: 1}
                 self._counted[path] = known
             total.update(known[1])
         order = (*RawStatus, UNREADABLE)
@@ -161,28 +161,28 @@ class Sources:
                     found[path] = None
         return list(found)
 
-    def _look(self, stream: Stream, path: Path, now: int, told: frozenset[str]) -> None:
+    def _look(self, stream: Stream, path: Path, now: int, reported: frozenset[str]) -> None:
         try:
-            found, mark, left = self._bring_in(stream, path, now, most=AT_ONCE)
+            found, version, left = self._bring_in(stream, path, now, most=AT_ONCE)
         except InputError as error:
             refused: Sequence[Refused] = (Refused(str(path), error),)
-            mark, left = _mark(path) or _NEVER, {}
+            version, left = _version(path) or _NEVER, {}
         else:
             refused = found.done.refused
             if found.done.landed:
                 many, where = len(found.done.landed), {"stream": stream.name, "manifest": str(path)}
                 log.info("landed %d complete slices", many, extra=where)
         said = {str(one.error): one for one in refused}
-        new = [one for text, one in said.items() if text not in told]
-        for one in new[:_TOLD]:
+        new = [one for text, one in said.items() if text not in reported]
+        for one in new[:_REPORTED]:
             log.warning("%s", one.error, extra={"stream": stream.name})
-        if len(new) > _TOLD:
-            log.warning("%s: and %d more", path, len(new) - _TOLD, extra={"stream": stream.name})
+        if len(new) > _REPORTED:
+            log.warning("%s: and %d more", path, len(new) - _REPORTED, extra={"stream": stream.name})
         key = stream.name, path
         if any(one.error.retry is Retry.LATER for one in refused):
             self._seen.pop(key, None)  # the storage was in the way: the next round tries again
         else:
-            self._seen[key] = _Seen(mark, left, frozenset(said))
+            self._seen[key] = _Seen(version, left, frozenset(said))
 
     def _bring_in(
         self,
@@ -192,16 +192,16 @@ class Sources:
         *,
         most: int | None = None,
         progress: Callable[[], None] | None = None,
-    ) -> tuple[Sourced, Mark, Mapping[Path, Mark | None]]:
+    ) -> tuple[Sourced, FileVersion, Mapping[Path, FileVersion | None]]:
         """Land what is complete, the `most` oldest; the manifest as it was read, and the responses that had
         to be left."""
         now = self._warehouse.arrival(now)
-        manifest, mark = _read(path)
+        manifest, version = _read(path)
         known = self._known(stream.name)
         refused = [Refused(error.where, error) for error in manifest.wrong]
         folder = path.absolute().parent
         offered: list[Offered] = []
-        left: dict[Path, Mark | None] = {}
+        left: dict[Path, FileVersion | None] = {}
         waiting = Counter[str]()
         sealed = 0
         quiet: list[RawSlice] = []
@@ -213,7 +213,7 @@ class Sources:
                 if before is not None:
                     sealed += 1
                     if before.retracted:
-                        left[folder / one.response] = _mark(folder / one.response)
+                        left[folder / one.response] = _version(folder / one.response)
                     if one.status is RawStatus.OK:
                         self._check_unchanged(stream.name, one, before, folder)
                 elif one.status is RawStatus.OK:
@@ -227,10 +227,10 @@ class Sources:
                 refused.append(Refused(one.hash, error))
                 if before is None:
                     waiting[RawStatus.FAILED if isinstance(error, ResponseError) else RawStatus.OK] += 1
-                    left[folder / one.response] = _mark(folder / one.response)
+                    left[folder / one.response] = _version(folder / one.response)
         oldest_first = sorted(offered, key=lambda one: (one.declared.start, one.name))
         if most is not None and len(offered) > most:
-            mark = _NEVER
+            version = _NEVER
         done = self._warehouse.landing.land_offered(
             stream.name,
             oldest_first[:most],
@@ -241,7 +241,7 @@ class Sources:
         )
         for failed in done.refused:
             waiting[RawStatus.OK] += 1
-            left[Path(failed.name)] = _mark(Path(failed.name))
+            left[Path(failed.name)] = _version(Path(failed.name))
         nothing: list[Landed] = []
         for one in quiet:
             try:
@@ -249,7 +249,7 @@ class Sources:
             except InputError as error:  # the same was retracted
                 refused.append(Refused(one.hash, error))
         both = LandedMany((*done.landed, *nothing), (*refused, *done.refused))
-        return Sourced(both, sealed, dict(waiting)), mark, left
+        return Sourced(both, sealed, dict(waiting)), version, left
 
     def _land_nothing(self, stream: Stream, manifest: RawManifest, one: RawSlice, now: int) -> Landed:
         """A slice without rows that covers what the feed says is empty."""
@@ -318,10 +318,10 @@ class Sources:
                 hint=_STAYS,
             )
         path = folder / one.response
-        mark = _mark(path)
-        if mark is None or self._unchanged.get(path) == mark:
+        version = _version(path)
+        if version is None or self._unchanged.get(path) == version:
             return
-        written, size, _ = mark
+        written, size, _ = version
         if size != sealed.size or written // 1000 >= sealed.arrival:  # else nobody wrote to it since
             try:
                 now = slice_id(stream, sealed.declared, content_digest(_inside(one, folder)))
@@ -333,7 +333,7 @@ class Sources:
                     where=one.where,
                     hint=_STAYS,
                 )
-        self._unchanged[path] = mark
+        self._unchanged[path] = version
 
 
 def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -> Offered:
@@ -380,29 +380,29 @@ def _file(path: Path) -> Path:
     return path / FILE_NAME if path.is_dir() else path
 
 
-def _read(path: Path) -> tuple[RawManifest, Mark]:
+def _read(path: Path) -> tuple[RawManifest, FileVersion]:
     """A manifest, and the file as it was before it was read: what is written meanwhile is seen next time."""
     try:
         with path.open("rb") as file:
-            mark = _marked(os.fstat(file.fileno()))
+            version = _version_of(os.fstat(file.fileno()))
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror or error}", where=str(path), hint="name a manifest.json"
         ) from error
-    return read_manifest(text, str(path), path.absolute().parent), mark
+    return read_manifest(text, str(path), path.absolute().parent), version
 
 
-def _mark(path: Path) -> Mark | None:
+def _version(path: Path) -> FileVersion | None:
     try:
-        return _marked(path.stat())
+        return _version_of(path.stat())
     except OSError:
         return None
 
 
-def _marked(found: os.stat_result) -> Mark:
+def _version_of(found: os.stat_result) -> FileVersion:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _has_changed(left: Mapping[Path, Mark | None]) -> bool:
-    return any(_mark(path) != mark for path, mark in left.items())
+def _has_changed(left: Mapping[Path, FileVersion | None]) -> bool:
+    return any(_version(path) != version for path, version in left.items())

@@ -312,17 +312,17 @@ class Landing:
 
     def _commit(self, folder: Path, staged: Sequence[_Staged], flying: Flight) -> list[Landed]:
         news: list[NewSlice] = []
-        placed: dict[str, NewSlice] = {}
+        with_offsets: dict[str, NewSlice] = {}
         for item in staged:
             before = self._state.slice(item.new.id)
-            known = placed.get(item.new.id) or (before.slice if before is not None else None)
+            known = with_offsets.get(item.new.id) or (before.slice if before is not None else None)
             with storage_errors("name the slice", folder):
                 if before is not None and before.status is SliceStatus.FAILED:
                     self._restore(item.temporary, before.slice.path)
                 elif known is None:
                     flying.note(item.new)
                     item.temporary.replace(self._warehouse / item.new.path)
-                    placed[item.new.id] = item.new
+                    with_offsets[item.new.id] = item.new
                 else:
                     item.temporary.unlink()
             news.append(item.new if known is None else replace(item.new, path=known.path))
@@ -331,7 +331,7 @@ class Landing:
         entries = self._log.commit(self._state, news)
         failpoint("landing.after_ledger")
         for entry in entries:
-            mine = placed.get(entry.id)
+            mine = with_offsets.get(entry.id)
             if mine and mine.path != entry.slice.path:  # another process landed it first, on another day
                 (self._warehouse / mine.path).unlink(missing_ok=True)
         return [Landed(entry, new=entry.landings == 1) for entry in entries]
@@ -367,10 +367,10 @@ class Landing:
 
     def _restore(self, temporary: Path, path: str) -> None:
         """Where the bytes of a failed slice should be they may be lost: here they are."""
-        place = self._warehouse / path
-        make_folder(place.parent, top=self._warehouse)
-        temporary.replace(place)
-        sync_folder(place.parent)
+        offset = self._warehouse / path
+        make_folder(offset.parent, top=self._warehouse)
+        temporary.replace(offset)
+        sync_folder(offset.parent)
 
 
 def next_arrival(last: int, now: int) -> int:

@@ -128,7 +128,7 @@ class LandingLog:
         landed = [(entry.slice, again) for entry, again in retold(entries)]
         landed += [(entry.slice, False) for entry in entries for _ in range(entry.landings - 1)]
         state.forget_log(self._file.name)
-        head = self._file.replace([_text(Line(n, n, *told)) for n, told in enumerate(landed, 1)])
+        head = self._file.replace([_text(Line(n, n, *landing)) for n, landing in enumerate(landed, 1)])
         if not landed:
             return _Settled(Tail(None, None), 0)
         state.record_log(self._file.name, head)
@@ -147,15 +147,15 @@ def retold(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
     place now is not known any more, only how often it was tried: any gap before it will do."""
     moved = {entry.id: entry.retried for entry in entries if entry.retried}
     begun: set[str] = set()
-    place = 0
+    offset = 0
     for number, entry in enumerate(entries):
-        for _ in range(place + 1, entry.seq):
+        for _ in range(offset + 1, entry.seq):
             one = next(other for other in entries[number:] if moved.get(other.id, 0))
             moved[one.id] -= 1
             yield one, one.id in begun
             begun.add(one.id)
         yield entry, entry.id in begun
-        place = entry.seq
+        offset = entry.seq
 
 
 def scan_slices(warehouse: Path) -> list[SliceEntry]:

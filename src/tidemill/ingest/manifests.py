@@ -55,12 +55,12 @@ class RawDataset:
     @property
     def facts(self) -> dict[str, str | int]:
         found = (("source", self.source), ("kind", self.kind), ("symbol", self.symbol))
-        told: dict[str, str | int] = {key: value for key, value in found if value is not None}
+        fields: dict[str, str | int] = {key: value for key, value in found if value is not None}
         if self.interval is not None:
-            told["interval"] = self.interval
+            fields["interval"] = self.interval
         if self.limit is not None:
-            told["limit"] = self.limit
-        return told
+            fields["limit"] = self.limit
+        return fields
 
     @property
     def name(self) -> str:
@@ -131,9 +131,9 @@ def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
     dataset = _dataset(whole.get("dataset"), where, folder)
     slices: dict[str, RawSlice] = {}
     wrong: list[InputError] = []
-    for place, entry in _entries(listed):
+    for offset, entry in _entries(listed):
         try:
-            one = _slice(entry, f"{where}: {place}")
+            one = _slice(entry, f"{where}: {offset}")
             if one.hash in slices:
                 first = slices[one.hash].where.removeprefix(f"{where}: ")
                 raise _wrong(one.where, f"hash {one.hash} is there twice, first at {first}", "list it once")
@@ -185,11 +185,11 @@ def _entries(listed: list[object] | dict[str, object]) -> Iterator[tuple[str, ob
         yield from ((f"slices[{number}]", entry) for number, entry in enumerate(listed))
         return
     for hash_, entry in listed.items():
-        place = f"slices[{json.dumps(hash_[:40])}]"
+        offset = f"slices[{json.dumps(hash_[:40])}]"
         if isinstance(entry, dict) and entry.get("hash", hash_) == hash_:
-            yield place, {**entry, "hash": hash_}
+            yield offset, {**entry, "hash": hash_}
         else:
-            yield place, {"hash": None, "said": entry}
+            yield offset, {"hash": None, "said": entry}
 
 
 def _wrong(where: str, what: str, hint: str) -> InputError:

@@ -31,7 +31,7 @@ class RetractionLine:
 
     act: Retraction
     undone: Sequence[str]  # batches whose parts leave raw and quarantine
-    judgements: Mapping[str, int]  # of the slices sent back, and of the one retracted
+    decisions: Mapping[str, int]  # of the slices sent back, and of the one retracted
     outcome: SliceResult | None = None
     batch: str | None = None  # that decided `outcome`
 
@@ -148,7 +148,7 @@ def _not_applied(state: Ledger, lines: Iterable[RetractionLine]) -> list[Retract
     return found
 
 
-def is_judging_again(state: Ledger, stream: str) -> bool:
+def is_deciding_again(state: Ledger, stream: str) -> bool:
     """Whether slices that were sent back still wait: outputs made now would miss them for a moment. Those
     that were never judged come after all that were, so the oldest one says it."""
     return any(entry.attempt for entry in state.pending(stream, 1)[:1])
@@ -186,7 +186,7 @@ def sent_back(
             again={e.id: _accepted(e) for e in again},
         ),
         undone=tuple(undone),
-        judgements={e.id: e.judgement for e in again},
+        decisions={e.id: e.decision for e in again},
     )
 
 
@@ -198,7 +198,7 @@ def line_of(
     n: int, entry: SliceEntry, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
 ) -> RetractionLine:
     """The line for taking `entry` back; it and those of `again` are as the ledger has them."""
-    judged = entry.batch is not None or entry.counts.records or entry.error
+    evaluated = entry.batch is not None or entry.counts.records or entry.error
     return RetractionLine(
         act=Retraction(
             n=n,
@@ -209,11 +209,11 @@ def line_of(
             again={e.id: _accepted(e) for e in again},
         ),
         undone=tuple(undone),
-        judgements={e.id: e.judgement for e in (entry, *again)},
+        decisions={e.id: e.decision for e in (entry, *again)},
         outcome=SliceResult(
-            entry.id, entry.counts, entry.observed, entry.watermark, entry.error, entry.judgement
+            entry.id, entry.counts, entry.observed, entry.watermark, entry.error, entry.decision
         )
-        if judged
+        if evaluated
         else None,
         batch=entry.batch,
     )
@@ -224,7 +224,7 @@ def _text(line: RetractionLine) -> bytes:
     fields = {
         **asdict(line.act),
         "undone": list(line.undone),
-        "judgements": dict(line.judgements),
+        "judgements": dict(line.decisions),
         "batch": line.batch,
         "outcome": None
         if outcome is None
@@ -249,19 +249,19 @@ def _parse(text: bytes) -> RetractionLine | None:
             at=int(fields["at"]),
             again={str(name): int(count) for name, count in fields["again"].items()},
         )
-        judgements = {str(name): int(count) for name, count in fields["judgements"].items()}
+        decisions = {str(name): int(count) for name, count in fields["judgements"].items()}
         return RetractionLine(
             act=act,
             undone=tuple(str(batch) for batch in fields["undone"]),
-            judgements=judgements,
-            outcome=_outcome(act.slice, fields["outcome"], judgements) if fields["outcome"] else None,
+            decisions=decisions,
+            outcome=_outcome(act.slice, fields["outcome"], decisions) if fields["outcome"] else None,
             batch=str(fields["batch"]) if fields["batch"] is not None else None,
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
 
 
-def _outcome(slice_id: str, fields: Mapping[str, object], judgements: Mapping[str, int]) -> SliceResult:
+def _outcome(slice_id: str, fields: Mapping[str, object], decisions: Mapping[str, int]) -> SliceResult:
     rejects, observed, watermark = fields["rejects"], fields["observed"], fields["watermark"]
     if not isinstance(rejects, dict) or not isinstance(observed, list | None):
         raise TypeError("not an outcome")
@@ -273,7 +273,7 @@ def _outcome(slice_id: str, fields: Mapping[str, object], judgements: Mapping[st
         observed=Interval(int(observed[0]), int(observed[1])) if observed else None,
         watermark=int(str(watermark)) if watermark is not None else None,
         error=str(fields["error"]) if fields["error"] is not None else None,
-        judgement=judgements[slice_id],
+        decision=decisions[slice_id],
     )
 
 
@@ -288,7 +288,7 @@ def with_retractions(entries: Sequence[SliceEntry], lines: Sequence[RetractionLi
                 found[name] = replace(
                     found[name],
                     attempt=found[name].attempt + 1,
-                    judgement=line.judgements[name],
+                    decision=line.decisions[name],
                     accepted_before=accepted,
                 )
         if act.slice in found:
@@ -300,7 +300,7 @@ def _retracted(entry: SliceEntry, line: RetractionLine) -> SliceEntry:
     marked = replace(
         entry,
         status=SliceStatus.RETRACTED,
-        judgement=line.judgements[entry.id],
+        decision=line.decisions[entry.id],
         accepted_before=None,
         retracted_at=line.act.at,
         retract_reason=line.act.reason,

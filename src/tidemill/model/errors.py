@@ -41,8 +41,8 @@ class TidemillError(Exception):
         }
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.message}"
+        prefix = f"{self.where}: " if self.where else ""
+        return f"{prefix}{self.message}"
 
 
 class ConfigError(TidemillError):

@@ -28,7 +28,7 @@ ROLLUPS: Final = "rollups:"  # and the name of a level: what the log of expiries
 # slices of a group, rows of slices that wait), and of those without rows that speak for parts that are gone.
 PACKED_PART: Final = "packed"
 REST_PART: Final = "rest"
-TOLD_PART: Final = "told"
+TOMBSTONE_PART: Final = "told"
 EXPIRED_PART: Final = "expired"
 LARGE_PART: Final = "large"  # how the name of a part ends that was large enough when it was accepted
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")

@@ -133,7 +133,7 @@ class SliceEntry:
     error: str | None = None
     landings: int = 1  # how often the same bytes and bounds were landed
     attempt: int = 0  # how often it was sent back to the gate, by the retraction of an earlier slice
-    judgement: int = 0  # how often that changed what was accepted from it
+    decision: int = 0  # how often that changed what was accepted from it
     accepted_before: int | None = None  # while it is sent back: how many records were accepted from it
     retracted_at: int | None = None
     retract_reason: str | None = None
@@ -155,7 +155,7 @@ class SliceEntry:
     @property
     def name(self) -> str:
         """What it is called in the sets that outputs are made of."""
-        return contribution_name(self.slice.id, self.judgement)
+        return contribution_name(self.slice.id, self.decision)
 
     @property
     def bounds(self) -> Interval | None:
@@ -163,16 +163,16 @@ class SliceEntry:
         return self.slice.declared if self.slice.declared is not None else self.observed
 
 
-def contribution_name(slice_id: str, judgement: int) -> str:
+def contribution_name(slice_id: str, decision: int) -> str:
     """A slice is what it holds, so its id names what it adds to an output; once a retraction changed what was
     accepted from it, it adds something else and has another name there."""
-    return f"{slice_id}~{judgement}" if judgement else slice_id
+    return f"{slice_id}~{decision}" if decision else slice_id
 
 
 def contribution_of(name: str) -> tuple[str, int]:
     """The slice and judgement that `contribution_name` made the name of."""
-    slice_id, _, judgement = name.partition("~")
-    return slice_id, int(judgement or 0)
+    slice_id, _, decision = name.partition("~")
+    return slice_id, int(decision or 0)
 
 
 def slice_id(stream: str, declared: Interval | None, content_sha256: str, window: str | None = None) -> str:

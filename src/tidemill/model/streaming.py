@@ -183,15 +183,17 @@ class WindowSpec:
     @property
     def fingerprint(self) -> str:
         """Another one when results would be others: everything but the stream's and the window's name."""
-        told = asdict(replace(self, stream="", name="", open=None, emit=None, having=None))
+        identity_fields = asdict(replace(self, stream="", name="", open=None, emit=None, having=None))
         conditions = {"open": self.open, "emit": self.emit, "having": self.having}
-        told |= {name: of.identity for name, of in conditions.items() if of is not None}
+        identity_fields |= {name: of.identity for name, of in conditions.items() if of is not None}
         if self.kind is not WindowKind.SESSION:
-            del told["inclusive"]
+            del identity_fields["inclusive"]
         for name in _ADDED:  # what was declared before there was such a choice keeps its results
-            if told[name] == _DEFAULTS[name]:
-                del told[name]
-        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+            if identity_fields[name] == _DEFAULTS[name]:
+                del identity_fields[name]
+        return hashlib.sha256(json.dumps(identity_fields, sort_keys=True, default=str).encode()).hexdigest()[
+            :16
+        ]
 
     def fate(self, event_time: int, met: int | None) -> Fate:
         """What becomes of a row that met this watermark. A window that closes when it is complete asks its
@@ -278,5 +280,7 @@ class WindowResult:
 def window_id(spec: WindowSpec, tenant: str, key: tuple[Value, ...], start: int, ordinal: int) -> str:
     """The same for the same window, whoever says it: `ordinal` numbers windows of one key (values of
     `spec.key`) that begin at the same instant, which only count and state windows can."""
-    told = json.dumps([spec.stream, spec.name, tenant, list(key), start, ordinal], ensure_ascii=False)
-    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    identity_fields = json.dumps(
+        [spec.stream, spec.name, tenant, list(key), start, ordinal], ensure_ascii=False
+    )
+    return hashlib.sha256(identity_fields.encode("utf-8", "surrogatepass")).hexdigest()[:24]

@@ -55,8 +55,8 @@ class WindowKey:
     @property
     def id(self) -> str:
         """The same for the same window, whoever says it."""
-        told = json.dumps([self.stream, AGGREGATION, self.span, self.start], ensure_ascii=False)
-        return hashlib.sha256(told.encode()).hexdigest()[:ID_DIGITS]
+        identity = json.dumps([self.stream, AGGREGATION, self.span, self.start], ensure_ascii=False)
+        return hashlib.sha256(identity.encode()).hexdigest()[:ID_DIGITS]
 
     @property
     def interval(self) -> Interval:

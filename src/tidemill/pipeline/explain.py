@@ -13,7 +13,7 @@ from tidemill import eventtime
 from tidemill.config import Stream
 from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import format_duration
-from tidemill.pipeline.reports import SourceStanding, standings
+from tidemill.pipeline.reports import SourceStatus, standings
 from tidemill.raw.watermark import idle_sources, watermark_of
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
@@ -80,7 +80,7 @@ class Explained:
     description: str
     time: ExplainedTime
     watermark: int | None  # as of now
-    sources: Sequence[SourceStanding]
+    sources: Sequence[SourceStatus]
     windows: Sequence[ExplainedWindow]
     datasets: ExplainedDatasets | None
     retention: ExplainedRetention
@@ -231,7 +231,7 @@ def _retention(stream: Stream, sealed: int | None) -> ExplainedRetention:
     return ExplainedRetention(declared, sealed, said.sealed)
 
 
-def _warnings(stream: Stream, sources: Sequence[SourceStanding]) -> Iterator[str]:
+def _warnings(stream: Stream, sources: Sequence[SourceStatus]) -> Iterator[str]:
     said = stream.event_time
     if not stream.in_event_time and said.column is not None:
         why = "enabled is false" if not said.enabled else "mode is processing"

@@ -16,7 +16,7 @@ from tidemill.model.slices import SliceStatus
 from tidemill.pipeline.repair import kind_of, set_aside
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.send_back import lost_batches
-from tidemill.raw.standins import batch_of, stands_for_expired
+from tidemill.raw.standins import batch_of, is_expired_tombstone
 from tidemill.raw.undo import remove_batches
 from tidemill.storage import layout
 from tidemill.storage.tables import log_copies
@@ -114,7 +114,7 @@ class Mending:
         batches = {batch for path in named if path in known and (batch := batch_of(known[path]))}
         if of_raw:
             parts = raw.snapshot().by_path
-            if any(stands_for_expired(parts[path]) for path in of_raw if path in parts):
+            if any(is_expired_tombstone(parts[path]) for path in of_raw if path in parts):
                 return False
             batches |= self._lost(raw, set(of_raw))
         self.set_aside[damage.file] = set_aside(root, damage, now)

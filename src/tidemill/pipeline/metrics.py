@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LateOf = Callable[[str, int], LateTotals]  # of a stream with so many late rows
 
 LOOPBACK: Final = "127.0.0.1"
-_OF_CHAINS: Final = {  # numbers of a `ChainStanding`
+_OF_CHAINS: Final = {  # numbers of a `ChainStatus`
     "parts": "Parts of the chain table",
     "bytes": "Bytes of them",
     "checkpoints": "Checkpoints",
@@ -113,7 +113,7 @@ class Meter:
             ("stream",),
             registry=self.registry,
         )
-        self.registry.register(_Standing(streams, state, clock, late))
+        self.registry.register(_StreamSamples(streams, state, clock, late))
         self.registry.register(_Ingest(ingest))
         self._gateway = _Gateway()
         self.registry.register(self._gateway)
@@ -138,8 +138,8 @@ class Meter:
             if done.chains is not None:
                 self._chained.labels(done.stream).inc(done.chains.folded.deltas)
                 self._remade.labels(done.stream).inc(done.chains.folded.remade)
-                for name, gauge in self._chains.items() if done.chains.standing is not None else ():
-                    gauge.labels(done.stream).set(getattr(done.chains.standing, name))
+                for name, gauge in self._chains.items() if done.chains.current is not None else ():
+                    gauge.labels(done.stream).set(getattr(done.chains.current, name))
                 if done.chains.compacted is not None:
                     self._merged.labels(done.stream).inc(done.chains.compacted.deltas)
                     for reason, count in done.chains.compacted.reasons.items():
@@ -203,7 +203,7 @@ class Meter:
             thread.join()
 
 
-class _Standing(Collector):
+class _StreamSamples(Collector):
     """Where streams stand, read from the state when asked."""
 
     def __init__(
@@ -247,9 +247,9 @@ class _Standing(Collector):
             newest = self._state.windows(name, Phase.BUILT, newest=True, limit=1)
             if newest:
                 fresh.add_metric([name], (now - newest[0].key.end) / SECOND)
-        standing = [faults, pending, failed, windows, queue, fresh, *_scrub(self._state, now)]
+        families = [faults, pending, failed, windows, queue, fresh, *_scrub(self._state, now)]
         in_time = _event_time(self._streams, self._state, now)
-        return [*standing, *in_time, *_totals(self._streams, self._state, self._late)]
+        return [*families, *in_time, *_totals(self._streams, self._state, self._late)]
 
 
 _OF_SCRUBS: Final = {
@@ -324,11 +324,11 @@ def _totals(
         skewed = totals.get("reject_skew", 0) + totals.get("reject_too_old", 0)
         families["skew_rejected"].add_metric([name], skewed)
         for window, fates in found.windows.items():
-            told = dict.fromkeys(("dropped", "next_window", "reemitted"), 0)
+            reported = dict.fromkeys(("dropped", "next_window", "reemitted"), 0)
             for fate, count in fates.items():
                 if fate is not Fate.ON_TIME:  # behind the watermark, and in time for its window
-                    told[fate.value if fate.used else "dropped"] += count
-            for word, count in told.items():
+                    reported[fate.value if fate.used else "dropped"] += count
+            for word, count in reported.items():
                 rows.add_metric([name, window, word], count)
     return [*families.values(), rows]
 
@@ -339,8 +339,8 @@ def _event_time(
     """How far streams and their sources have come in event time."""
     families = {
         name: GaugeMetricFamily(f"tidemill_{name}", text, labels=labels)
-        for told, labels in ((_OF_STREAMS, ["stream"]), (_OF_SOURCES, ["stream", "source"]))
-        for name, text in told.items()
+        for reported, labels in ((_OF_STREAMS, ["stream"]), (_OF_SOURCES, ["stream", "source"]))
+        for name, text in reported.items()
     }
     for name, stream in streams.items():
         progress, clocks = state.progress(name), state.clocks(name)

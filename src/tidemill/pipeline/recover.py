@@ -140,7 +140,7 @@ def _recover_gate(workers: Workers, stream: str) -> bool:
     workers.state.replace_runs(stream, workers.state.runs(stream), rebuild_runs(acceptor))
     # Where all batches were undone none of them says it, and the log must not be read from its start.
     seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
-    workers.state.saw(stream, seen)
+    workers.state.record_seen(stream, seen)
     return True
 
 
@@ -164,16 +164,16 @@ def _finish(workers: Workers, line: RetractionLine) -> None:
             )
 
 
-def _standing(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
+def _current(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
     """Without slices that could not be read and were retracted, or tried again since: their batches stand in
     raw, they do not."""
     gone = {entry.id for entry in entries if entry.status is SliceStatus.RETRACTED}
     tried = {entry.id: entry.retried for entry in entries if entry.retried}
 
-    def stands(result: SliceResult) -> bool:
+    def is_current(result: SliceResult) -> bool:
         return result.slice not in gone and result.retried == tried.get(result.slice, 0)
 
-    left = [replace(record, results=[*filter(stands, record.results)]) for record in records]
+    left = [replace(record, results=[*filter(is_current, record.results)]) for record in records]
     return [record for record in left if record.results]
 
 
@@ -188,11 +188,11 @@ def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> li
     workers.warehouse.progress(stream, "recover", 1.0)
     if quarantine is not None:
         # It is committed before raw: what a crash left of a batch that raw does not have goes again.
-        told = {BatchFooter.from_footer(read_footer(path)).batch for path in quarantine.snapshot().paths()}
-        lost = told - {fact.footer.batch for fact in facts if isinstance(fact.footer, BatchFooter)}
+        listed = {BatchFooter.from_footer(read_footer(path)).batch for path in quarantine.snapshot().paths()}
+        lost = listed - {fact.footer.batch for fact in facts if isinstance(fact.footer, BatchFooter)}
         remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, workers.warehouse.clock())
     version = quarantine.version if quarantine is not None else 0
-    records = _standing(list(records_of(stream, facts, raw.version, version).values()), entries)
+    records = _current(list(records_of(stream, facts, raw.version, version).values()), entries)
     progress = _progress(TimeRules.of(workers.project.stream(stream)), raw, facts, _ledger(entries, records))
     return [replace(record, progress=progress) for record in records]
 
@@ -202,10 +202,10 @@ def _progress(
 ) -> Progress:
     """As the batch that was committed last said it, unless another one was undone since."""
     said = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
-    told = [one for one in said if one is not None]
-    if not told:  # by a version that had clocks only
+    listed = [one for one in said if one is not None]
+    if not listed:  # by a version that had clocks only
         return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
-    last = max(told, key=lambda one: one.version)
+    last = max(listed, key=lambda one: one.version)
     return last.progress if last.version == raw.version else progress_left(raw, rules, ledger)
 
 
@@ -213,7 +213,7 @@ def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> li
     """The entries with what the records say of them, of the streams that they are of."""
     results = {result.slice: result for record in records for result in record.results}
     streams = {record.stream for record in records}
-    told = [(entry, results.get(entry.id)) for entry in entries if entry.slice.stream in streams]
+    listed = [(entry, results.get(entry.id)) for entry in entries if entry.slice.stream in streams]
     return [
         entry
         if result is None
@@ -223,5 +223,5 @@ def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> li
             observed=result.observed,
             watermark=result.watermark,
         )
-        for entry, result in told
+        for entry, result in listed
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.datasets.coordinator import Coordinated
     from tidemill.outputs.index.indexer import Indexed
     from tidemill.outputs.rollups.roller import Rebuilt
-    from tidemill.outputs.vectors.chainer import ChainRound, ChainStanding
+    from tidemill.outputs.vectors.chainer import ChainRound, ChainStatus
     from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.raw.accept.batch import Batch
@@ -67,9 +67,9 @@ class TickReport:
 
     @property
     def idle(self) -> bool:
-        told = any(sink.delivered for sink in self.delivered)
+        has_delivered = any(sink.delivered for sink in self.delivered)
         came_out = any(not one.idle for done in self.results.values() for one in done)
-        went_on = self.builds or told or came_out or self.expired
+        went_on = self.builds or has_delivered or came_out or self.expired
         return all(stream.idle for stream in self.streams) and not went_on
 
     @property
@@ -79,7 +79,7 @@ class TickReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStanding:
+class SourceStatus:
     """How far one source of a stream has come."""
 
     source: str
@@ -89,9 +89,9 @@ class SourceStanding:
     idle: bool  # silent for `idle_timeout`: the stream's watermark does not wait for it
 
 
-def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[SourceStanding]:
+def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[SourceStatus]:
     return [
-        SourceStanding(one.source, one.watermark, one.max_seen, one.arrival, one.source in idle)
+        SourceStatus(one.source, one.watermark, one.max_seen, one.arrival, one.source in idle)
         for one in clocks
     ]
 
@@ -123,13 +123,13 @@ class StreamStatus:
     packed_parts: int = 0  # of raw
     fresh_parts: int = 0  # of raw, with rows that are not packed
     unpacked_slices: int = 0  # that wait for a full group
-    chains: ChainStanding | None = None  # None: it has no vectors
+    chains: ChainStatus | None = None  # None: it has no vectors
     late_dropped: int = 0  # late rows that a window left out, or ordered output where there is none
     faults: Sequence[Fault] = ()  # what of it cannot be worked on, and why
     pending: tuple[Pending, ...] = ()  # what its answers do not include yet
 
     @property
-    def sources(self) -> list[SourceStanding]:
+    def sources(self) -> list[SourceStatus]:
         return standings(self.clocks, self.idle)
 
     @property

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt, adopt_for
-from tidemill.ingest.retractions import RetractionLog, is_judging_again
+from tidemill.ingest.retractions import RetractionLog, is_deciding_again
 from tidemill.model.errors import BusyError, ConfigError, StorageError, TidemillError, as_tidemill_error
 from tidemill.model.time import SECOND
 from tidemill.outputs.contract import Refreshed, RoundStart, Stage
@@ -347,7 +347,7 @@ def _finish_batch(workers: Workers, stream: str, now: int) -> int:
 
     acceptor = workers.acceptor(stream)
     acceptor.finish()
-    if is_judging_again(workers.state, stream):
+    if is_deciding_again(workers.state, stream):
         return 0
     merged = len(merge_runs(acceptor))
     tidy((acceptor.raw, acceptor.quarantine), workers.project.engine.keep_replaced, now)

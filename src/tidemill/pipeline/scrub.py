@@ -274,7 +274,7 @@ class Scrubbing:
             section, last = read[-1]
             paid = progress.paid + (self._tally.bytes - before.bytes) * SECOND // pace
             done = ScrubProgress(progress.last_full, current, section, last.file, paid, files)
-        self._state.set_mark("", CHECKPOINT, done.text())
+        self._state.set_checkpoint("", CHECKPOINT, done.text())
 
     def _from(self, section: str, file: str) -> Iterator[tuple[str, FileCheck]]:
         """What is left of a pass; one whose section is gone meanwhile starts again."""

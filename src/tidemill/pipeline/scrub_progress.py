@@ -42,7 +42,7 @@ class ScrubProgress:
 
 
 def progress_of(state: State) -> ScrubProgress:
-    said = state.marks("").get(CHECKPOINT)
+    said = state.checkpoints("").get(CHECKPOINT)
     if said is None:
         return ScrubProgress()
     told = json.loads(said)

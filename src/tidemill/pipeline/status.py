@@ -39,7 +39,7 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
     totals = dict(workers.state.totals(stream))
     late = look.at("raw", lambda: LateCounts(workers.feed).of(stream, totals["late"]).dropped, 0)
     waiting = look.at("pack", lambda: workers.packer.waiting(stream)[stream], 0)
-    chains = look.at("chains", lambda: workers.chains.standing(stream), None)
+    chains = look.at("chains", lambda: workers.chains.current(stream), None)
     manifests = look.at("sources", lambda: workers.sources.counts(declared), {})
     pending = look.at(
         "raw",
@@ -113,8 +113,8 @@ def _index_counts(workers: Workers, stream: str, raw: Sequence[Part]) -> tuple[i
     from tidemill.outputs.index.table import index_path
 
     found = workers.warehouse.snapshot("index", stream)
-    standing = found.by_name if found is not None else {}
-    return len(standing), sum(index_path(part, paths) not in standing for part in raw if part.rows)
+    in_index = found.by_name if found is not None else {}
+    return len(in_index), sum(index_path(part, paths) not in in_index for part in raw if part.rows)
 
 
 def _window_counts(workers: Workers, stream: str) -> dict[str, int]:
@@ -147,7 +147,9 @@ def quarantined(
     return read_quarantine(held, reason=reason, slice_id=found, limit=limit, after=after, of=of)
 
 
-def told(workers: Workers, after: int, limit: int, stream: str | None) -> list[tuple[int, dict[str, object]]]:
+def published_events(
+    workers: Workers, after: int, limit: int, stream: str | None
+) -> list[tuple[int, dict[str, object]]]:
     """CloudEvents of the outbox behind a place, each with its own."""
     from tidemill.pipeline.events.cloudevents import cloud_event
 

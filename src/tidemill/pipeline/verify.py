@@ -132,8 +132,8 @@ def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
 
 def _not_told(damaged: Sequence[Finding], known: Sequence[Finding]) -> list[Finding]:
     """Damage of files that no other finding names."""
-    told = [f"{finding.where} {finding.difference}" for finding in known]
-    return [one for one in damaged if not any(Path(one.where).name in text for text in told)]
+    reported = [f"{finding.where} {finding.difference}" for finding in known]
+    return [one for one in damaged if not any(Path(one.where).name in text for text in reported)]
 
 
 def _not_audited(workers: Workers, stream: str, error: StorageError) -> tuple[StreamAudit, list[Finding]]:
@@ -162,7 +162,7 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
         said = workers.warehouse.engine.run(
             part_facts, acceptor.raw.snapshot().paths(speaking), "verify words", 0
         )
-        findings += [Finding(stream, *f) for f in _check_words(facts, said)]
+        findings += [Finding(stream, *f) for f in _check_tombstones(facts, said)]
         other_bytes = {where for _, where, _ in changed}
         differing = differences(
             acceptor,
@@ -265,18 +265,18 @@ def _check_raw(
         yield "raw", name, f"raw has {count} rows of a slice that the ledger does not know"
 
 
-def _check_words(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> Iterator[tuple[str, str, str]]:
+def _check_tombstones(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> Iterator[tuple[str, str, str]]:
     """What is said for parts that were packed must be what the packed ones hold: a state that is lost is
     rebuilt from the former."""
     counts: dict[str, list[int]] = {}
     own = [fact for fact in held if fact.rows and not isinstance(fact.footer, PackedFooter)]
-    for place, facts in enumerate((held, [*own, *said])):
+    for position, facts in enumerate((held, [*own, *said])):
         for fact in facts:
             for name, count in fact.accepted.items():
-                counts.setdefault(name, [0, 0])[place] += count
-    for name, (rows, told) in sorted(counts.items()):
-        if rows != told:
-            yield "raw", name, f"its parts have {rows} rows of it; {told} are told of"
+                counts.setdefault(name, [0, 0])[position] += count
+    for name, (rows, reported) in sorted(counts.items()):
+        if rows != reported:
+            yield "raw", name, f"its parts have {rows} rows of it; {reported} are told of"
 
 
 def _check_quarantine(
@@ -290,8 +290,8 @@ def _check_quarantine(
             yield "quarantine", name, f"it has {rows} rows of a slice that the ledger does not know"
         elif entry.status is SliceStatus.RETRACTED:
             yield "quarantine", name, f"it was retracted; quarantine has {rows} rows of it"
-        elif rows > (told := entry.counts.conflict + entry.counts.rejected):
-            yield "quarantine", name, f"the ledger says {told} were not accepted; quarantine has {rows}"
+        elif rows > (reported := entry.counts.conflict + entry.counts.rejected):
+            yield "quarantine", name, f"the ledger says {reported} were not accepted; quarantine has {rows}"
 
 
 def repeated_ids(paths: Sequence[str]) -> Iterator[str]:

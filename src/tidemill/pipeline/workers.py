@@ -181,7 +181,7 @@ class Workers:
     @cached_property
     def vector_reader(self) -> VectorReader:
         """Answers about vectors: what they are, and the chains they are made of."""
-        from tidemill.ingest.retractions import is_judging_again
+        from tidemill.ingest.retractions import is_deciding_again
         from tidemill.outputs.vectors.reading import VectorReader
 
         return VectorReader(
@@ -190,7 +190,7 @@ class Workers:
             self.warehouse.readers,
             self.warehouse.expiries.seal,
             self.chains.was_read,
-            lambda stream: is_judging_again(self.state, stream),
+            lambda stream: is_deciding_again(self.state, stream),
         )
 
     def outputs(self, stream: str) -> Sequence[Output]:

@@ -91,10 +91,10 @@ def shown(pieces: Sequence[CoverPiece]) -> str:
         return "nothing"
     if pieces[0].span == ALL_TIME:
         return f"all of {pieces[0].source}"
-    told = [
+    parts = [
         f"{piece.source} from "
         + (format_instant(piece.span.start) if piece.span.start >= MIN_INSTANT else "the beginning")
         for piece in pieces[:_SHOWN]
     ]
     more = [f"{len(pieces) - _SHOWN} more"] if len(pieces) > _SHOWN else []
-    return ", ".join([*told, *more]) + f" to {format_instant(pieces[-1].span.end)}"
+    return ", ".join([*parts, *more]) + f" to {format_instant(pieces[-1].span.end)}"

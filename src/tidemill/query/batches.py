@@ -21,7 +21,7 @@ from tidemill.storage.writers import whole_file
 
 def published_batches(
     root: Path,
-    desk: WindowReader,
+    window_reader: WindowReader,
     state: Windows,
     stream: str,
     span: Interval,
@@ -30,7 +30,7 @@ def published_batches(
 ) -> Batches:
     """The newest `limit` batches whose windows start in the span; each is copied to the folder, if there is
     one."""
-    windows = desk.datasets(stream, span)
+    windows = window_reader.datasets(stream, span)
     kept = windows if limit is None else windows[-limit:]
     counts = state.member_counts([window.key for window in kept])
     found = [_batched(root, one, counts[one.key].ignored, folder) for one in kept]

@@ -13,7 +13,7 @@ from tidemill.model.completeness import Missing
 from tidemill.model.time import MIN_INSTANT, WEEK, Interval, align
 from tidemill.query.calendar import edges as edges_of
 from tidemill.query.cover import BEGINNING
-from tidemill.query.grid import lay, lay_cells
+from tidemill.query.grid import cells_between, cells_over
 from tidemill.query.plan import Plan
 from tidemill.query.sql import group_columns
 
@@ -93,10 +93,10 @@ def _start_of_cell(plan: Plan, at: int) -> int:
 
 def _cells(plan: Plan, span: Interval) -> Plan:
     if plan.interval is not None:
-        return replace(plan, span=span, grid=lay(span, plan.interval, "include"))
+        return replace(plan, span=span, grid=cells_over(span, plan.interval, "include"))
     assert plan.step is not None
     found = edges_of(plan.step, span)
-    return replace(plan, span=span, grid=lay_cells(span, found[:-1], found[-1], "include"))
+    return replace(plan, span=span, grid=cells_between(span, found[:-1], found[-1], "include"))
 
 
 class _Known:
@@ -129,11 +129,11 @@ class _Known:
         there = [
             pc.if_else(column.is_valid(), rows, pa.scalar(None, pa.int64())) for column in values.columns
         ]
-        places = pa.Table.from_arrays(
+        positions = pa.Table.from_arrays(
             [*(keys.columns if keys is not None else []), *there],
             names=[*self._keys, *(f"v{i}" for i in range(len(there)))],
         )
-        last = places.group_by(self._keys).aggregate([(f"v{i}", "max") for i in range(len(there))])
+        last = positions.group_by(self._keys).aggregate([(f"v{i}", "max") for i in range(len(there))])
         columns = [
             column.take(last.column(f"v{i}_max")).to_pylist() for i, column in enumerate(values.columns)
         ]

@@ -29,10 +29,10 @@ class CellGrid:
         return [self.read.start, *(c for c in self.cells if c > self.read.start), self.read.end]
 
 
-def lay(span: Interval, interval: int, edges: Edges) -> CellGrid:
+def cells_over(span: Interval, interval: int, edges: Edges) -> CellGrid:
     """The grid of `span` with cells of one width, aligned to the epoch."""
     cells = span.windows(interval)
-    return lay_cells(span, cells, cells[-1] + interval if cells else span.end, edges)
+    return cells_between(span, cells, cells[-1] + interval if cells else span.end, edges)
 
 
 def overlapped(cells: Sequence[int], data: Interval) -> Sequence[int]:
@@ -40,7 +40,7 @@ def overlapped(cells: Sequence[int], data: Interval) -> Sequence[int]:
     return cells[max(0, bisect_right(cells, data.start) - 1) : bisect_left(cells, data.end)]
 
 
-def lay_cells(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> CellGrid:
+def cells_between(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> CellGrid:
     """The grid of `span` with the cells that it touches. Those at its ends may reach beyond it: `include`
     counts what of them lies in the span, `exclude` leaves them out, `null` shows them without a number."""
     if not cells:

@@ -38,7 +38,7 @@ def group_numbers(tables: Sequence[pa.Table], keys: list[str]) -> NDArray[np.int
     return numbers.reshape(-1).astype(np.int64)
 
 
-def standing(
+def running_total(
     groups: NDArray[np.int64], cells: NDArray[np.int64], net: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """For each row the sum of `net` over its group up to and with its cell."""
@@ -47,9 +47,9 @@ def standing(
     order = np.lexsort((cells, groups))
     sums = np.cumsum(net[order])
     starts = _starts(groups[order])
-    stood = np.empty(len(net), dtype=np.int64)
-    stood[order] = sums - (sums - net[order])[starts]
-    return stood
+    totals = np.empty(len(net), dtype=np.int64)
+    totals[order] = sums - (sums - net[order])[starts]
+    return totals
 
 
 def carried(
@@ -66,8 +66,8 @@ def carried(
 
     order = np.lexsort((cells, groups))
     has = ((flat(column.is_valid()).to_numpy(zero_copy_only=False) & ~gap) | lost)[order]
-    places = np.arange(len(order))
-    last = np.maximum.accumulate(np.where(has, places, -1)) if len(order) else places
+    positions = np.arange(len(order))
+    last = np.maximum.accumulate(np.where(has, positions, -1)) if len(order) else positions
     none = last < _starts(groups[order])
     source = np.empty(len(order), dtype=np.int64)
     source[order] = np.where(gap[order] & ~none, order[last], order)

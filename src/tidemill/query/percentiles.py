@@ -35,7 +35,7 @@ class BinPosition:
     held: NDArray[np.int64]  # 0: the cell has no sample
 
 
-def places(
+def positions(
     hits: pa.Table, bins: pa.Table, keys: list[str], quantiles: Iterable[Fraction]
 ) -> dict[Fraction, BinPosition]:
     """Of each of `hits`, for each quantile. `bins` has the same keys; its rows are merged by them."""
@@ -68,12 +68,12 @@ def _locate(sums: NDArray[np.int64], first: int, cells: slice, made: dict[Fracti
 
     upto = np.cumsum(sums, axis=1)
     rows = np.arange(len(sums))
-    for quantile, place in made.items():
+    for quantile, position in made.items():
         ranks = _ranks(upto[:, -1], quantile)
         at = (upto >= ranks[:, None]).argmax(axis=1)
         held = sums[rows, at]
-        place.bin[cells], place.held[cells] = at + first, held
-        place.rank[cells] = ranks - (upto[rows, at] - held)
+        position.bin[cells], position.held[cells] = at + first, held
+        position.rank[cells] = ranks - (upto[rows, at] - held)
 
 
 def _ranks(totals: NDArray[np.int64], share: Fraction) -> NDArray[np.int64]:
@@ -87,22 +87,24 @@ def _ranks(totals: NDArray[np.int64], share: Fraction) -> NDArray[np.int64]:
 
 
 def estimates(
-    bins: Bins, place: BinPosition, least: pa.ChunkedArray, most: pa.ChunkedArray, scale: int
+    bins: Bins, position: BinPosition, least: pa.ChunkedArray, most: pa.ChunkedArray, scale: int
 ) -> pa.Array:
     """In millionths of what the samples are counted in, as decimal128(38, 0); null where there is none."""
     import numpy as np
     import pyarrow as pa
 
     lows, highs = _samples(least, scale), _samples(most, scale)
-    empty = (place.held == 0) | np.array([low is None for low in lows], dtype=bool)
+    empty = (position.held == 0) | np.array([low is None for low in lows], dtype=bool)
     small = all(low is None or low > -_SMALL for low in lows) and all(
         high is None or high < _SMALL for high in highs
     )
     if bins.edges is not None and small:
         floor = np.array([low or 0 for low in lows], dtype=np.int64)
         ceiling = np.array([high or 0 for high in highs], dtype=np.int64)
-        return decimals(_log_scaled(bins, place.bin, floor, ceiling, empty), empty)
-    ranked = zip(place.bin.tolist(), place.rank.tolist(), place.held.tolist(), lows, highs, strict=True)
+        return decimals(_log_scaled(bins, position.bin, floor, ceiling, empty), empty)
+    ranked = zip(
+        position.bin.tolist(), position.rank.tolist(), position.held.tolist(), lows, highs, strict=True
+    )
     found = [
         None if not held or low is None or high is None else estimated(bins, bin, rank, held, low, high)
         for bin, rank, held, low, high in ranked

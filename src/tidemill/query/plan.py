@@ -29,7 +29,7 @@ from tidemill.query.declared import (
     dimensions_of,
     state_dimensions,
 )
-from tidemill.query.grid import CellGrid, lay, lay_cells
+from tidemill.query.grid import CellGrid, cells_between, cells_over
 from tidemill.query.language.ast import (
     WEEKDAYS,
     Binary,
@@ -174,8 +174,8 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     layout = cast(Format, query.format.word if query.format else "rows")
     edges = cast(Edges, query.edges.word if query.edges else stream.query.edges)
     # What stood goes on standing: without changes there is still a number of objects in a state.
-    standing = any(column.function == "states" for column in columns)
-    gapless = layout == "series" or standing
+    running_total = any(column.function == "states" for column in columns)
+    gapless = layout == "series" or running_total
     heatmap = any(column.function == "bins" for column in columns)
     fill = cast(
         Fill, query.fill.word if query.fill else ("zero" if heatmap else "null") if gapless else "drop"
@@ -191,7 +191,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     else:
         step = _step(query, stream, zone)
         level, interval = _level(query, step)
-    grid = lay(span, interval, edges) if span and interval else None
+    grid = cells_over(span, interval, edges) if span and interval else None
     if step is not None and interval is None and span is not None:
         grid = _calendar_grid(query, step, span, edges)
     return Plan(
@@ -236,8 +236,8 @@ def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | 
     name, _, metric = path.text.partition(".")
     if metric:
         if metric not in stream.metrics:
-            place = Path(metric, path.position)
-            raise unknown(f"metric of stream {name!r} called", place, stream.metrics, "metrics")
+            order_key = Path(metric, path.position)
+            raise unknown(f"metric of stream {name!r} called", order_key, stream.metrics, "metrics")
         return stream, metric
     if not any(needs_metric(value) for item in query.items for value in values_in(item.value)):
         return stream, None
@@ -356,11 +356,11 @@ def _check_names(
     query: Query, outputs: tuple[PlannedValue, ...], groups: tuple[DeclaredDimension, ...]
 ) -> None:
     """Every column of the answer has its own name."""
-    places = [(group.name, path.position) for group, path in zip(groups, query.groups, strict=True)]
+    positions = [(group.name, path.position) for group, path in zip(groups, query.groups, strict=True)]
     for output, item in zip(outputs, query.items, strict=True):
-        places.append((output.name, (item.alias or item.value).position))
+        positions.append((output.name, (item.alias or item.value).position))
     seen = {BUCKET} if query.bucket else set[str]()
-    for name, position in places:
+    for name, position in positions:
         if name in seen:
             raise QueryError(
                 f"two columns of the answer would be called {name!r}",
@@ -441,7 +441,7 @@ def _step(query: Query, stream: Stream, zone: str | None) -> CalendarStep | None
     )
 
 
-def laid_over(plan: Plan, data: Interval | None) -> Plan:
+def with_cells_of(plan: Plan, data: Interval | None) -> Plan:
     """The plan of a calendar step without a span, once it is known from when to when there are data.
 
     The buckets of the first and the last week of all time reach beyond the years 1 to 9999; no cell does.
@@ -452,13 +452,13 @@ def laid_over(plan: Plan, data: Interval | None) -> Plan:
     if not found:
         return replace(plan, grid=CellGrid((), MIN_INSTANT, Interval(MIN_INSTANT, MIN_INSTANT)))
     whole = Interval(found[0], found[-1])
-    return replace(plan, grid=lay_cells(whole, found[:-1], found[-1], plan.edges))
+    return replace(plan, grid=cells_between(whole, found[:-1], found[-1], plan.edges))
 
 
 def _calendar_grid(query: Query, step: CalendarStep, span: Interval, edges: Edges) -> CellGrid:
     """The cells of a step that has no width, or does not start at the epoch."""
     found = _at(query, lambda: edges_of(step, span))
-    return lay_cells(span, found[:-1], found[-1] if found else span.end, edges)
+    return cells_between(span, found[:-1], found[-1] if found else span.end, edges)
 
 
 def _level(query: Query, step: CalendarStep | None) -> tuple[Level | None, int | None]:
@@ -535,5 +535,5 @@ def _at(query: Query, call: Callable[[], T], position: int | None = None) -> T:
     try:
         return call()
     except (QueryError, InputError) as error:
-        place = position if position is not None else query.time.position if query.time else None
-        raise QueryError(error.message, hint=error.hint, position=place) from None
+        order_key = position if position is not None else query.time.position if query.time else None
+        raise QueryError(error.message, hint=error.hint, position=order_key) from None

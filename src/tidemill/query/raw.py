@@ -53,7 +53,7 @@ class RawEvents:
         for events in _batches(cursor, self.snapshot.paths(parts), asked):
             rows = self._made(asked, events)
             if rows is None:
-                return RawRows(None, len(parts), seen, told=False)
+                return RawRows(None, len(parts), seen, is_known=False)
             made.append(rows)
         return RawRows(_joined(made), len(parts), seen)
 
@@ -194,7 +194,7 @@ def _states(metric: Metric, span: Interval, events: pa.Table, known: Recollectio
     if not seen.num_rows:
         return cell_schema(metric).empty_table()
     objects = asked(in_order(seen.drop_columns(["slice"])))
-    history = histories_of(metric, known.trails.get(metric.name, ()), objects, (0, 1 << 64))
+    history = histories_of(metric, known.observation_files.get(metric.name, ()), objects, (0, 1 << 64))
     time: NDArray[np.int64] = one(history.column("time")).to_numpy()
     inside = (time >= span.start) & (time < span.end)
     return state_cells(metric, known.renamed(metric.name, history), inside)

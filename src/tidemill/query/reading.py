@@ -39,12 +39,12 @@ def reading_of(plan: Plan, available: Available) -> QueryReading:
     """One rule for totals, intervals and states."""
     if plan.filter is not None:
         only_raw = Available(dict.fromkeys(NAMES, ALL_TIME.end), available.raw)
-        return _told(_read(plan, only_raw), _unfiltered)
+        return _with_missing(_read(plan, only_raw), _unfiltered)
     outdated = available.not_built(plan.uses)
     if outdated is None:
-        return _told(_read(plan, available), lambda span: expired(span, available))
+        return _with_missing(_read(plan, available), lambda span: expired(span, available))
     made = _read(plan, available.after(outdated))
-    return _told(made, lambda span: _lacking(span, outdated, plan, available))
+    return _with_missing(made, lambda span: _lacking(span, outdated, plan, available))
 
 
 def _lacking(span: Interval, outdated: Outdated, plan: Plan, available: Available) -> Missing:
@@ -135,7 +135,7 @@ def without_raw(reading: QueryReading) -> QueryReading:
     spans = tuple(joined([*reading.opening.raw, *reading.cover.raw]))
     lost = tuple(reading.cover.raw)
     unknown = (Interval(spans[0].start, ALL_TIME.end),)
-    told = (
+    parts = (
         Missing(
             span,
             "not_built",
@@ -148,9 +148,9 @@ def without_raw(reading: QueryReading) -> QueryReading:
         reading,
         lost=tuple(sorted({*reading.lost, *lost})),
         unknown=unknown,
-        missing=(*reading.missing, *told),
+        missing=(*reading.missing, *parts),
     )
 
 
-def _told(reading: QueryReading, why: Callable[[Interval], Missing]) -> QueryReading:
+def _with_missing(reading: QueryReading, why: Callable[[Interval], Missing]) -> QueryReading:
     return replace(reading, missing=tuple(why(span) for span in reading.gone))

@@ -19,7 +19,7 @@ from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.before import LastValues, values_before
 from tidemill.query.cover import RAW, outward
 from tidemill.query.grid import overlapped
-from tidemill.query.plan import Plan, laid_over
+from tidemill.query.plan import Plan, with_cells_of
 from tidemill.query.reading import QueryReading, reading_of, without_raw
 from tidemill.query.shape import AggregatedRows, shaped, values_of
 from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
@@ -34,7 +34,7 @@ MAX_LISTS: Final = 200_000  # rows of files whose bins are held at once
 THREADS: Final = 2
 MEMORY: Final = "1GB"
 _HITS: Final = "hits"
-_STOOD: Final = "stood"
+_TOTALS: Final = "stood"
 
 
 class PlanReader(Protocol):
@@ -79,7 +79,7 @@ class Runner:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
         with self._cursor() as cursor:
             reads = reader or DuckReader(cursor)
-            plan = _laid(plan, source, reads, cursor)
+            plan = _with_cells(plan, source, reads, cursor)
             reading, raw = _read(plan, source, cursor)
             body, earlier = _scanned(reading, source, raw)
             hits = reads.hits(plan, body)
@@ -88,8 +88,8 @@ class Runner:
             cells = _cells_to_fill(plan, data)
             bins = reads.bins(plan, body) if plan.percentile else None
             before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads, cursor))
-            stood = [each for each in (opening, before.values) if each is not None]
-            gaps = _gaps(cursor, plan, hits, stood, cells)
+            totals = [each for each in (opening, before.values) if each is not None]
+            gaps = _gaps(cursor, plan, hits, totals, cells)
         found = AggregatedRows(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
         return Answer(
             table=shaped(found, plan),
@@ -116,7 +116,7 @@ class Runner:
     ) -> Explanation:
         """What `run` would do. Data are read only where they alone say which cells there are."""
         with self._cursor() as cursor:
-            plan = _laid(plan, source, DuckReader(cursor), cursor)
+            plan = _with_cells(plan, source, DuckReader(cursor), cursor)
         reading = reading_of(plan, source.available)
         body = Scans(scans_of(reading.cover, source))
         earlier = Scans(scans_of(reading.opening, source))
@@ -234,7 +234,7 @@ def _made_of_raw(
     if not spans:
         return RawRows(None)
     if source.raw is None:
-        return RawRows(None, told=False)
+        return RawRows(None, is_known=False)
     metrics = frozenset(rows.metric for rows in plan.rows)
     return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter), cursor)
 
@@ -255,7 +255,7 @@ def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tupl
     """What a plan reads, and the rows of its pieces of raw."""
     reading = reading_of(plan, source.available)
     raw = _made_of_raw(plan, reading, source, cursor)
-    return (reading if raw.told else without_raw(reading)), raw
+    return (reading if raw.is_known else without_raw(reading)), raw
 
 
 def _folded(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> LastValues:
@@ -268,14 +268,14 @@ def _folded(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDB
     return LastValues(hits, values, reading.lost, reading.missing)
 
 
-def _laid(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> Plan:
+def _with_cells(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> Plan:
     """With the cells of a calendar step that has no span: those that the data lie in, and at the ends perhaps
     a few more, since the buckets that are read here are wide."""
     if plan.step is None or plan.is_bucketed:
         return plan
     reading, raw = _read(plan, source, cursor)
     first, last = reads.extent(plan, Scans(scans_of(reading.cover, source), raw.rows))
-    return laid_over(plan, Interval(first, last) if first is not None and last is not None else None)
+    return with_cells_of(plan, Interval(first, last) if first is not None and last is not None else None)
 
 
 def _level(plan: Plan, reading: QueryReading) -> str:
@@ -340,5 +340,5 @@ def _gaps(
         )
     cursor.register(_HITS, hits)
     if earlier is not None:
-        cursor.register(_STOOD, earlier)
-    return _table(cursor, sql.missing(plan, _HITS, _STOOD if earlier is not None else None, cells))
+        cursor.register(_TOTALS, earlier)
+    return _table(cursor, sql.missing(plan, _HITS, _TOTALS if earlier is not None else None, cells))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from tidemill.model.time import MIN_INSTANT, SECOND, Interval
 from tidemill.query.arithmetic import computed, holds, scale_of
-from tidemill.query.groups import BEFORE, carried, flat, group_numbers, standing
+from tidemill.query.groups import BEFORE, carried, flat, group_numbers, running_total
 from tidemill.query.heatmap import BIN, bounds_of, counted
 from tidemill.query.language.ast import Value
-from tidemill.query.percentiles import BinPosition, estimates, places
+from tidemill.query.percentiles import BinPosition, estimates, positions
 from tidemill.query.plan import BUCKET, HEATMAP, Plan
 from tidemill.query.ratio import DIGITS, ratios
 from tidemill.query.sql import group_columns, key_columns
@@ -57,7 +57,7 @@ def shaped(found: AggregatedRows, plan: Plan) -> pa.Table:
         table = _with_gaps(table, found.gaps, plan)
     shown = None
     if plan.states:
-        table = _standing(table, found, plan)
+        table = _running_totals(table, found, plan)
         shown = _has_objects(table, plan)
     if found.lost or found.unknown:
         table = _without_lost(table, found, plan)
@@ -137,7 +137,7 @@ def values_of(found: AggregatedRows, plan: Plan) -> pa.Table:
 
     columns, names = _keys(found.hits, plan)
     quantiles = dict.fromkeys(column.quantile for column in plan.columns if column.quantile is not None)
-    at = places(found.hits, found.bins, key_columns(plan), quantiles) if found.bins is not None else {}
+    at = positions(found.hits, found.bins, key_columns(plan), quantiles) if found.bins is not None else {}
     for column in plan.columns:
         columns.append(_value(found.hits, column, plan, at))
         names.append(column.name)
@@ -262,7 +262,7 @@ def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
     return pa.concat_tables([table, pa.Table.from_arrays(columns, schema=table.schema)])
 
 
-def _standing(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
+def _running_totals(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     """The objects in a state at the end of each cell: those before the first one, and all changes since.
     Always a number: what stood goes on standing."""
     import numpy as np
@@ -278,9 +278,9 @@ def _standing(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     for column in plan.columns:
         if column.function == "states":
             changes = flat(pc.fill_null(table.column(column.name), 0)).to_numpy()
-            stood = standing(groups, cells, np.concatenate([opened, changes]))[len(opened) :]
+            totals = running_total(groups, cells, np.concatenate([opened, changes]))[len(opened) :]
             table = table.set_column(
-                table.column_names.index(column.name), column.name, pa.chunked_array([stood])
+                table.column_names.index(column.name), column.name, pa.chunked_array([totals])
             )
     return table
 
@@ -294,8 +294,8 @@ def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
     if not plan.groups or not plan.states_alone:
         return None
     groups = group_numbers([table], [group.name for group in plan.groups])
-    stood = flat(table.column(plan.columns[0].name)).to_numpy()
-    return pa.array(np.isin(groups, groups[stood != 0]))
+    totals = flat(table.column(plan.columns[0].name)).to_numpy()
+    return pa.array(np.isin(groups, groups[totals != 0]))
 
 
 def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:

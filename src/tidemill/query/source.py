@@ -46,7 +46,7 @@ class RawRows:
     rows: pa.Table | None  # None: no event is in the spans, or they cannot be told
     files: int = 0
     events: int = 0  # in the parts that were read
-    told: bool = True  # else what was before decides, and it is not remembered yet
+    is_known: bool = True  # else what was before decides, and it is not remembered yet
 
 
 class RawSource(Protocol):

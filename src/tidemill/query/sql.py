@@ -136,13 +136,13 @@ def data_span(plan: Plan, scans: Scans) -> Statement:
     return made
 
 
-def missing(plan: Plan, hits: str, standing: str | None, cells: Sequence[int] | None) -> Statement:
+def missing(plan: Plan, hits: str, running_total: str | None, cells: Sequence[int] | None) -> Statement:
     """`cell`, `g0`… of every cell in `cells` and group that the view `hits` has no row for. The groups are
     those of `hits`, and of what was before, if that is asked."""
     made = Statement()
     keys = group_columns(plan)
     known = " UNION ".join(
-        f"SELECT DISTINCT {', '.join(keys)} FROM {view}" for view in (hits, standing) if view
+        f"SELECT DISTINCT {', '.join(keys)} FROM {view}" for view in (hits, running_total) if view
     )
     wanted = known if keys else "SELECT 1 AS alone"
     same = [f"hit.{key} IS NOT DISTINCT FROM want.{key}" for key in keys]

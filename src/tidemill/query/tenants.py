@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COLUMN: Final = "tenant"
 MOST_LISTED: Final = 20
 _LEVEL: Final = "level"
-_COARSEST_FIRST: Final = {level.name: place for place, level in enumerate(reversed(LEVELS))}
+_COARSEST_FIRST: Final = {level.name: position for position, level in enumerate(reversed(LEVELS))}
 
 
 def tenant_for(

@@ -22,8 +22,8 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.raw.accept.id_runs import SealUnit, seal_keys
 from tidemill.raw.footers import EXPIRED, GonePart, ProgressAt, stand_in_footer
-from tidemill.raw.recall import PartFacts, as_told, held_facts
-from tidemill.raw.standins import WORD_BYTES, is_word, stands_for_expired, write_expired
+from tidemill.raw.recall import PartFacts, as_recorded, held_facts
+from tidemill.raw.standins import TOMBSTONE_BYTES, is_expired_tombstone, is_tombstone, write_expired
 from tidemill.storage import layout
 from tidemill.storage.checksums import is_whole
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
@@ -67,8 +67,8 @@ def _times(raw: Snapshot, part: Part, before: int) -> tuple[int, int]:
     if isinstance(first, int) and isinstance(last, int) and last != before:
         return first, last
     with open_part(str(raw.root / part.path)) as file:
-        place = file.schema_arrow.get_field_index("event_time")
-        groups = [file.metadata.row_group(number).column(place) for number in range(file.num_row_groups)]
+        offset = file.schema_arrow.get_field_index("event_time")
+        groups = [file.metadata.row_group(number).column(offset) for number in range(file.num_row_groups)]
         found = [group.statistics for group in groups]
         return min(one.min_raw for one in found), max(one.max_raw for one in found)
 
@@ -90,7 +90,7 @@ def slices_expired(raw: Table) -> frozenset[str]:
     """Slices that raw does not have all rows of any more."""
     found: set[str] = set()
     for part in raw.snapshot().parts:
-        if stands_for_expired(part):
+        if is_expired_tombstone(part):
             for gone in stand_in_footer(raw.root / part.path).expired:
                 found.update(gone.accepted)
     return frozenset(found)
@@ -101,7 +101,7 @@ def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
     as exactly as the base tiles that hold them: windows that share a tile are all named."""
     found: dict[str, set[int]] = {}
     for part in raw.parts:
-        if stands_for_expired(part):
+        if is_expired_tombstone(part):
             for gone in stand_in_footer(raw.root / part.path).expired:
                 for name, tiles in gone.tiles_of_slices():
                     first, last = gone.bounds[name]
@@ -130,7 +130,7 @@ def sealed_names(raw: Table) -> set[str]:
     """Names of those files, as the parts that stand for what has expired say them."""
     names: set[str] = set()
     for part in raw.snapshot().parts:
-        if stands_for_expired(part):
+        if is_expired_tombstone(part):
             names.update(stand_in_footer(raw.root / part.path).keys)
     return names
 
@@ -149,15 +149,15 @@ def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int)
     staged: list[StagedPart] = []
     spoken: list[Part] = []
     for partition in partitions:
-        told = {p.path: facts[str(raw.root / p.path)] for p in parts if p.partition == partition}
+        recorded = {p.path: facts[str(raw.root / p.path)] for p in parts if p.partition == partition}
         old = _said_again(snapshot, partition)
-        staged.append(_stand_in(raw, folder, partition, told, old, keys, progress))
+        staged.append(_stand_in(raw, folder, partition, recorded, old, keys, progress))
         spoken.extend(old)
     published = raw.publish(staged)
     failpoint("expire.before_commit")
     version = raw.commit(published, [*parts, *spoken], info={EXPIRED: format_instant(before)}, now=now)
     failpoint("expire.after_commit")
-    acceptor.state.saw(stream, {"raw": version})
+    acceptor.state.record_seen(stream, {"raw": version})
     raw.clean_staging()
     clear_keys(acceptor)
     return version
@@ -167,7 +167,7 @@ def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, no
     """The parts leave quarantine in one commit; the version that does not have them."""
     version = acceptor.quarantine.commit([], parts, info={EXPIRED: format_instant(before)}, now=now)
     failpoint("expire.after_commit")
-    acceptor.state.saw(acceptor.stream.name, {"quarantine": version})
+    acceptor.state.record_seen(acceptor.stream.name, {"quarantine": version})
     return version
 
 
@@ -187,9 +187,9 @@ def _said_again(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
     return [
         part
         for part in raw.parts
-        if (stands_for_expired(part) or is_word(part))
+        if (is_expired_tombstone(part) or is_tombstone(part))
         and part.partition == partition
-        and (partition or part.size < WORD_BYTES)
+        and (partition or part.size < TOMBSTONE_BYTES)
     ]
 
 
@@ -218,7 +218,7 @@ def _stand_in(
     progress: ProgressAt,
 ) -> StagedPart:
     """The part that speaks for these, and for those that expired or were packed before."""
-    expired = [as_told(fact, path) for path, fact in sorted(facts.items())]
+    expired = [as_recorded(fact, path) for path, fact in sorted(facts.items())]
     packed: list[GonePart] = []
     named = set(keys)
     for part in old:

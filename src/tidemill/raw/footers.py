@@ -32,7 +32,7 @@ from tidemill.storage.tables.parts import read_footer
 RAW_PART: Final = "raw"  # kinds of footers: a part of a batch …
 QUARANTINE_PART: Final = "quarantine"  # … and its records that were not accepted
 PACKED: Final = "packed"  # rows of several batches; also what a stand-in says of parts whose rows moved there
-WORD: Final = "word"  # a stand-in for parts that were packed
+TOMBSTONE: Final = "word"  # a stand-in for parts that were packed
 EXPIRED: Final = "expired"  # a stand-in for parts that have expired, and what it says of those
 _NO_BATCH: Final[dict[str, object]] = {"batch": "", "slices": [], "runs": [], "clocks": [], "progress": None}
 
@@ -48,7 +48,7 @@ class SliceSummary:
     rejects: Mapping[str, int]  # by reason
     watermark: int | None
     error: str | None  # why it failed
-    judgement: int = 0
+    decision: int = 0
     by_storage: bool = False  # of one that failed: because of the disk, so it is tried again
     failed_as: str | None = None
     retried: int = 0
@@ -64,7 +64,7 @@ class SliceSummary:
             "rejects": dict(self.rejects),
             "watermark": self.watermark,
             "error": self.error,
-            "judgement": self.judgement,
+            "judgement": self.decision,
             **failed,
             **({"repeats": [repeat.as_fields() for repeat in self.repeats]} if self.repeats else {}),
             **({"retried": self.retried} if self.retried else {}),
@@ -84,7 +84,7 @@ class SliceSummary:
             rejects={reason: number_in(rejects, reason) for reason in rejects},
             watermark=optional_number_in(footer, "watermark"),
             error=None if error is None else str(error),
-            judgement=number_in(footer, "judgement", 0),
+            decision=number_in(footer, "judgement", 0),
             by_storage=footer.get("by_storage") is True,
             failed_as=None if failed_as is None else str(failed_as),
             retried=number_in(footer, "retried", 0),
@@ -333,7 +333,7 @@ class StandInFooter:
     expired: tuple[GonePart, ...] = ()
     keys: tuple[str, ...] = ()  # files with the ids of events that have expired
 
-    def told(self) -> list[GonePart]:
+    def recorded(self) -> list[GonePart]:
         """Parts that said something of their batch. Packed ones that expired said nothing: only their rows
         are told."""
         return [*self.packed, *(gone for gone in self.expired if not gone.is_packed)]
@@ -348,7 +348,7 @@ class StandInFooter:
         if self.kind == EXPIRED:
             footer["keys"] = sorted(self.keys)
             footer[EXPIRED] = [gone.to_footer() for gone in self.expired]
-        if self.packed or self.kind == WORD:
+        if self.packed or self.kind == TOMBSTONE:
             footer[PACKED] = [gone.to_footer() for gone in self.packed]
         return footer
 
@@ -392,8 +392,8 @@ def stand_in_footer(path: Path | str) -> StandInFooter:
 
 
 def _gone(footer: Footer, why: str) -> tuple[GonePart, ...]:
-    told = items_in(footer, why) if why in footer else []
-    return tuple(GonePart.from_footer(as_fields(one, why)) for one in told)
+    recorded = items_in(footer, why) if why in footer else []
+    return tuple(GonePart.from_footer(as_fields(one, why)) for one in recorded)
 
 
 def _pair(footer: Footer, key: str) -> tuple[int, int]:

@@ -97,7 +97,7 @@ class Outcomes:
                 return Decided(Status.LANDED)
             found = self._decisions(entry)
             if found is not None:
-                return _told(receipt, found, each=each)
+                return _answer(receipt, found, each=each)
         return Decided(Status.LANDED)
 
     def _entry(self, receipt: Receipt) -> SliceEntry:
@@ -111,7 +111,7 @@ class Outcomes:
 
     def _decisions(self, entry: SliceEntry) -> Decisions | None:
         """None when it is being taken back, or sent back to the gate."""
-        key = (entry.id, entry.attempt, entry.judgement)
+        key = (entry.id, entry.attempt, entry.decision)
         with self._guard:
             if (known := self._recent(key)) is not None:
                 return known
@@ -174,7 +174,7 @@ def _failed(receipt: Receipt, entry: SliceEntry, *, each: bool) -> Decided:
     return Decided(Status.FAILED, {rejected: receipt.records}, tuple(outcomes))
 
 
-def _told(receipt: Receipt, found: Decisions, *, each: bool) -> Decided:
+def _answer(receipt: Receipt, found: Decisions, *, each: bool) -> Decided:
     first, behind = receipt.first - 1, receipt.first - 1 + receipt.records
     kinds = [KINDS[kind] for kind in found.kinds[first:behind].tolist()]
     kinds += [UNKNOWN] * (receipt.records - len(kinds))
@@ -199,8 +199,8 @@ def _outcomes(kinds: list[str], first: int, found: Decisions) -> list[EventOutco
     for index, (kind, name) in enumerate(zip(kinds, ids, strict=True)):
         row = refused.get(first + index + 1)
         if row is not None:
-            told = (row["reason"], row["detail"], row["content_hash"], row["accepted_hash"])
-            outcomes.append(EventOutcome(index, name, kind, *told))
+            values = (row["reason"], row["detail"], row["content_hash"], row["accepted_hash"])
+            outcomes.append(EventOutcome(index, name, kind, *values))
         elif kind == RecordOutcome.REJECTED.value:
             outcomes.append(EventOutcome(index, name, kind, found.code))
         elif kind == RecordOutcome.CONFLICT.value:

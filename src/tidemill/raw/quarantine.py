@@ -135,7 +135,7 @@ def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
     whole = whole.take(order)
     lines = [as_line(payload) + b"\n" for payload in whole.column("payload").to_pylist()]
     of = whole.column("slice").to_pylist()
-    places = zip(*(whole.column(name).to_pylist() for name in ("tenant", "slice", "line")), strict=True)
+    positions = zip(*(whole.column(name).to_pylist() for name in ("tenant", "slice", "line")), strict=True)
     return QuarantineReplay(
         content=b"".join(lines),
         records=len(lines),
@@ -143,7 +143,7 @@ def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
         lines=lines,
         of=of,
         parts=parts,
-        unnamed={n: (of, line) for n, (tenant, of, line) in enumerate(places, 1) if tenant is None},
+        unnamed={n: (of, line) for n, (tenant, of, line) in enumerate(positions, 1) if tenant is None},
     )
 
 

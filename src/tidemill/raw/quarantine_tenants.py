@@ -28,13 +28,13 @@ def theirs(tenant: str, metadata: Metadata) -> Theirs:
         unnamed = pc.is_null(rows.column("tenant"))
         if not pc.any(unnamed).as_py():
             return rows.filter(named)
-        places = zip(
+        positions = zip(
             unnamed.to_pylist(),
             rows.column("slice").to_pylist(),
             rows.column("line").to_pylist(),
             strict=True,
         )
-        sent = pa.array([free and line in lines(slice_id) for free, slice_id, line in places], pa.bool_())
+        sent = pa.array([free and line in lines(slice_id) for free, slice_id, line in positions], pa.bool_())
         return rows.filter(pc.or_(named, pa.chunked_array([sent])))
 
     return filtered

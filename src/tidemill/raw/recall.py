@@ -50,14 +50,14 @@ def part_facts(path: str) -> Iterator[PartFacts]:
     if isinstance(footer, BatchFooter):
         yield _read(path, footer)
     elif isinstance(footer, StandInFooter):
-        yield from _told(path, footer, footer.told())
+        yield from _recorded(path, footer, footer.recorded())
 
 
 def held_facts(path: str) -> Iterator[PartFacts]:
     """A kernel: what the rows of a raw part are, whoever speaks for them; of expired ones what they were."""
     footer = raw_footer(path)
     if isinstance(footer, StandInFooter):
-        yield from _told(path, footer, footer.expired)
+        yield from _recorded(path, footer, footer.expired)
     else:
         yield _read(path, footer)
 
@@ -103,7 +103,7 @@ def _by_slice(table: pa.Table) -> Iterator[tuple[str, Ints, Mask]]:
         yield name, time[mine], late[mine]
 
 
-def as_told(facts: PartFacts, path: str) -> GonePart:
+def as_recorded(facts: PartFacts, path: str) -> GonePart:
     """The facts of a part with that path in the table, to be said by the one that stands in for it."""
     tiles: dict[str, list[int]] = {}
     for start, names in sorted(facts.tiles.items()):
@@ -125,19 +125,19 @@ class Held:
 
     path: str
     days: Mapping[str, Mapping[int, int]]  # slice -> rows by day
-    told: GonePart
+    recorded: GonePart
 
     @property
     def accepted(self) -> Mapping[str, int]:
-        return self.told.accepted
+        return self.recorded.accepted
 
     @property
     def bounds(self) -> Mapping[str, tuple[int, int]]:
-        return self.told.bounds
+        return self.recorded.bounds
 
 
-def held_told(path: str) -> Iterator[Held]:
-    """A kernel: the same as `as_told` of `held_facts`, without a look at every tile."""
+def held_part(path: str) -> Iterator[Held]:
+    """A kernel: the same as `as_recorded` of `held_facts`, without a look at every tile."""
     accepted, lates, bounds, steps = {}, {}, {}, {}
     by_day: dict[str, dict[int, int]] = {}
     for name, times, late in _by_slice(_narrow(path)):
@@ -158,24 +158,24 @@ def steps_of(numbers: Ints) -> list[int]:
     return [int(numbers[0]), *np.stack([apart[starts], counts], axis=1).ravel().tolist()]
 
 
-def _told(path: str, footer: StandInFooter, parts: Sequence[GonePart]) -> Iterator[PartFacts]:
+def _recorded(path: str, footer: StandInFooter, parts: Sequence[GonePart]) -> Iterator[PartFacts]:
     """The facts of parts that one stands for. The progress of the stream is said with the first of them:
     it is what the stream had come to when they went."""
-    for number, told in enumerate(parts):
-        said = told.said()
+    for number, recorded in enumerate(parts):
+        said = recorded.said()
         if number == 0 and isinstance(said, BatchFooter):
             said = replace(said, progress=footer.progress)
         tiles: dict[int, set[str]] = {}
-        for name, starts in told.tiles_of_slices():
+        for name, starts in recorded.tiles_of_slices():
             for start in starts:
                 tiles.setdefault(int(start), set()).add(name)
         yield PartFacts(
             path=path,
             rows=0,
             footer=said,
-            accepted=told.accepted,
-            late=told.late,
-            bounds=told.bounds,
+            accepted=recorded.accepted,
+            late=recorded.late,
+            bounds=recorded.bounds,
             tiles={start: frozenset(found) for start, found in tiles.items()},
         )
 
@@ -184,7 +184,7 @@ def footers(path: str | Path) -> list[BatchFooter]:
     """What a raw part says of its batch; one that stands in for others says what those said."""
     footer = raw_footer(path)
     if isinstance(footer, StandInFooter):
-        return [said for gone in footer.told() if isinstance(said := gone.said(), BatchFooter)]
+        return [said for gone in footer.recorded() if isinstance(said := gone.said(), BatchFooter)]
     return [footer] if isinstance(footer, BatchFooter) else []
 
 
@@ -248,7 +248,7 @@ def _result(summary: SliceSummary, parts: Sequence[PartFacts]) -> SliceResult:
         observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
         watermark=summary.watermark,
         error=summary.error,
-        judgement=summary.judgement,
+        decision=summary.decision,
         # When it would have been tried is not known any more: at once. One that does not say by what it
         # failed is of a time when nothing was tried again: once.
         retry_at=0 if failed and summary.by_storage else None,

@@ -33,7 +33,7 @@ def replay(
         return []
     pieces = [
         ReplayPiece(
-            content=_unjudged(state, stream.name, piece.content)[1],
+            content=_undecided(state, stream.name, piece.content)[1],
             name=f"replay of {piece.records} records of {len(piece.slices)} slices",
             metadata=_senders(state, piece),
             replays=_root(state, piece) if stream.aggregation_span is not None else None,
@@ -59,8 +59,12 @@ def _root(state: Ledger, piece: QuarantineReplay) -> str:
 def _senders(state: Ledger, found: QuarantineReplay) -> str | None:
     """A record that names no tenant stays with whose token it came, wherever it goes."""
     entries = {name: state.slice(name) for name in {name for name, _ in found.unnamed.values()}}
-    told = {name: senders(entry.slice.metadata) for name, entry in entries.items() if entry is not None}
-    sent = {at: told[name][line] for at, (name, line) in found.unnamed.items() if line in told.get(name, {})}
+    senders_of = {name: senders(entry.slice.metadata) for name, entry in entries.items() if entry is not None}
+    sent = {
+        at: senders_of[name][line]
+        for at, (name, line) in found.unnamed.items()
+        if line in senders_of.get(name, {})
+    }
     return recorded(sent) if sent else None
 
 
@@ -76,12 +80,12 @@ def finish_replays(warehouse: Path, stream: Stream, state: Ledger, now: int) -> 
         found = take_out(table, reason)
         if found is None:
             continue
-        ids = {_unjudged(state, stream.name, piece.content)[0] for piece in _pieces(stream, found)}
+        ids = {_undecided(state, stream.name, piece.content)[0] for piece in _pieces(stream, found)}
         if ids <= waiting:
             take_away(table, found, reason, now)
 
 
-def _unjudged(state: Ledger, stream: str, content: bytes) -> tuple[str, bytes]:
+def _undecided(state: Ledger, stream: str, content: bytes) -> tuple[str, bytes]:
     """A slice of these records that was not judged yet, and its id. The same bytes are the same slice, so
     records that come out of quarantine as they went in get one more blank line behind them."""
     while True:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class MarkRetracted:
+class RecordRetracted:
     """The slice is marked as retracted; it, its bytes and the reason stay in the ledger."""
 
     slice: str
@@ -63,7 +63,7 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeAgain:
+class DecideAgain:
     """A slice of an undone batch goes through the gate again."""
 
     slice: str
@@ -74,7 +74,7 @@ class JudgeAgain:
         return f"accept slice {self.slice[:12]} ({self.name}) again, {self.accepted} records accepted before"
 
 
-Step = MarkRetracted | Undo | JudgeAgain
+Step = RecordRetracted | Undo | DecideAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class RetractionPlan:
 
     @property
     def again(self) -> tuple[str, ...]:
-        return tuple(step.slice for step in self.steps if isinstance(step, JudgeAgain))
+        return tuple(step.slice for step in self.steps if isinstance(step, DecideAgain))
 
 
 def plan_retraction(warehouse: Warehouse, slice_id: str, reason: str, now: int) -> RetractionPlan:
@@ -168,13 +168,13 @@ def plan_over(
     for other in entries:  # in ledger order, and so are the batches then
         if other.batch in undone and other.status is not SliceStatus.RETRACTED:
             members.setdefault(str(other.batch), []).append(other)
-    steps: list[Step] = [MarkRetracted(entry.id, entry.slice.name, reason, entry.counts.accepted)]
+    steps: list[Step] = [RecordRetracted(entry.id, entry.slice.name, reason, entry.counts.accepted)]
     steps += [
         Undo(batch, [e.id for e in found], sum(e.counts.accepted for e in found))
         for batch, found in members.items()
     ]
     again = sorted((e for found in members.values() for e in found if e.id != entry.id), key=lambda e: e.seq)
-    steps += [JudgeAgain(e.id, e.slice.name, e.counts.accepted) for e in again]
+    steps += [DecideAgain(e.id, e.slice.name, e.counts.accepted) for e in again]
     return RetractionPlan(entry, reason, at, why, steps)
 
 
@@ -216,17 +216,17 @@ def _why_later(
     met = _met_it(entries, gone, rules)
     if met is not None:
         return f"slice {met[:12]} met the watermark that it left"
-    return _told_of_it(entries, gone, later)
+    return _must_follow(entries, gone, later)
 
 
 def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> str | None:
     """The first slice that is not judged again anyway and met another watermark than it would have without
     the one that goes. What the bound of the buffer did is not asked for: without a slice it lets go of less,
     and if nobody met what it let go of, nobody will."""
-    places = {e.id: e for e in entries}
+    by_id = {e.id: e for e in entries}
     clocks = SliceClocks(replace(rules, max_bytes=None))
     for each in recorded(entries):
-        entry = places[each.slice]
+        entry = by_id[each.slice]
         if entry.id == gone.id:
             continue
         if entry.seq > gone.seq:
@@ -239,16 +239,16 @@ def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -
     return None
 
 
-def _told_of_it(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry]) -> str | None:
+def _must_follow(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry]) -> str | None:
     """Later batches said how far its source had come by then, and that was due to the slice to the end."""
     assert gone.observed is not None
     source = [e for e in entries if e.slice.source == gone.slice.source and e.status is SliceStatus.ACCEPTED]
     others = [(e, e.observed.end) for e in source if e.id != gone.id and e.observed is not None]
     ahead = all(end < gone.observed.end for _, end in others)
     last = all(e.slice.arrival < gone.slice.arrival for e, _ in others)
-    told = [e for e in later if e.slice.source == gone.slice.source and e.batch != gone.batch]
-    if told and (ahead or last):
-        return f"slice {told[0].id[:12]} left the clock of its source as it had"
+    later_ones = [e for e in later if e.slice.source == gone.slice.source and e.batch != gone.batch]
+    if later_ones and (ahead or last):
+        return f"slice {later_ones[0].id[:12]} left the clock of its source as it had"
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
 from tidemill.ingest.log import LandingLog
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.model.slices import SliceEntry
 from tidemill.raw.accept.failed import declaration, next_try, trouble_with
 
@@ -27,7 +27,7 @@ def try_again(warehouse: Warehouse, stream: Stream, now: int) -> int:
     """Send failed slices whose time has come to the gate again; how many. The caller must hold the tick
     lock."""
     state, root = warehouse.state, warehouse.root
-    if not state.totals(stream.name)["failed_slices"] or is_judging_again(state, stream.name):
+    if not state.totals(stream.name)["failed_slices"] or is_deciding_again(state, stream.name):
         return 0
     ready: list[SliceEntry] = []
     left = warehouse.project.engine.batch_bytes

@@ -15,7 +15,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.raw.footers import BatchFooter, packed_footer
 from tidemill.raw.recall import footers, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
-from tidemill.raw.standins import batch_of, is_shared, stands_for_expired
+from tidemill.raw.standins import batch_of, is_expired_tombstone, is_shared
 from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 
@@ -47,7 +47,7 @@ def plan_send_back(
         batches |= _untold(warehouse, stream, {part.path for part in damaged}, entries)
     members = [e for e in entries if e.batch in batches and e.status is not SliceStatus.RETRACTED]
     expired = [entry.id for entry in members if _is_expired(warehouse, entry)]
-    if any(stands_for_expired(part) for part in damaged):
+    if any(is_expired_tombstone(part) for part in damaged):
         expired = [entry.id for entry in members]
     return SendBack(stream, sorted({str(entry.batch) for entry in members}), members, expired)
 

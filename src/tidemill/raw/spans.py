@@ -34,13 +34,13 @@ def shared_days(bytes_of: Mapping[int, int], full: int) -> list[list[int]]:
 
 def part_numbers(times: Ints, sizes: Ints, *, by_day: bool) -> Ints:
     """For each row the number of the part that it belongs to; numbers ascend with event time."""
-    days, place = np.unique(times // DAY, return_inverse=True)
+    days, index = np.unique(times // DAY, return_inverse=True)
     if by_day or days.size < 2:
-        return place.astype(np.int64)
-    amounts = np.bincount(place, weights=sizes, minlength=days.size)
+        return index.astype(np.int64)
+    amounts = np.bincount(index, weights=sizes, minlength=days.size)
     runs = shared_days(dict(enumerate(amounts.astype(np.int64).tolist())), FULL_BYTES)
     number = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
-    return number[place].astype(np.int64)
+    return number[index].astype(np.int64)
 
 
 def row_order(part: Ints, tenant: Ints, times: Ints) -> Ints:

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidemill.model.names import EXPIRED_PART, LARGE_PART, PACKED_PART, REST_PART, TOLD_PART
+from tidemill.model.names import EXPIRED_PART, LARGE_PART, PACKED_PART, REST_PART, TOMBSTONE_PART
 from tidemill.model.slices import set_hash
-from tidemill.raw.footers import EXPIRED, WORD, GonePart, ProgressAt, StandInFooter
+from tidemill.raw.footers import EXPIRED, TOMBSTONE, GonePart, ProgressAt, StandInFooter
 from tidemill.raw.tables import RAW, RAW_STATS
 from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.parts import StagedPart, write_part
 from tidemill.storage.tables.snapshot import Part
 
-WORD_BYTES: Final = 1 << 20  # parts without rows that are smaller are spoken for by the next one
+TOMBSTONE_BYTES: Final = 1 << 20  # parts without rows that are smaller are spoken for by the next one
 
 
 def is_packed(part: Part) -> bool:
@@ -46,23 +46,23 @@ def is_shared(part: Part) -> bool:
     return is_packed(part) or is_rest(part)
 
 
-def is_word(part: Part) -> bool:
+def is_tombstone(part: Part) -> bool:
     """Whether it speaks for parts that were packed, and for no other."""
-    return not part.rows and _begins(part, TOLD_PART)
+    return not part.rows and _begins(part, TOMBSTONE_PART)
 
 
-def stands_for_expired(part: Part) -> bool:
+def is_expired_tombstone(part: Part) -> bool:
     return not part.rows and _begins(part, EXPIRED_PART)
 
 
 def batch_of(part: Part) -> str | None:
     """The batch that a part is named for."""
-    mark = Path(part.path).name.partition("-")[0]
-    return None if mark in (PACKED_PART, REST_PART, TOLD_PART, EXPIRED_PART) else mark
+    prefix = Path(part.path).name.partition("-")[0]
+    return None if prefix in (PACKED_PART, REST_PART, TOMBSTONE_PART, EXPIRED_PART) else prefix
 
 
-def _begins(part: Part, mark: str) -> bool:
-    return Path(part.path).name.startswith(f"{mark}-")
+def _begins(part: Part, prefix: str) -> bool:
+    return Path(part.path).name.startswith(f"{prefix}-")
 
 
 def born_large(name: str) -> str:
@@ -74,37 +74,37 @@ def born_large(name: str) -> str:
 # -- those that speak for others
 
 
-def write_word(
+def write_tombstone(
     folder: Path,
     stream: str,
     partition: Mapping[str, str],
-    told: Sequence[GonePart],
+    gone: Sequence[GonePart],
     progress: ProgressAt | None,
 ) -> StagedPart:
     """The part that speaks for those that were packed."""
-    footer = StandInFooter(stream, WORD, progress, packed=tuple(told))
-    return _write(folder, f"{TOLD_PART}-{_hash(told, progress)}", partition, footer)
+    footer = StandInFooter(stream, TOMBSTONE, progress, packed=tuple(gone))
+    return _write(folder, f"{TOMBSTONE_PART}-{_hash(gone, progress)}", partition, footer)
 
 
 def write_expired(
     folder: Path,
     stream: str,
     partition: Mapping[str, str],
-    told: Sequence[GonePart],
+    gone: Sequence[GonePart],
     packed: Sequence[GonePart],
     keys: Iterable[str],
     progress: ProgressAt | None,
 ) -> StagedPart:
     """The part that speaks for those that have expired, and for those that had been packed. `keys` are
     the files with the ids of their events."""
-    footer = StandInFooter(stream, EXPIRED, progress, tuple(packed), tuple(told), tuple(keys))
-    return _write(folder, f"{EXPIRED_PART}-{_hash([*told, *packed], progress)}", partition, footer)
+    footer = StandInFooter(stream, EXPIRED, progress, tuple(packed), tuple(gone), tuple(keys))
+    return _write(folder, f"{EXPIRED_PART}-{_hash([*gone, *packed], progress)}", partition, footer)
 
 
-def _hash(told: Sequence[GonePart], progress: ProgressAt | None) -> str:
+def _hash(gone: Sequence[GonePart], progress: ProgressAt | None) -> str:
     """Also of the version: when all is packed anew, the next word may speak for the same parts."""
     version = progress.version if progress is not None else 0
-    return set_hash([*(one.path for one in told), f"version {version}"])[:24]
+    return set_hash([*(one.path for one in gone), f"version {version}"])[:24]
 
 
 def _write(folder: Path, name: str, partition: Mapping[str, str], footer: StandInFooter) -> StagedPart:

@@ -17,7 +17,7 @@ from tidemill.raw.accept.clocks import all_again, recorded, settled
 from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
 from tidemill.raw.footers import BatchFooter, PackedFooter, StandInFooter, raw_footer
 from tidemill.raw.recall import footers
-from tidemill.raw.standins import stands_for_expired, write_expired, write_word
+from tidemill.raw.standins import is_expired_tombstone, write_expired, write_tombstone
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.state.protocol import ClockState, Progress
 from tidemill.storage.tables.parts import StagedPart, read_part
@@ -95,14 +95,14 @@ def _kept_of(
     """Rows of other batches: they stand in the order of raw, which stays."""
     left = footer.without(batches)
     slices = sorted(name for names in left.batches.values() for name in names)
-    mark = Path(part.path).name.partition("-")[0]
+    prefix = Path(part.path).name.partition("-")[0]
     return RewriteUnit(
         inputs=[str(table.root / part.path)],
         seqs=dict.fromkeys(slices, 0),
         span=(MIN_INSTANT, MAX_INSTANT),
         partition=part.partition,
         folder=str(folder),
-        name=f"{mark}-{set_hash([part.path, *batches])[:24]}-undone.parquet",
+        name=f"{prefix}-{set_hash([part.path, *batches])[:24]}-undone.parquet",
         footer=left,
         sort=False,
     )
@@ -113,22 +113,22 @@ def _said_without(
 ) -> StagedPart | None:
     packed = [gone for gone in footer.packed if gone.batch not in batches]
     stream, progress = table.root.name, footer.progress
-    if stands_for_expired(part):
+    if is_expired_tombstone(part):
         return write_expired(folder, stream, part.partition, footer.expired, packed, footer.keys, progress)
-    return write_word(folder, stream, part.partition, packed, progress) if packed else None
+    return write_tombstone(folder, stream, part.partition, packed, progress) if packed else None
 
 
 def clocks_left(raw: Table) -> list[ClockState]:
     """The clocks of all sources as the batches that raw holds left them."""
     found: dict[str, ClockState] = {}
     for path in raw.snapshot().paths():
-        for told in (clock for footer in footers(path) for clock in footer.clocks):
-            known = found.get(told.source, told)
-            found[told.source] = ClockState(
-                told.source,
-                max(known.max_seen, told.max_seen),
-                max(known.watermark, told.watermark),
-                max(known.arrival, told.arrival),
+        for clock_state in (clock for footer in footers(path) for clock in footer.clocks):
+            known = found.get(clock_state.source, clock_state)
+            found[clock_state.source] = ClockState(
+                clock_state.source,
+                max(known.max_seen, clock_state.max_seen),
+                max(known.watermark, clock_state.watermark),
+                max(known.arrival, clock_state.arrival),
             )
     return [found[source] for source in sorted(found)]
 

@@ -24,7 +24,7 @@ class Acknowledging:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._guard = threading.Lock()
-        self._told: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, Entry | BaseException]]] = {}
+        self._outcomes: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, Entry | BaseException]]] = {}
 
     async def durable(self, submission: Submission, sender: str) -> Entry:
         """Once it is; OverloadedError when nothing was taken, StorageError when nothing could be written."""
@@ -32,30 +32,32 @@ class Acknowledging:
         waiter: Waiter = loop.create_future()
 
         def done(outcome: Entry | BaseException) -> None:
-            self._tell(loop, waiter, outcome)
+            self._deliver(loop, waiter, outcome)
 
         self._service.gateway.submit(submission, done, sender)
         return await waiter
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, waiter: Waiter, outcome: Entry | BaseException) -> None:
+    def _deliver(
+        self, loop: asyncio.AbstractEventLoop, waiter: Waiter, outcome: Entry | BaseException
+    ) -> None:
         with self._guard:
-            told = self._told.get(loop)
-            if told is not None:
-                told.append((waiter, outcome))
+            waiting = self._outcomes.get(loop)
+            if waiting is not None:
+                waiting.append((waiter, outcome))
                 return
-            self._told[loop] = [(waiter, outcome)]
+            self._outcomes[loop] = [(waiter, outcome)]
         try:
             loop.call_soon_threadsafe(self._resolve, loop)
         except RuntimeError:  # the loop is closed: nobody is there to be told
             with self._guard:
-                self._told.pop(loop, None)
+                self._outcomes.pop(loop, None)
 
     def _resolve(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._guard:
-            told = self._told.pop(loop, [])
-        last = told[-1][1] if told else None
+            waiting = self._outcomes.pop(loop, [])
+        last = waiting[-1][1] if waiting else None
         self._service.unwritten_at = self._service.timer() if isinstance(last, BaseException) else None
-        for waiter, outcome in told:
+        for waiter, outcome in waiting:
             if waiter.done():  # its client went away
                 continue
             if isinstance(outcome, Entry):

@@ -96,7 +96,7 @@ _ASKED: Final = {"type": ["string", "object"], "description": "the text, or a JS
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _QueryRoutes(readers)
+    window_reader = _QueryRoutes(readers)
     answered: dict[int | str, dict[str, Any]] = {
         200: shown(
             "The answer; with EXPLAIN how it would be made",
@@ -116,7 +116,7 @@ def router(readers: Readers) -> APIRouter:
     posted = responses(408, 413, 415)
     routes.add_api_route(
         "/v1/query",
-        desk.get_query,
+        window_reader.get_query,
         summary="Ask the rollups",
         operation_id="get_query",
         response_class=Response,
@@ -124,7 +124,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/query",
-        desk.post_query,
+        window_reader.post_query,
         methods=["POST"],
         summary="Ask the rollups",
         operation_id="post_query",
@@ -136,7 +136,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/search",
-        desk.get_search,
+        window_reader.get_search,
         summary="Find accepted events by what they hold",
         operation_id="get_search",
         response_class=Response,
@@ -144,7 +144,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/search",
-        desk.post_search,
+        window_reader.post_search,
         methods=["POST"],
         summary="Find accepted events by what they hold",
         operation_id="post_search",
@@ -196,9 +196,9 @@ class _QueryRoutes:
         declared = self._readers.stream(_stream_of(asked), who)
         found = self._mill.ask(asked, **whose)
         if isinstance(found, Explanation):
-            explained = shapes.explanation(tenancy.told_of(found, declared, who))
+            explained = shapes.explanation(tenancy.for_tenant(found, declared, who))
             return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
-        found = tenancy.told_of(found, declared, who)
+        found = tenancy.for_tenant(found, declared, who)
         if strict:
             found.completeness.check()
         if found.table.num_rows > MOST_ROWS:
@@ -256,9 +256,9 @@ class _QueryRoutes:
             after = self._readers.opened(cursor, who) if cursor is not None else None
             found = self._mill.search(declared.name, asked, cursor=after, limit=limit, total=total, **whose)
             if isinstance(found, SearchPlan):
-                plan = plain.plan(declared.name, tenancy.told_of(found, declared, who))
+                plan = plain.plan(declared.name, tenancy.for_tenant(found, declared, who))
                 return tenancy.only(plan, tenancy.OF_PLAN, declared, who)
-            found = tenancy.told_of(found, declared, who)
+            found = tenancy.for_tenant(found, declared, who)
             if strict:
                 found.completeness.check()
             if found.cursor is not None:
@@ -266,8 +266,8 @@ class _QueryRoutes:
             said = plain.found(declared.name, found)
             rows = said["rows"]
             assert isinstance(rows, list)
-            told = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, who) for row in rows]
-            return tenancy.without({**said, "rows": told}, tenancy.NOT_OF_PAGE, declared, who)
+            visible = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, who) for row in rows]
+            return tenancy.without({**said, "rows": visible}, tenancy.NOT_OF_PAGE, declared, who)
 
         return await self._readers.answer(look)
 

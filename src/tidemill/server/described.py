@@ -61,16 +61,18 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(operation: dict[str, Any], *, open_: bool) -> None:
-    told: dict[str, Any] = operation["responses"]
-    for response in told.values():
+    known_responses: dict[str, Any] = operation["responses"]
+    for response in known_responses.values():
         _show(response)
-    if "HTTPValidationError" in str(told.get("422")):  # FastAPI's own: here such a request is a 400
-        del told["422"]
+    if "HTTPValidationError" in str(
+        known_responses.get("422")
+    ):  # FastAPI's own: here such a request is a 400
+        del known_responses["422"]
     if not open_:
         operation["security"] = [{"token": []}, {}]
     for status, response in responses(*(_ANYWHERE if open_ else _ALWAYS)).items():
-        told.setdefault(str(status), response)
-    operation["responses"] = dict(sorted(told.items()))
+        known_responses.setdefault(str(status), response)
+    operation["responses"] = dict(sorted(known_responses.items()))
 
 
 def _show(response: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from tidemill.model.gateway import Pressure
 from tidemill.model.time import SECOND
 from tidemill.server.asked import check_parameters
 from tidemill.server.callers import service_of
-from tidemill.server.problems import document, responses, told
+from tidemill.server.problems import document, problem_response, responses
 from tidemill.storage.state.faults import WAREHOUSE, faults_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def _readyz(request: Request) -> Response:
         retry=Retry.LATER,
         more={"failing": list(failing), "reasons": failing},
     )
-    return told(content, {"Retry-After": "1"})
+    return problem_response(content, {"Retry-After": "1"})
 
 
 def _failing(service: Service) -> dict[str, str]:

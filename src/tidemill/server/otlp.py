@@ -66,7 +66,7 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
             description=f"They go to the stream that `gateway.otlp.{signal}` names.",
             operation_id=f"export_{signal}",
             response_class=Response,
-            responses=shapes.otlp_told(_NAMES[signal]),
+            responses=shapes.otlp_result(_NAMES[signal]),
             openapi_extra=shapes.otlp(_NAMES[signal]),
         )
     return routes

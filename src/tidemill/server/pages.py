@@ -23,12 +23,12 @@ Cursor = Annotated[
 ]
 
 
-def cursor_of(of: str, *place: int | str) -> str:
+def cursor_of(of: str, *position: int | str) -> str:
     """The cursor behind a place of the list `of`."""
-    return base64.urlsafe_b64encode(json.dumps([of, *place], separators=(",", ":")).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps([of, *position], separators=(",", ":")).encode()).decode()
 
 
-def place_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
+def position_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
     """The place that a cursor of the list `of` says, of values of these kinds."""
     try:
         said = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))

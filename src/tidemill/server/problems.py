@@ -113,7 +113,7 @@ def document(
     return found | dict(more or {})
 
 
-def told(content: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(content: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Response:
     """A problem document as an answer."""
     status = content["status"]
     assert isinstance(status, int)
@@ -138,7 +138,7 @@ def refusal(error: TidemillError, instance: str) -> Response:
         {"position": error.position} if isinstance(error, QueryError) and error.position is not None else {}
     )
     where = "" if error.code in _PRIVATE else error.where
-    return told(
+    return problem_response(
         document(
             status,
             error.code,
@@ -155,7 +155,7 @@ def refusal(error: TidemillError, instance: str) -> Response:
 
 def _internal(instance: str) -> Response:
     hint = "the server's log says what it was"
-    return told(document(500, "internal", "this is a fault of the server", instance, hint=hint))
+    return problem_response(document(500, "internal", "this is a fault of the server", instance, hint=hint))
 
 
 def handle(app: FastAPI) -> None:
@@ -179,17 +179,17 @@ def _http(request: Request, error: Exception) -> Response:
     detail = error.detail or HTTPStatus(error.status_code).phrase
     retry = Retry.LATER if error.status_code in (408, 503) else Retry.NEVER
     content = document(error.status_code, code, detail, request.url.path, hint=hint, retry=retry)
-    return told(content, error.headers)
+    return problem_response(content, error.headers)
 
 
 def _validation(request: Request, error: Exception) -> Response:
     """What the declaration of a route does not let through."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    place = ".".join(str(step) for step in first["loc"])
-    detail = f"{place}: {first['msg']}"
+    found_at = ".".join(str(step) for step in first["loc"])
+    detail = f"{found_at}: {first['msg']}"
     hint = "GET /openapi.json says what this address takes"
-    return told(document(400, "input", detail, request.url.path, hint=hint, where=place))
+    return problem_response(document(400, "input", detail, request.url.path, hint=hint, where=found_at))
 
 
 def _gone(_request: Request, _error: Exception) -> Response:

@@ -16,7 +16,7 @@ from tidemill.model.time import from_datetime, since_when
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents.event_time import late
 from tidemill.raw.tail import late_rows, late_totals
-from tidemill.server.pages import Cursor, Limit, cursor_of, place_of
+from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown
@@ -63,10 +63,10 @@ _LATE_ROW: Final[Mapping[str, object]] = {
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _QuarantineRoutes(readers)
+    window_reader = _QuarantineRoutes(readers)
     routes.add_api_route(
         "/v1/streams/{stream}/quarantine",
-        desk.quarantine,
+        window_reader.quarantine,
         summary="Records that were not accepted, verbatim, with the reason; the newest arrival first",
         operation_id="get_quarantine",
         response_class=Response,
@@ -81,7 +81,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/late",
-        desk.late,
+        window_reader.late,
         summary="Accepted rows that came late, and what each window did with them; the newest slice first",
         operation_id="get_late",
         response_class=Response,
@@ -123,7 +123,7 @@ class _QuarantineRoutes:
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
         after = (
-            place_of(_QUARANTINE, self._readers.opened(cursor, who), int, str, int)
+            position_of(_QUARANTINE, self._readers.opened(cursor, who), int, str, int)
             if cursor is not None
             else None
         )
@@ -171,7 +171,9 @@ class _QuarantineRoutes:
     ) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
         start = since_when(since, self._mill.clock()) if since is not None else None
-        after = place_of(_LATE, self._readers.opened(cursor, who), int, int) if cursor is not None else None
+        after = (
+            position_of(_LATE, self._readers.opened(cursor, who), int, int) if cursor is not None else None
+        )
 
         def look() -> Document:
             feed = self._mill.feed(declared.name)
@@ -186,10 +188,10 @@ class _QuarantineRoutes:
             said = late(declared.name, page, late_totals(feed, since=start, tenant=whose), more=more)
             rows = said["rows"]
             assert isinstance(rows, list)
-            told = [without(row, NOT_OF_LATE_ROW, declared, who) for row in rows]
+            visible = [without(row, NOT_OF_LATE_ROW, declared, who) for row in rows]
             return {
                 **said,
-                "rows": told,
+                "rows": visible,
                 "cursor": self._readers.sealed(self._behind_late(page), who) if more else None,
             }
 

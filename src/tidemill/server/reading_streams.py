@@ -20,7 +20,7 @@ from tidemill.pipeline.documents.gateway import status as gateway_status
 from tidemill.pipeline.documents.scrub import standing as scrub_standing
 from tidemill.pipeline.documents.windows import touched
 from tidemill.query.catalog import catalog
-from tidemill.server.pages import Cursor, Limit, cursor_of, place_of
+from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, SLICE, START, STREAM, shown
@@ -70,10 +70,10 @@ _MANIFEST: Final = {
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _StreamRoutes(readers)
+    window_reader = _StreamRoutes(readers)
     routes.add_api_route(
         "/v1/streams",
-        desk.streams,
+        window_reader.streams,
         summary="All streams, with their metrics and indexed paths",
         operation_id="get_streams",
         response_class=Response,
@@ -81,7 +81,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}",
-        desk.stream,
+        window_reader.stream,
         summary="One stream, with the commonest values of its indexed attributes",
         operation_id="get_stream",
         response_class=Response,
@@ -92,7 +92,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/ledger",
-        desk.ledger,
+        window_reader.ledger,
         summary="Slices of a stream, the newest first",
         operation_id="get_ledger",
         response_class=Response,
@@ -103,7 +103,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/manifest",
-        desk.manifest,
+        window_reader.manifest,
         summary="Which slices are packed in which part of raw",
         operation_id="get_manifest",
         response_class=Response,
@@ -111,7 +111,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/slices/{slice_id}",
-        desk.slice,
+        window_reader.slice,
         summary="One slice, and the windows it touches",
         operation_id="get_slice",
         response_class=Response,
@@ -119,7 +119,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/status",
-        desk.status,
+        window_reader.status,
         summary="The state of the gateway and of all streams",
         operation_id="get_status",
         response_class=Response,
@@ -141,20 +141,20 @@ class _StreamRoutes:
     def _streams(self, who: Principal) -> Document:
         known = [one.name for one in self._mill.project.streams.values() if may_know(one, who.tenant)]
         facts = [catalog(self._mill.warehouse, name, who.tenant, values=False)[0] for name in known]
-        told = [asked.stream(one) for one in facts]
+        visible = [asked.stream(one) for one in facts]
         return {
-            "streams": [{key: one[key] for key in one if key != "attributes"} for one in told],
+            "streams": [{key: one[key] for key in one if key != "attributes"} for one in visible],
         }
 
     async def stream(self, who: Reader, stream: str, tenant: str | None = None) -> Response:
         declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
 
         def look() -> Document:
-            told = asked.stream(catalog(self._mill.warehouse, declared.name, whose)[0])
-            values = told["attributes"]
+            visible = asked.stream(catalog(self._mill.warehouse, declared.name, whose)[0])
+            values = visible["attributes"]
             if isinstance(values, dict):
-                told = {**told, "attributes": without(values, NOT_OF_CATALOG, declared, who)}
-            return told
+                visible = {**visible, "attributes": without(values, NOT_OF_CATALOG, declared, who)}
+            return visible
 
         return await self._readers.answer(look)
 
@@ -169,7 +169,7 @@ class _StreamRoutes:
         declared = self._readers.stream(stream, who)
         check_whole(declared, who, "slices")
         after = self._readers.opened(cursor, who) if cursor is not None else None
-        before = place_of(_LEDGER, after, int)[0] if after is not None else None
+        before = position_of(_LEDGER, after, int)[0] if after is not None else None
 
         def look() -> Document:
             found = self._mill.state.slices(
@@ -218,9 +218,9 @@ class _StreamRoutes:
 
         def look() -> Document:
             now = self._mill.clock()
-            told = shapes.status(now, self._mill.status(), self._mill.faults())
+            visible = shapes.status(now, self._mill.status(), self._mill.faults())
             return {
-                **told,
+                **visible,
                 "scrub": scrub_standing(self._mill.scrub_status(), now),
                 "gateway": gateway_status(self._readers.service.gateway.status()),
                 "ingest": health(ingest_health(self._mill.warehouse)),

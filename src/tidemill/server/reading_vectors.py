@@ -49,15 +49,15 @@ _STANDINGS: Final = {"stream": "requests", "windows": [{"window": "visits", "kin
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _VectorRoutes(readers)
+    routes = _VectorRoutes(readers)
     for path, answer, summary, operation, example, maybe in (
-        ("/vectors/{vector_id:path}", desk.vector, "A vector, now or at an instant", "get_vector", _VECTOR,
+        ("/vectors/{vector_id:path}", routes.vector, "A vector, now or at an instant", "get_vector", _VECTOR,
          ("at", "ts", "values")),
-        ("/chains/{vector_id:path}", desk.chain, "What a vector is made of", "get_chain", _CHAIN, ()),
-        ("/deltas", desk.deltas, "The deltas of each window as one batch", "get_deltas", _DELTAS, ()),
-        ("/results", desk.standings, "The streaming windows of a stream, and how far they have come",
+        ("/chains/{vector_id:path}", routes.chain, "What a vector is made of", "get_chain", _CHAIN, ()),
+        ("/deltas", routes.deltas, "The deltas of each window as one batch", "get_deltas", _DELTAS, ()),
+        ("/results", routes.standings, "The streaming windows of a stream, and how far they have come",
          "get_standings", _STANDINGS, ()),
-        ("/results/{window}", desk.results, "The results of a streaming window, the newest first",
+        ("/results/{window}", routes.results, "The results of a streaming window, the newest first",
          "get_results", _RESULTS, ()),
     ):  # fmt: skip
         routes.add_api_route(
@@ -118,7 +118,7 @@ class _VectorRoutes:
 
         def look() -> Document:
             mill = self._readers.mill
-            found = standings(mill.project.warehouse, declared, mill.state.marks(declared.name))
+            found = standings(mill.project.warehouse, declared, mill.state.checkpoints(declared.name))
             return plain_results.standings(declared.name, found, mill.project.warehouse)
 
         return await self._readers.answer(look)
@@ -156,7 +156,7 @@ class _VectorRoutes:
             said = plain_results.results(spec, rows, more=more)
             listed = said["results"]
             assert isinstance(listed, list)
-            told = [without(one, NOT_OF_RESULT, declared, who) for one in listed]
-            return {**said, "results": told}
+            problem_response = [without(one, NOT_OF_RESULT, declared, who) for one in listed]
+            return {**said, "results": problem_response}
 
         return await self._readers.answer(look)

@@ -18,7 +18,7 @@ from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.export import export_name
 from tidemill.outputs.datasets.pieces import pieces
 from tidemill.pipeline.documents import windows as plain
-from tidemill.server.pages import Cursor, Limit, cursor_of, place_of
+from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown
@@ -46,10 +46,10 @@ _OF_VIEW: Final = {"rows": 1200, "bytes": 48_000, "current": True, "built_at": E
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _WindowRoutes(readers)
+    window_reader = _WindowRoutes(readers)
     routes.add_api_route(
         "/v1/streams/{stream}/windows",
-        desk.windows,
+        window_reader.windows,
         summary="Windows of a stream, the newest first",
         operation_id="get_windows",
         response_class=Response,
@@ -60,7 +60,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/datasets",
-        desk.datasets,
+        window_reader.datasets,
         summary="The newest dataset of each window, the newest window first",
         operation_id="get_datasets",
         response_class=Response,
@@ -75,7 +75,7 @@ def router(readers: Readers) -> APIRouter:
     )
     routes.add_api_route(
         "/v1/streams/{stream}/datasets/{start}",
-        desk.download,
+        window_reader.download,
         summary="The rows of a dataset, as Arrow or Parquet",
         description="`start` is that of the window, or any instant in it.",
         operation_id="get_dataset",
@@ -102,7 +102,7 @@ class _WindowRoutes:
 
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
-        self._desk = readers.mill.windows
+        self._window_reader = readers.mill.windows
 
     async def windows(
         self,
@@ -118,7 +118,7 @@ class _WindowRoutes:
         span = _span(_WINDOWS, start, end, cursor)
 
         def look() -> Document:
-            found = self._desk.windows(declared.name, state, span=span, limit=limit + 1)
+            found = self._window_reader.windows(declared.name, state, span=span, limit=limit + 1)
             page, more = found[:limit], len(found) > limit
             return {
                 "windows": [only(plain.view(one), OF_WINDOW, declared, who) for one in page],
@@ -140,7 +140,7 @@ class _WindowRoutes:
         span = _span(_DATASETS, start, end, cursor)
 
         def look() -> Document:
-            found = self._desk.datasets(declared.name, span)[::-1][: limit + 1]
+            found = self._window_reader.datasets(declared.name, span)[::-1][: limit + 1]
             page, more = found[:limit], len(found) > limit
             warehouse = self._readers.mill.project.warehouse
             return {
@@ -163,7 +163,7 @@ class _WindowRoutes:
     ) -> Response:
         declared, at = self._declared(stream, who), parse_instant(start)
         whose = who.tenant if shares(declared, who) else None
-        dataset = await self._readers.run(lambda: self._desk.dataset(declared.name, at, revision))
+        dataset = await self._readers.run(lambda: self._window_reader.dataset(declared.name, at, revision))
         warehouse = self._readers.mill.project.warehouse
         name = f"{export_name(dataset)}.{format}"
         headers = {
@@ -193,6 +193,6 @@ def _span(of: str, start: str | None, end: str | None, cursor: str | None) -> In
     )
     if cursor is None:
         return asked
-    before = place_of(of, cursor, int)[0]
+    before = position_of(of, cursor, int)[0]
     assert isinstance(before, int)
     return Interval(asked.start, max(asked.start, min(asked.end, before)))

@@ -105,12 +105,12 @@ async def _run(
 async def _watch(
     server: uvicorn.Server, service: Service, stop: threading.Event, started: Callable[[str], None], url: str
 ) -> None:
-    told = False
+    was_logged = False
     while not stop.is_set():
-        if server.started and not told:
-            told = True
+        if server.started and not was_logged:
+            was_logged = True
             started(url)
-        await asyncio.sleep(LOOK if told else 0.001)
+        await asyncio.sleep(LOOK if was_logged else 0.001)
     service.stop()
     server.should_exit = True
 

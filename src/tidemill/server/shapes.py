@@ -277,7 +277,7 @@ def otlp(signal: str) -> dict[str, Any]:
     }
 
 
-def otlp_told(signal: str) -> dict[int | str, dict[str, Any]]:
+def otlp_result(signal: str) -> dict[int | str, dict[str, Any]]:
     """What an OTLP route answers: refusals as google.rpc.Status, where the sender's encoding is known."""
     answer = f"an Export{signal}ServiceResponse, with partial_success where something was left out"
     status = {"application/x-protobuf": {"schema": _BINARY}, "application/json": {"schema": _ANY}}

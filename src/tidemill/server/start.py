@@ -44,14 +44,14 @@ class Started:
     pipeline: bool  # whether this process also decides and builds
 
 
-Told = Callable[[Started], None]
+Announce = Callable[[Started], None]
 
 
 def serve(
-    mill: Mill, stop: threading.Event, *, host: str | None = None, port: int | None = None, told: Told
+    mill: Mill, stop: threading.Event, *, host: str | None = None, port: int | None = None, announce: Announce
 ) -> None:
     """Take events and answer until `stop` is set; another process runs the pipeline."""
-    _serve(mill, stop, host, port, told, Wakeup(), threading.Event(), pipeline=False)
+    _serve(mill, stop, host, port, announce, Wakeup(), threading.Event(), pipeline=False)
 
 
 def up(
@@ -61,16 +61,16 @@ def up(
     host: str | None = None,
     port: int | None = None,
     interval: float = 1.0,
-    told: Told,
+    announce: Announce,
     on_tick: Callable[[TickReport], None] = lambda _report: None,
     on_flush: Callable[[Flushed], None] = lambda _flushed: None,
 ) -> None:
     """The same with the pipeline beside it, woken by each slice. If that dies, the server ends, too."""
-    bell, wake, landed_all = Wakeup(), threading.Event(), threading.Event()
+    wakeup, wake, landed_all = Wakeup(), threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def ticked(report: TickReport) -> None:
-        bell.ring()  # who waits for outcomes looks now
+        wakeup.ring()  # who waits for outcomes looks now
         mill.meter.tick(report)
         on_tick(report)
 
@@ -85,10 +85,10 @@ def up(
 
     def started(what: Started) -> None:
         pipeline.start()  # not before: where the address is taken, nothing is to be worked off first
-        told(what)
+        announce(what)
 
     try:
-        _serve(mill, stop, host, port, started, bell, wake, pipeline=True)
+        _serve(mill, stop, host, port, started, wakeup, wake, pipeline=True)
     finally:
         landed_all.set()
         wake.set()
@@ -103,8 +103,8 @@ def _serve(
     stop: threading.Event,
     host: str | None,
     port: int | None,
-    told: Told,
-    bell: Wakeup,
+    announce: Announce,
+    wakeup: Wakeup,
     wake: threading.Event,
     *,
     pipeline: bool,
@@ -114,7 +114,7 @@ def _serve(
 
     def landed(_outputs: Sequence[WindowOutput] = ()) -> None:
         wake.set()
-        bell.ring()
+        wakeup.ring()
 
     tokens = Tokens(project.warehouse)
     tokens.any_made()  # DamageError when those that were made are lost: nobody could be let in
@@ -129,13 +129,13 @@ def _serve(
         project.warehouse, project.streams, settings, mill.state, mill.warehouse.landing, mill.clock, landed
     ) as gateway:
         service = Service(
-            mill, gateway, tokens, RateLimits(), mill.meter, address=host, woken=bell, landed=landed
+            mill, gateway, tokens, RateLimits(), mill.meter, address=host, woken=wakeup, landed=landed
         )
 
         def started(url: str) -> None:
             gateway.address = url
             now = mill.clock()
-            told(
+            announce(
                 Started(
                     url=url,
                     gateway=gateway.name,

@@ -49,10 +49,10 @@ Told = tuple[int, Mapping[str, object]]  # its place, and the event
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    desk = _EventRoutes(readers)
+    window_reader = _EventRoutes(readers)
     routes.add_api_route(
         "/v1/events",
-        desk.listen,
+        window_reader.listen,
         summary="Datasets and results as they become available, as server-sent events",
         description=(
             "Each is a CloudEvent with its position in the outbox as id, sealed for the token of a tenant. "
@@ -90,30 +90,30 @@ class _EventRoutes:
         if stream is not None:
             self._readers.stream(stream, who)
         said = last_event_id or after
-        place = None if said is None else self._place(said, who)
+        offset = None if said is None else self._offset(said, who)
         end = await self._outbox.end()
-        begin = end if place is None else min(place, end)
+        begin = end if offset is None else min(offset, end)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         events = self._said(request, who, stream, begin)
         return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
     async def _said(
-        self, request: Request, who: Principal, stream: str | None, place: int
+        self, request: Request, who: Principal, stream: str | None, offset: int
     ) -> AsyncIterator[bytes]:
         with self._outbox.listening():
-            async for piece in self._heard(request, who, stream, place):
+            async for piece in self._heard(request, who, stream, offset):
                 yield piece
 
     async def _heard(
-        self, request: Request, who: Principal, stream: str | None, place: int
+        self, request: Request, who: Principal, stream: str | None, offset: int
     ) -> AsyncIterator[bytes]:
         service = self._readers.service
         access = None  # as it was before the listener was admitted, so that no change is missed
-        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(place, who))  # whoever loses it now misses none
+        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(offset, who))  # whoever loses it now misses none
         spoke = asyncio.get_running_loop().time()
         while not service.stopping.is_set():
             try:
-                found = await self._outbox.behind(place, spoke + HEARTBEAT, access)
+                found = await self._outbox.behind(offset, spoke + HEARTBEAT, access)
             except TidemillError as error:  # the listener comes again, behind what it has
                 log.warning("the outbox cannot be read: %s", error)
                 return
@@ -123,7 +123,7 @@ class _EventRoutes:
             lines = b"".join(self._lines(who, stream, found))
             now = asyncio.get_running_loop().time()
             if found:
-                place = found[-1][0]
+                offset = found[-1][0]
             if lines:
                 yield lines
                 spoke = now
@@ -134,27 +134,27 @@ class _EventRoutes:
     def _lines(self, who: Principal, stream: str | None, found: Sequence[Told]) -> list[bytes]:
         streams = self._readers.service.project.streams
         lines = []
-        for place, event in found:
+        for offset, event in found:
             data = event.get("data")
             name = data.get("stream") if isinstance(data, Mapping) else None
             declared = streams.get(name) if isinstance(name, str) else None
             if declared is None or not may_know(declared, who.tenant) or stream not in (None, name):
                 continue
             kind = str(event["type"]).encode()
-            told = encoded(event_for(event, declared, who))  # one line: JSON escapes line ends
-            lines.append(b"id: %s\nevent: %s\ndata: %s\n\n" % (self._id(place, who), kind, told))
+            line = encoded(event_for(event, declared, who))  # one line: JSON escapes line ends
+            lines.append(b"id: %s\nevent: %s\ndata: %s\n\n" % (self._id(offset, who), kind, line))
         return lines
 
-    def _id(self, place: int, who: Principal) -> bytes:
+    def _id(self, offset: int, who: Principal) -> bytes:
         """Of an event, as who listens may have it: places are of the events of all."""
-        return self._readers.sealed(str(place), who).encode()
+        return self._readers.sealed(str(offset), who).encode()
 
-    def _place(self, text: str, who: Principal) -> int:
+    def _offset(self, text: str, who: Principal) -> int:
         """The one that an id says; 0, the first there ever was, can be named by everybody."""
-        return 0 if text == "0" else _place(self._readers.opened(text, who))
+        return 0 if text == "0" else _offset(self._readers.opened(text, who))
 
 
-def _place(text: str) -> int:
+def _offset(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:20]) <= _LARGEST):
         raise InputError(
             f"{text[:40]!r} is not the id of an event",
@@ -182,19 +182,19 @@ class EventFeed:
         """The place of the newest event there is."""
         return await self._readers.run(lambda: end_of(self._readers.mill.state))
 
-    async def behind(self, place: int, until: float, access: object) -> Sequence[Told]:
+    async def behind(self, offset: int, until: float, access: object) -> Sequence[Told]:
         """Events behind a place, once there are some; none when the time of the loop is `until`, when tokens
         are not as they were for `access`, or the server stops. For who is `listening`."""
         loop = asyncio.get_running_loop()
-        if self._start is None or place < self._start:
-            found = await self._page(place, PAGE)
-            if found or (self._start is not None and place < self._start):
-                return found or await self._page(place, PAGE)
+        if self._start is None or offset < self._start:
+            found = await self._page(offset, PAGE)
+            if found or (self._start is not None and offset < self._start):
+                return found or await self._page(offset, PAGE)
             if self._start is None:
-                self._start = self._end = place
+                self._start = self._end = offset
         if self._looking is None or self._looking.done():
             self._looking = loop.create_task(self._look_on())
-        while not (found := self._known(place)) and not self._readers.service.stopping.is_set():
+        while not (found := self._known(offset)) and not self._readers.service.stopping.is_set():
             if access != self.access:
                 break
             news = self._news
@@ -223,8 +223,8 @@ class EventFeed:
             self._loop, self._looking, self._news = loop, None, asyncio.Event()
             self._listening, self._start, self._kept = 0, None, []
 
-    def _known(self, place: int) -> Sequence[Told]:
-        first = bisect_right(self._kept, place, key=lambda told: told[0])
+    def _known(self, offset: int) -> Sequence[Told]:
+        first = bisect_right(self._kept, offset, key=lambda line: line[0])
         return self._kept[first : first + PAGE]
 
     async def _page(self, after: int, limit: int) -> Sequence[Told]:
@@ -242,14 +242,14 @@ class EventFeed:
             access = service.tokens.version(service.clock())
             if access != self.access:
                 self.access = access
-                self._tell()
+                self._wake()
             if found:
                 self._keep(found)
             else:
                 await asyncio.sleep(LEAST)
                 rung = await service.woken.heard(rung, PAUSE)
         self._start, self._kept = None, []
-        self._tell()
+        self._wake()
 
     def _keep(self, found: Sequence[Told]) -> None:
         self._kept.extend(found)
@@ -257,9 +257,9 @@ class EventFeed:
         if len(self._kept) > KEPT:
             self._start = self._kept[-KEPT - 1][0]
             del self._kept[:-KEPT]
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 

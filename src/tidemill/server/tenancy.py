@@ -17,7 +17,7 @@ from tidemill.query.search.searching import SearchPage, SearchPlan
 from tidemill.server.access.grants import Principal
 
 Said = Mapping[str, object]
-Told = TypeVar("Told", Answer, Explanation, SearchPage, SearchPlan)
+AnswerT = TypeVar("AnswerT", Answer, Explanation, SearchPage, SearchPlan)
 
 # What is told of something that several tenants have made together: that it is there, and since when.
 OF_WINDOW: Final = frozenset({"stream", "start", "end", "state", "revision"})
@@ -65,7 +65,7 @@ def whose(who: Principal, tenant: str | None, *, all_tenants: bool) -> TenantRul
     return {"tenant": found, "all_tenants": all_tenants, "check_tenant": who.tenant is None}
 
 
-def told_of(found: Told, stream: Stream, who: Principal) -> Told:
+def for_tenant(found: AnswerT, stream: Stream, who: Principal) -> AnswerT:
     """An answer as who asks may have it: what is pending in a shared stream, without numbers. While something
     is, nothing is called complete: from when on it is not would be the time of somebody's events."""
     if not shares(stream, who):
@@ -74,10 +74,10 @@ def told_of(found: Told, stream: Stream, who: Principal) -> Told:
         Pending(what, None, _PENDING[what], "It is dealt with by the next rounds")
         for what in dict.fromkeys(one.what for one in found.completeness.pending)
     )
-    told = replace(found.completeness, pending=pending)
+    visible = replace(found.completeness, pending=pending)
     if pending:
-        told = replace(told, complete_through=None, open=True)
-    return replace(found, completeness=told)
+        visible = replace(visible, complete_through=None, open=True)
+    return replace(found, completeness=visible)
 
 
 def tenant_for(who: Principal, asked: str | None) -> str | None:
@@ -133,5 +133,5 @@ def event_for(event: Said, stream: Stream, who: Principal) -> Said:
     data = event.get("data")
     if who.tenant is None or not isinstance(data, Mapping):
         return event
-    told = {name: value for name, value in data.items() if name not in ("uri", "location")}
-    return {**event, "data": only(told, OF_EVENT, stream, who)}
+    visible = {name: value for name, value in data.items() if name not in ("uri", "location")}
+    return {**event, "data": only(visible, OF_EVENT, stream, who)}

@@ -27,7 +27,7 @@ from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.arriving import admit
 from tidemill.server.asked import parameters, source_name, switch, waiting_time
 from tidemill.server.callers import admitted, sender_of, service_of
-from tidemill.server.problems import document, responses, told
+from tidemill.server.problems import document, problem_response, responses
 from tidemill.server.reading_shapes import shown as described
 from tidemill.server.receiving import MADE_ANEW, SCANNED, HeldMemory, body, check_spread, taken_apart
 from tidemill.server.service import may_know
@@ -64,13 +64,13 @@ _REFUSED: Final = {
 
 def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     routes = APIRouter(tags=["events"])
-    desk = _WritingRoutes(service, acknowledging)
+    window_reader = _WritingRoutes(service, acknowledging)
     # The first one answers, the second is the same to be described: what FastAPI does for each request of
     # its own routes takes longer than all that is done here.
-    routes.add_route(EVENTS, desk.post_events, methods=["POST"], include_in_schema=False)
+    routes.add_route(EVENTS, window_reader.post_events, methods=["POST"], include_in_schema=False)
     routes.add_api_route(
         EVENTS,
-        desk.post_events,
+        window_reader.post_events,
         methods=["POST"],
         summary="Send events",
         description=(
@@ -93,7 +93,7 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     )
     routes.add_api_route(
         INGESTIONS + "{ingestion}",
-        desk.get_ingestion,
+        window_reader.get_ingestion,
         summary="What became of events",
         description="For as long as `gateway.receipts` says.",
         operation_id="get_ingestion",
@@ -103,7 +103,7 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     )
     routes.add_api_route(
         FLUSH,
-        desk.flush,
+        window_reader.flush,
         methods=["POST"],
         summary="Close open windows and land them",
         description="Of one stream, or of all; the answer comes once they have landed.",
@@ -156,11 +156,11 @@ class _WritingRoutes:
         seconds = service.project.gateway.requests.wait / SECOND
         done = await run_in_threadpool(service.gateway.flush, streams, seconds, who.tenant)
         said = flushed(done.windows, done.pending)
-        told = [
+        problem_response = [
             only(window, OF_FLUSHED, service.project.streams[output.stream], who)
             for window, output in zip(cast("list[Document]", said["windows"]), done.windows, strict=True)
         ]
-        return Response(dumps({**said, "windows": told}), media_type=JSON)
+        return Response(dumps({**said, "windows": problem_response}), media_type=JSON)
 
     async def _waited(self, request: Request, entry: Entry, seconds: float) -> Response:
         receipt = await self._waiting.decided(entry.id, seconds)
@@ -168,7 +168,7 @@ class _WritingRoutes:
         if receipt is None or found is None or found.status is Status.LANDED:
             answer = _acknowledged(entry, "pending")
         else:
-            answer = _told(receipt, found, request.url.path)
+            answer = _answer(receipt, found, request.url.path)
         answer.headers["Preference-Applied"] = "wait"
         return answer
 
@@ -236,13 +236,13 @@ def _location(ingestion: str) -> dict[str, str]:
     return {"Location": f"{INGESTIONS}{ingestion}"}
 
 
-def _told(receipt: Receipt, found: Decided, instance: str) -> Response:
+def _answer(receipt: Receipt, found: Decided, instance: str) -> Response:
     """All good: 200. All alike and refused: 409 or 422. Else 207."""
     content = _shown(receipt, found, each=True)
     if found.status is Status.RETRACTED:
         detail = "the slice of these events was retracted: they do not count"
         hint = "send them again if they are to count: a file, or a request with bounds, with other bytes"
-        return told(
+        return problem_response(
             document(409, "retracted", detail, instance, hint=hint, more=_extension(content)),
             _location(receipt.id),
         )
@@ -252,7 +252,9 @@ def _told(receipt: Receipt, found: Decided, instance: str) -> Response:
     if len(kinds) == 1 and (only := kinds.pop()) in _REFUSED:
         status, detail, hint = _REFUSED[only]
         more = _extension(content)
-        return told(document(status, only, detail, instance, hint=hint, more=more), _location(receipt.id))
+        return problem_response(
+            document(status, only, detail, instance, hint=hint, more=more), _location(receipt.id)
+        )
     return Response(orjson.dumps(content), 207, _location(receipt.id), JSON)
 
 

@@ -33,8 +33,8 @@ _HINT: Final = "check the disk and the permissions of the warehouse folder, then
 def disk_error(act: str, where: Path | str, error: Exception) -> StorageError:
     """`error` as one that says what was being done, where, and what to do about it."""
     # deltalake passes on what the system said only as (coloured) text
-    told = re.search(r"os error (\d+)", str(error))
-    code = getattr(error, "errno", None) or (int(told.group(1)) if told else 0)
+    match = re.search(r"os error (\d+)", str(error))
+    code = getattr(error, "errno", None) or (int(match.group(1)) if match else 0)
     reason = os.strerror(code) if code else " ".join(str(error).split())
     return StorageError(f"cannot {act}: {reason}", hint=_HINTS.get(code, _HINT), where=str(where))
 

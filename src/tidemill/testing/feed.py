@@ -266,11 +266,11 @@ class RequestFeed:
 
 def _pick(rng: np.random.Generator, lines: list[str], earlier: list[list[str]]) -> tuple[int, str]:
     """An original, and a place in this slice that comes after it: half from here, half from before."""
-    place, choice = int(rng.integers(len(lines))), int(rng.integers(1 << 30))
+    position, choice = int(rng.integers(len(lines))), int(rng.integers(1 << 30))
     if not earlier or choice % 2:
-        return place, lines[choice // 2 % (place + 1)]
+        return position, lines[choice // 2 % (position + 1)]
     sample = earlier[choice // 2 % len(earlier)]
-    return place, sample[int(rng.integers(len(sample)))]
+    return position, sample[int(rng.integers(len(sample)))]
 
 
 def _replayed(line: str, dice: int) -> str:

@@ -9,7 +9,7 @@ from tidemill.testing.stream import OracleMessages, TimeType
 from tidemill.testing.strictjson import Json
 
 
-def telling(declared: OracleMessages, fields: dict[str, Json]) -> tuple[Json, TimeType] | None:
+def matching_types(declared: OracleMessages, fields: dict[str, Json]) -> tuple[Json, TimeType] | None:
     """What the first message with an event time has for it, and its type; None when no message has one."""
     held = _at(fields, declared.column)
     for message in held if isinstance(held, list) else ():

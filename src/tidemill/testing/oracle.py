@@ -18,7 +18,7 @@ from tidemill.model.slices import Counts, RecordOutcome, Reject
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, has_offset, parse_instant
 from tidemill.testing.clocks import OracleClocks, OracleProgress, SourceClock
-from tidemill.testing.messages import telling
+from tidemill.testing.messages import matching_types
 from tidemill.testing.stream import OracleField, OracleStream
 from tidemill.testing.strictjson import (
     Json,
@@ -341,7 +341,7 @@ def _check_type(stream: OracleStream, fields: dict[str, Json]) -> None:
 
 
 def _event_time(stream: OracleStream, fields: dict[str, Json], arrival: int) -> int:
-    if stream.messages is not None and (told := telling(stream.messages, fields)) is not None:
+    if stream.messages is not None and (told := matching_types(stream.messages, fields)) is not None:
         value, time_type = told
     elif stream.time_column is not None:
         value, time_type = lookup(fields, stream.time_column), stream.time_type

@@ -333,12 +333,12 @@ def window_scripts(
     ticks at any pace between them and one at the end. Slices overlap, touch and leave gaps of about the
     tolerance; some have no declared bounds, some rows outside of them, some no rows at all; events are
     repeated and contradicted across slices, and slices land twice."""
-    told = draw(rules if rules is not None else window_rules())
-    first = align(draw(st.sampled_from(around)), told.span) - told.span
+    rules_drawn = draw(rules if rules is not None else window_rules())
+    first = align(draw(st.sampled_from(around)), rules_drawn.span) - rules_drawn.span
     pool = [draw(events(stream, number)) for number in range(draw(st.integers(1, 4)))]
     count = draw(st.integers(1, max_acts - 1))
     # as with feeds: hypothesis chooses sizes and values, seeded dice the rest
-    dice = _Dice(told, first, Random(draw(st.integers(0, 2**32 - 1))))
+    dice = _Dice(rules_drawn, first, Random(draw(st.integers(0, 2**32 - 1))))
     timed = [(dice.moment(), event) for event in pool]
     landed: dict[str, Land] = {}
     live: list[str] = []
@@ -361,8 +361,8 @@ def window_scripts(
             acts.append(Tick(at))
         elif live:
             acts.append(Retract(live.pop(dice.random.randrange(len(live))), at))
-    last = acts[-1].at + dice.random.choice([0, 1, told.span, 9 * told.span])
-    return WindowScript(told, (*acts, Tick(last)))
+    last = acts[-1].at + dice.random.choice([0, 1, rules_drawn.span, 9 * rules_drawn.span])
+    return WindowScript(rules_drawn, (*acts, Tick(last)))
 
 
 _KINDS: Final = ("tick", "tick", "tick", "tick", "land", "land", "land", "land", "again", "retract")

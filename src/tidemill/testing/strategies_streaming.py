@@ -182,31 +182,31 @@ def _result_condition(aggregate: Aggregate) -> str:
 def declaration(spec: WindowSpec) -> dict[str, object]:
     """The window as a stream declares it in `tidemill.yaml`."""
     kind = WindowKind.SLIDING if spec.kind is WindowKind.PER_ROW else spec.kind
-    told: dict[str, object] = {"kind": str(kind), "close": str(spec.close)}
+    declared_fields: dict[str, object] = {"kind": str(kind), "close": str(spec.close)}
     if spec.size:
-        told["size"] = f"{spec.size}us"
+        declared_fields["size"] = f"{spec.size}us"
     if spec.kind is WindowKind.PER_ROW:
-        told["step"] = "row"
-        told |= {"lookahead": f"{spec.lookahead}us"} if spec.lookahead else {}
+        declared_fields["step"] = "row"
+        declared_fields |= {"lookahead": f"{spec.lookahead}us"} if spec.lookahead else {}
     if spec.kind is WindowKind.SLIDING:
-        told["step"] = f"{spec.step}us"
+        declared_fields["step"] = f"{spec.step}us"
     if spec.kind is WindowKind.SESSION:
-        told["gap"] = {"duration": f"{spec.gap}us", "inclusive": spec.inclusive}
+        declared_fields["gap"] = {"duration": f"{spec.gap}us", "inclusive": spec.inclusive}
     if spec.kind is WindowKind.COUNT:
-        told["n"] = spec.count
+        declared_fields["n"] = spec.count
     if spec.open is not None and spec.emit is not None:
-        told |= {"open": spec.open.text, "emit": spec.emit.text, "emit_on_open": spec.emit_on_open}
+        declared_fields |= {"open": spec.open.text, "emit": spec.emit.text, "emit_on_open": spec.emit_on_open}
     if spec.having is not None:
-        told["having"] = spec.having.text
-    told |= {"key": list(spec.key)} if spec.key else {}
-    told |= {"group_by": list(spec.group_by)} if spec.group_by else {}
-    told["aggregates"] = {each.name: _formula(each) for each in spec.aggregates}
+        declared_fields["having"] = spec.having.text
+    declared_fields |= {"key": list(spec.key)} if spec.key else {}
+    declared_fields |= {"group_by": list(spec.group_by)} if spec.group_by else {}
+    declared_fields["aggregates"] = {each.name: _formula(each) for each in spec.aggregates}
     if spec.close is Close.WATERMARK:
         late = {"policy": str(spec.late), "by": str(spec.late_by)}
         if spec.late is LatePolicy.REEMIT:
             late["max_lateness"] = f"{spec.max_lateness}us"
-        told["late"] = late
-    return told
+        declared_fields["late"] = late
+    return declared_fields
 
 
 def _formula(aggregate: Aggregate) -> str:
@@ -300,12 +300,12 @@ def renamed(slices: Sequence[StreamingSlice], names: Mapping[str, str]) -> tuple
 
 
 def _record(name: str, tenant: str, time: int, fields: Mapping[str, Value]) -> bytes:
-    told = {"id": json.dumps(name), "tenant": json.dumps(tenant), "at": str(time)}
+    declared_fields = {"id": json.dumps(name), "tenant": json.dumps(tenant), "at": str(time)}
     for column, value in fields.items():
         scale = SCALES.get(column, 0)
         if scale and isinstance(value, int):
             whole, part = divmod(abs(value), 10**scale)
-            told[column] = f"{'-' if value < 0 else ''}{whole}.{part:0{scale}}"
+            declared_fields[column] = f"{'-' if value < 0 else ''}{whole}.{part:0{scale}}"
         else:
-            told[column] = json.dumps(value, ensure_ascii=False)
-    return ("{" + ", ".join(f'"{column}": {text}' for column, text in told.items()) + "}").encode()
+            declared_fields[column] = json.dumps(value, ensure_ascii=False)
+    return ("{" + ", ".join(f'"{column}": {text}' for column, text in declared_fields.items()) + "}").encode()

@@ -41,7 +41,7 @@ class StreamingSlice(NamedTuple):
     rows: tuple[tuple[str, int, int, Mapping[str, Value]], ...]
 
 
-class _Placed(NamedTuple):
+class _Positioned(NamedTuple):
     """A row at the instant that it counts at."""
 
     at: int
@@ -141,20 +141,20 @@ class StreamingOracle:
     # -- windows
 
     def _windows(self, used: list[StreamingRow], upto: float, flush: bool) -> list[_Window]:
-        by_key: dict[tuple[str, tuple[Value, ...]], list[_Placed]] = {}
+        by_key: dict[tuple[str, tuple[Value, ...]], list[_Positioned]] = {}
         for row in sorted(used, key=lambda row: (self.at(row), row.seq, row.line)):
             key = tuple(row.fields.get(column) for column in self.spec.key)
-            by_key.setdefault((row.tenant, key), []).append(_Placed(self.at(row), row))
+            by_key.setdefault((row.tenant, key), []).append(_Positioned(self.at(row), row))
         found: list[_Window] = []
-        for (tenant, _), placed in by_key.items():
+        for (tenant, _), positioned in by_key.items():
             ordinals: Counter[int] = Counter()
-            for start, end, closed, members in self._cut(placed, upto):
+            for start, end, closed, members in self._cut(positioned, upto):
                 rows = [each.row for each in members]
                 found.append(_Window(tenant, start, end, ordinals[start], closed or flush, rows))
                 ordinals[start] += 1
         return found
 
-    def _cut(self, rows: list[_Placed], upto: float) -> list[tuple[int, int, bool, list[_Placed]]]:
+    def _cut(self, rows: list[_Positioned], upto: float) -> list[tuple[int, int, bool, list[_Positioned]]]:
         """(start, end, closed, rows) of each window of one key."""
         spec = self.spec
         if spec.kind in ("tumbling", "sliding"):
@@ -176,17 +176,19 @@ class StreamingOracle:
             pieces = self._states(rows)
         return [(each[0].at, each[-1].at + 1, closed, each) for each, closed in pieces]
 
-    def _is_in(self, placed: _Placed, start: int, end: int) -> bool:
-        if self.spec.late_by == "window" and self.fate(placed.row) is not Fate.NEXT_WINDOW:
-            return start <= placed.at < end and self._is_counted(placed.row, end)
-        return start <= placed.at < end
+    def _is_in(self, positioned: _Positioned, start: int, end: int) -> bool:
+        if self.spec.late_by == "window" and self.fate(positioned.row) is not Fate.NEXT_WINDOW:
+            return start <= positioned.at < end and self._is_counted(positioned.row, end)
+        return start <= positioned.at < end
 
-    def _around(self, row: _Placed, rows: list[_Placed], upto: float) -> tuple[int, int, bool, list[_Placed]]:
+    def _around(
+        self, row: _Positioned, rows: list[_Positioned], upto: float
+    ) -> tuple[int, int, bool, list[_Positioned]]:
         first, last = row.at - self.spec.size, row.at + self.spec.lookahead
         return first, last + 1, last <= upto, [each for each in rows if first <= each.at <= last]
 
-    def _sessions(self, rows: list[_Placed]) -> list[list[_Placed]]:
-        sessions: list[list[_Placed]] = []
+    def _sessions(self, rows: list[_Positioned]) -> list[list[_Positioned]]:
+        sessions: list[list[_Positioned]] = []
         for row in rows:
             quiet = row.at - sessions[-1][-1].at if sessions else self.spec.gap + 1
             if quiet < self.spec.gap or (self.spec.inclusive and quiet == self.spec.gap):
@@ -195,11 +197,11 @@ class StreamingOracle:
                 sessions.append([row])
         return sessions
 
-    def _states(self, rows: list[_Placed]) -> list[tuple[list[_Placed], bool]]:
+    def _states(self, rows: list[_Positioned]) -> list[tuple[list[_Positioned], bool]]:
         assert self.spec.open is not None
         assert self.spec.emit is not None
-        found: list[tuple[list[_Placed], bool]] = []
-        current: list[_Placed] = []
+        found: list[tuple[list[_Positioned], bool]] = []
+        current: list[_Positioned] = []
         for each in rows:
             if current or self._true(self.spec.open, each.row):
                 current.append(each)

@@ -48,17 +48,17 @@ class VectorOracle:
         if delta.op == Op.REPLACE:
             return list(delta.values)
         after = [0.0] * self.dimension if vector is None else list(vector)
-        places = list(range(self.dimension)) if delta.indices is None else list(delta.indices)
+        positions = list(range(self.dimension)) if delta.indices is None else list(delta.indices)
         values = list(delta.values)
         if delta.op == Op.OFFSET or (delta.op == Op.SCALE and delta.indices is None and len(values) == 1):
-            values = values * len(places)  # one for all of them
-        for place, value in zip(places, values, strict=True):
+            values = values * len(positions)  # one for all of them
+        for position, value in zip(positions, values, strict=True):
             if delta.op == Op.SET:
-                after[place] = value
+                after[position] = value
             elif delta.op == Op.SCALE:
-                after[place] = after[place] * value
+                after[position] = after[position] * value
             else:
-                after[place] = after[place] + value
+                after[position] = after[position] + value
         return after
 
 

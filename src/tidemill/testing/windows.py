@@ -137,7 +137,7 @@ class WindowOracle:
         self._ledger: dict[str, Land] = {}  # those that were retracted, too
         self._retracted: set[str] = set()
         self._accepted: dict[str, int] = {}  # records accepted from a slice, by the last tick that saw it
-        self._judgements: Counter[str] = Counter()  # how often that number changed
+        self._decisions: Counter[str] = Counter()  # how often that number changed
         self._touched: dict[str, set[int]] = {}  # the windows a slice was a member of at the last tick
         self._revisions: Counter[int] = Counter()
         self._sealed: dict[int, int] = {}
@@ -192,7 +192,7 @@ class WindowOracle:
 
     def _go_through_the_gate(self) -> None:
         for each in self._live():
-            self._judgements[each] = self._judgement(each)
+            self._decisions[each] = self._decision(each)
             self._accepted[each] = self.gate.counts[each].accepted
             self._touched[each] = self._touches(each)
 
@@ -253,7 +253,7 @@ class WindowOracle:
             Member(
                 slice=each,
                 seq=seq,
-                name=contribution_name(each, self._judgement(each)),
+                name=contribution_name(each, self._decision(each)),
                 arrival=act.at,
                 bounds=self._bounds(each),
                 runs=None if act.declared else self._runs(each),
@@ -267,10 +267,10 @@ class WindowOracle:
     def _live(self) -> list[str]:
         return [each for each in self._ledger if each not in self._retracted]
 
-    def _judgement(self, each: str) -> int:
+    def _decision(self, each: str) -> int:
         """How often a retraction changed what is accepted from a slice that had been through the gate."""
         accepted = self.gate.counts[each].accepted
-        return self._judgements[each] + (self._accepted.get(each, accepted) != accepted)
+        return self._decisions[each] + (self._accepted.get(each, accepted) != accepted)
 
     def _bounds(self, each: str) -> Interval | None:
         """What it covers: as declared, else from the first to the last event accepted from it."""

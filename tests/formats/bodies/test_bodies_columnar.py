@@ -19,7 +19,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import read_body
-from tidemill.formats.bodies.unpacked import arrow_size, parquet_size, parquet_told
+from tidemill.formats.bodies.unpacked import arrow_size, parquet_size, parquet_sizes
 from tidemill.model.errors import ForbiddenError, InputError, TidemillError, TooLargeError
 from tidemill.model.gateway import Submission
 from tidemill.model.slices import Format
@@ -191,7 +191,7 @@ def test_a_bomb_is_seen_before_it_is_unpacked(media: str, compression: str, as_d
     body = written(table, media, compression)
     assert len(body) < MIB
     sized = (
-        parquet_size(body, parquet_told(body)) if media == PARQUET else arrow_size(body, media == ARROW_FILE)
+        parquet_size(body, parquet_sizes(body)) if media == PARQUET else arrow_size(body, media == ARROW_FILE)
     )
     assert sized >= 8 * MIB  # Parquet, too, keeps an equal value once
     with pytest.raises(TooLargeError, match="unpacked"):
@@ -211,7 +211,7 @@ def test_pages_unpack_to_what_their_headers_say(compression: str, version: str, 
     metadata = pq.read_metadata(sink)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     told = sum(group.total_byte_size for group in groups)
-    measured = parquet_size(sink.getvalue(), parquet_told(sink.getvalue()))
+    measured = parquet_size(sink.getvalue(), parquet_sizes(sink.getvalue()))
     assert 0.2 * told < measured < 2 * told  # headers are in one of them, values without bytes in the other
     assert read(sink.getvalue(), PARQUET).records == 3000
 

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from tidemill.ingest.gateway.status import running
 
 from tidemill.config import load_project
 from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.eventtime import registered
 from tidemill.ingest.gateway.gateway import Gateway
-from tidemill.ingest.gateway.standing import running
 from tidemill.ingest.gateway.taking_up import take_up
 from tidemill.ingest.landing import Landing
 from tidemill.mill import wall_clock
@@ -439,7 +439,7 @@ def test_a_running_gateway_is_seen_from_outside_and_never_taken_up(tmp_path: Pat
     with house.open() as gateway:
         sent(gateway, "a", "1")
         gateway.address = "http://127.0.0.1:8470"
-        from tidemill.ingest.gateway.standing import write_status
+        from tidemill.ingest.gateway.status import write_status
 
         write_status(house.warehouse, gateway.status())
         assert house.take_up() == []

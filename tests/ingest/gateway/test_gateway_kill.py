@@ -111,6 +111,6 @@ def test_declared_bounds_survive_a_server_that_is_killed_after_it_acknowledged_t
         assert entry.slice.declared == Interval(parse_instant(START), parse_instant(END))
         assert entry.counts.accepted == 1
         (window,) = mill.windows.windows("visits")
-        assert (window.standing.value, window.window.rows) == ("final", 1)
+        assert (window.status.value, window.window.rows) == ("final", 1)
         assert mill.verify().ok
     assert not list((server.folder / "warehouse" / "wal").iterdir())

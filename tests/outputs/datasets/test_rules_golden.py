@@ -21,7 +21,15 @@ from tidemill.model.time import (
     parse_instant,
 )
 from tidemill.model.windows import Evaluation, Member, Phase, Window, WindowKey
-from tidemill.outputs.datasets.rules import WindowRules, admit, cutoff, is_final, judge, readiness, windows_of
+from tidemill.outputs.datasets.rules import (
+    WindowRules,
+    admit,
+    cutoff,
+    evaluate,
+    is_final,
+    readiness,
+    windows_of,
+)
 
 NEW_YEAR = "2024-01-01"
 STRICT = WindowRules(span=HOUR, stc=HOUR)
@@ -56,7 +64,7 @@ def window(clock: str, rules: WindowRules = STRICT, day: str = NEW_YEAR, **kept:
 
 
 def judged(clock: str, touching: Sequence[Member], rules: WindowRules = STRICT, now: int = FAR) -> Evaluation:
-    return judge(window(clock, rules), touching, rules, now)
+    return evaluate(window(clock, rules), touching, rules, now)
 
 
 def layout(touching: Sequence[Member], span: int) -> dict[int, list[Member]]:
@@ -143,7 +151,7 @@ W11 = members("00:30-01:30", "01:45-02:15", "00:15-00:45", day=W11_DAY)
 
 def test_w11_overlapping_slices_strict() -> None:
     told = [
-        judge(window(clock, day=W11_DAY), holds, STRICT, FAR)
+        evaluate(window(clock, day=W11_DAY), holds, STRICT, FAR)
         for clock, holds in zip(("00:00", "01:00", "02:00"), layout(W11, HOUR).values(), strict=True)
     ]
     assert [(one.used, one.ready, one.reason, one.detail) for one in told] == [
@@ -156,7 +164,7 @@ def test_w11_overlapping_slices_strict() -> None:
 def test_w11_overlapping_slices_allow_incomplete() -> None:
     found = layout(W11, HOUR)
     told = [
-        judge(Window(WindowKey("s", start, HOUR), 1), holds, LOOSE, FAR) for start, holds in found.items()
+        evaluate(Window(WindowKey("s", start, HOUR), 1), holds, LOOSE, FAR) for start, holds in found.items()
     ]
     assert [(one.used, one.ready) for one in told] == [
         ({"1", "3"}, True), ({"1", "2"}, True), ({"2"}, True)
@@ -360,7 +368,7 @@ def test_a_window_shorter_than_the_tolerance_is_not_complete_with_nothing() -> N
 def test_a_backfill_of_a_window_shorter_than_the_tolerance_counts() -> None:
     """Nothing came in time, so it was not served, however short it is."""
     late = member("a", Interval(at("10:00"), at("10:00:01")), arrival=at("12:00"))
-    told = judge(window("10:00", SHORT_AND_TOLERANT), [late], SHORT_AND_TOLERANT, FAR)
+    told = evaluate(window("10:00", SHORT_AND_TOLERANT), [late], SHORT_AND_TOLERANT, FAR)
     assert (told.used, told.ignored, told.ready, told.seal) == ({"a"}, {}, True, 1)
 
 
@@ -447,7 +455,7 @@ def test_what_came_in_time_but_does_not_cover_makes_a_backfill_of_everything() -
 def test_a_sealed_window_keeps_what_it_was_built_of_and_ignores_the_rest() -> None:
     on_time = member("a", "10:00-10:20", 1, arrival=at("10:20"))
     late = [member(name, "10:00-11:00", seq, arrival=at("20:00")) for name, seq in (("b", 2), ("c", 3))]
-    told = judge(window("10:00", sealed=2), [on_time, *late], STRICT, FAR)
+    told = evaluate(window("10:00", sealed=2), [on_time, *late], STRICT, FAR)
     assert (told.used, told.ignored, told.ready, told.seal) == ({"a", "b"}, {"c": "late"}, True, 2)
 
 
@@ -458,8 +466,8 @@ def test_a_seal_does_not_let_in_what_it_shut_out() -> None:
         member("shut out", "10:00-11:00", 3, arrival=at("20:00")),
         member("b", "10:00-10:10", 5, arrival=at("11:00")),
     ]
-    first = judge(window("10:00", sealed=2), slices, STRICT, FAR)
-    again = judge(window("10:00", sealed=first.seal), slices, STRICT, FAR)
+    first = evaluate(window("10:00", sealed=2), slices, STRICT, FAR)
+    again = evaluate(window("10:00", sealed=first.seal), slices, STRICT, FAR)
     for told in (first, again):
         assert (told.used, told.ignored, told.ready) == ({"a", "b"}, {"shut out": "late"}, True)
 
@@ -508,13 +516,13 @@ def test_sets_go_by_name_once_a_retraction_changed_what_a_slice_holds() -> None:
 def test_a_dataset_that_holds_what_is_gone_is_withdrawn_when_nothing_may_take_its_place() -> None:
     left = replace(member("a", "10:00-10:30"), observed=True)
     both = window("10:00", observed=set_hash(["a", "b"]), revision=1)
-    assert judge(both, [left], STRICT, FAR).withdraw
-    assert judge(both, [], STRICT, FAR).withdraw
+    assert evaluate(both, [left], STRICT, FAR).withdraw
+    assert evaluate(both, [], STRICT, FAR).withdraw
     whole = replace(left, bounds=between("10:00-11:00"))
-    assert not judge(both, [whole], STRICT, FAR).withdraw  # it is built again instead
-    assert not judge(both, [left], LOOSE, FAR).withdraw
-    assert not judge(replace(both, observed=None), [left], STRICT, FAR).withdraw
-    assert not judge(replace(both, observed=set_hash(["a"])), [left], STRICT, FAR).withdraw
+    assert not evaluate(both, [whole], STRICT, FAR).withdraw  # it is built again instead
+    assert not evaluate(both, [left], LOOSE, FAR).withdraw
+    assert not evaluate(replace(both, observed=None), [left], STRICT, FAR).withdraw
+    assert not evaluate(replace(both, observed=set_hash(["a"])), [left], STRICT, FAR).withdraw
 
 
 def test_final_means_that_nothing_which_still_arrives_counts() -> None:

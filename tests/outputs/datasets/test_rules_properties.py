@@ -18,9 +18,9 @@ from tidemill.model.windows import Evaluation, Member, Phase, Window, WindowKey
 from tidemill.outputs.datasets.rules import (
     WindowRules,
     admit,
+    evaluate,
     is_complete,
     is_final,
-    judge,
     readiness,
     windows_of,
 )
@@ -90,8 +90,8 @@ def as_oracle_rules(rules: WindowRules) -> OracleRules:
 @given(cases(), st.data())
 def test_any_order_of_the_members_gives_the_same_answer(case: Case, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(case.members))
-    told = judge(case.kept, case.members, case.rules, case.now)
-    assert judge(case.kept, shuffled, case.rules, case.now) == told
+    told = evaluate(case.kept, case.members, case.rules, case.now)
+    assert evaluate(case.kept, shuffled, case.rules, case.now) == told
     assert admit(case.window, shuffled, case.rules, case.sealed) == admit(
         case.window, case.members, case.rules, case.sealed
     )
@@ -107,7 +107,7 @@ def test_slices_that_came_in_time_may_have_come_in_any_order(case: Case, data: s
         replace(one, seq=place.seq, arrival=place.arrival)
         for one, place in zip(order, on_time, strict=True)
     ]  # fmt: skip
-    told, again = (judge(case.kept, members, case.rules, case.now) for members in (on_time, other))
+    told, again = (evaluate(case.kept, members, case.rules, case.now) for members in (on_time, other))
     assert (told.used, told.desired, told.ready) == (again.used, again.desired, again.ready)
     assert told.used == {one.name for one in on_time}
 
@@ -129,8 +129,8 @@ def test_used_and_ignored_are_the_members_each_in_one_of_them(case: Case) -> Non
 @quick
 @given(cases())
 def test_what_is_built_and_sealed_is_judged_the_same_again(case: Case) -> None:
-    told = judge(case.kept, case.members, case.rules, case.now)
-    again = judge(replace(case.kept, sealed=told.seal), case.members, case.rules, case.now)
+    told = evaluate(case.kept, case.members, case.rules, case.now)
+    again = evaluate(replace(case.kept, sealed=told.seal), case.members, case.rules, case.now)
     if told.ready:
         assert (again.used, again.ignored, again.desired) == (told.used, told.ignored, told.desired)
         assert again.seal == told.seal
@@ -185,7 +185,7 @@ def test_time_changes_the_answer_only_when_it_was_said_to(case: Case) -> None:
 @given(cases(), cases())
 def test_once_final_nothing_that_arrives_changes_what_is_used(case: Case, more: Case) -> None:
     case = case._replace(now=case.window.end + case.rules.stc + case.rules.max_lateness + 1)
-    told = judge(case.kept, case.members, case.rules, case.now)
+    told = evaluate(case.kept, case.members, case.rules, case.now)
     assume(told.ready)
     sealed = case.sealed if told.seal is None else told.seal
     built = replace(case.kept, phase=Phase.BUILT, sealed=sealed, observed=told.desired)
@@ -195,7 +195,7 @@ def test_once_final_nothing_that_arrives_changes_what_is_used(case: Case, more: 
         replace(one, slice=f"n{n}", name=f"n{n}", seq=100 + n, arrival=newest + n)
         for n, one in enumerate(more.members)
     ]
-    again = judge(built, [*case.members, *arriving], case.rules, newest + 100)
+    again = evaluate(built, [*case.members, *arriving], case.rules, newest + 100)
     assert (again.used, again.desired, again.ready) == (told.used, told.desired, True)
     assert {one.name for one in arriving} <= set(again.ignored)
     assert again.seal == sealed
@@ -290,7 +290,7 @@ class Kept:
             elif not self.is_due(kept, members, now):
                 continue
             marked = [replace(one, observed=one.name in self.built.get(start, ())) for one in members]
-            told = judge(kept, marked, self.rules, now)
+            told = evaluate(kept, marked, self.rules, now)
             self.members[start], self.told[start] = members, told
             if told.withdraw:
                 kept = replace(kept, observed=None)

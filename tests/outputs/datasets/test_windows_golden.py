@@ -160,7 +160,7 @@ def test_w13_what_arrives_after_the_cutoff_of_a_built_window_is_ignored(
     assert {n: (stations.root / "warehouse/datasets" / n).read_bytes() for n in stations.files()} == files
     with stations.open() as mill:
         assert mill.slice(late).counts.accepted == 1
-        assert mill.windows.window("stations", instant("10:00")).view.standing == "final"
+        assert mill.windows.window("stations", instant("10:00")).view.status == "final"
 
 
 def test_w14_windows_are_aligned_to_the_epoch(new_stations: NewStations) -> None:
@@ -258,7 +258,7 @@ def test_w17_a_window_that_always_fails_blocks_nobody(
     assert "Input/output error" in older.error
     assert stations.window("10:00")[0].phase is Phase.BUILT
     with stations.open() as mill:
-        (view,) = mill.windows.windows("stations", mill.windows.windows("stations")[1].standing)
+        (view,) = mill.windows.windows("stations", mill.windows.windows("stations")[1].status)
         assert view.detail == older.error
         assert mill.windows.retry("stations") == 1
     monkeypatch.undo()

@@ -49,7 +49,7 @@ def test_windows_says_which_slices_it_waits_for(new_stations: NewStations) -> No
     stations.tick()
     with stations.open() as mill:
         [view] = mill.windows.windows("stations")
-    assert (view.standing.value, view.reason) == ("waiting", "pending")
+    assert (view.status.value, view.reason) == ("waiting", "pending")
     assert two[:12] in str(view.detail)
     run_until_idle(stations)
     assert [window.revision for window in stations.windows()] == [1, 1]
@@ -153,6 +153,6 @@ def test_a_slice_that_cannot_be_read_keeps_a_window_from_being_final(
     stations.tick("2024-01-03T00:00:00Z")
     window, _ = stations.window("10:00")
     with stations.open() as mill:
-        assert mill.windows.window("stations", window.key.start).view.standing == "built"
+        assert mill.windows.window("stations", window.key.start).view.status == "built"
         mill.retract(mill.plan_retraction(gone, "it is lost"))
-        assert mill.windows.window("stations", window.key.start).view.standing == "final"
+        assert mill.windows.window("stations", window.key.start).view.status == "final"

@@ -200,7 +200,7 @@ class Bench:
         return {metric: sorted(rows, key=repr) for metric, rows in found.items()}
 
     def admitted(self) -> dict[str, set[tuple[object, ...]]]:
-        roster = self.state_history.roster
+        roster = self.state_history.admitted_keys
         assert roster is not None
         return {name: {tuple(r.values()) for r in roster.keys(name).to_pylist()} for name in roster.metrics}
 
@@ -219,9 +219,9 @@ class Bench:
             assert merged(counts_of(read_cells(p).get(metric.name, _none())) for p in from_raw) == wanted
             assert merged(counts_of(read_cells(p).get(metric.name, _none())) for p in told) == wanted
         assert recounted.touched == self.state_history.touched
-        if recounted.roster is not None:
-            for name in recounted.roster.metrics:
-                rows = {tuple(r.values()) for r in recounted.roster.keys(name).to_pylist()}
+        if recounted.admitted_keys is not None:
+            for name in recounted.admitted_keys.metrics:
+                rows = {tuple(r.values()) for r in recounted.admitted_keys.keys(name).to_pylist()}
                 assert rows == self.admitted()[name]
 
     def renamed(self, seen: Sequence[Seen], limit: int | None) -> list[Seen]:
@@ -301,7 +301,7 @@ def test_a_stream_without_states_and_limits_needs_none(tmp_path: Path) -> None:
     bench = Bench(tmp_path, {"all": {"kind": "counter", "dimensions": ["region"]}})
     bench.take([Seen("o", "a", START, "1", "eu")])
     assert not bench.state_history.needed
-    assert bench.state_history.roster is None
+    assert bench.state_history.admitted_keys is None
     assert not bench.state_history.folder.exists()
 
 
@@ -366,7 +366,7 @@ def test_a_state_that_was_made_anew_hears_everything_again(bench: Bench, tmp_pat
     told, known = bench.desired(), bench.known()
     bench.recover(tmp_path / "anew.db", [entry.seq for entry in bench.state.slices()])
     assert bench.desired() != told
-    bench.state_history.tell_all()
+    bench.state_history.count_all_states()
     assert bench.desired() == told
     assert bench.known() == known
 
@@ -377,7 +377,7 @@ def test_a_ledger_in_another_order_makes_another_chronicle(bench: Bench, tmp_pat
         bench.take(each)
     bench.recover(tmp_path / "anew.db", [3, 2, 1])
     bench.landed.reverse()
-    bench.state_history.tell_all()
+    bench.state_history.count_all_states()
     bench.check(tmp_path / "check")
 
 
@@ -412,7 +412,7 @@ def test_a_crash_leaves_nothing_that_is_not_mended(bench: Bench, tmp_path: Path,
     bench.reopen()
     bench.state_history.catch_up()
     told = bench.desired()
-    bench.state_history.tell_all()
+    bench.state_history.count_all_states()
     assert bench.desired() == told
     assert {start for start, _ in bench.state_history.touched.items()} <= told.keys()
     bench.acceptor.finish()

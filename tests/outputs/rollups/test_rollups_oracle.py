@@ -20,7 +20,7 @@ from tidemill.config import Stream, parse_project
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys, keys_of
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge
-from tidemill.outputs.rollups.observations import in_order, no_observations, observed, placed
+from tidemill.outputs.rollups.observations import in_order, no_observations, observed, positioned
 from tidemill.outputs.rollups.rows import from_rows, to_rows
 from tidemill.outputs.rollups.spec import RollupSpec, spec_for
 from tidemill.outputs.rollups.transitions import signed_cells, state_cells, union_of
@@ -93,7 +93,7 @@ class Following:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.spec: RollupSpec = spec_for(stream)
-        self.roster = AdmittedKeys.of(self.spec)
+        self.admitted_keys = AdmittedKeys.of(self.spec)
         self.seen = {m.name: no_observations(m) for m in self.spec.metrics if m.following is not None}
         self.cells: list[Cells] = []
 
@@ -101,14 +101,16 @@ class Following:
         table = table_of(self.stream, events)
         seqs = {f"s{p.seq}": p.seq for p in events}
         limited = [metric for metric in self.spec.metrics if metric.limit is not None]
-        keys = {metric.name: placed(keys_of(metric, table), seqs) for metric in limited}
-        self.roster = self.roster.grown({name: found for name, found in keys.items() if found.num_rows})
-        cells = dict(self.roster.admit(accumulate(self.spec, table, BASE.width)))
+        keys = {metric.name: positioned(keys_of(metric, table), seqs) for metric in limited}
+        self.admitted_keys = self.admitted_keys.grown(
+            {name: found for name, found in keys.items() if found.num_rows}
+        )
+        cells = dict(self.admitted_keys.admit(accumulate(self.spec, table, BASE.width)))
         for metric in self.spec.metrics:
             if metric.following is not None:
-                added = in_order(placed(observed(metric, table), seqs))
+                added = in_order(positioned(observed(metric, table), seqs))
                 union, new = union_of(self.seen[metric.name], added)
-                cells[metric.name] = signed_cells(metric, self.roster.renamed(metric.name, union), new)
+                cells[metric.name] = signed_cells(metric, self.admitted_keys.renamed(metric.name, union), new)
                 self.seen[metric.name] = union
         self.cells.append(merge(self.spec, [cells], BASE.width))
 
@@ -148,7 +150,7 @@ def same_as_the_oracle(stream: OracleStream, feed: list[Landing], data: st.DataO
         assert (found - wanted, wanted - found) == (Counter(), Counter()), level.name
     for metric in following.spec.metrics:
         if metric.following is not None:  # all at once, with no past
-            whole = following.roster.renamed(metric.name, following.seen[metric.name])
+            whole = following.admitted_keys.renamed(metric.name, following.seen[metric.name])
             at_once = merge(following.spec, [{metric.name: state_cells(metric, whole)}], BASE.width)
             in_parts = merge(following.spec, following.cells, BASE.width)
             assert at_once[metric.name].to_pylist() == in_parts[metric.name].to_pylist()

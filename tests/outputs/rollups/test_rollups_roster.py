@@ -15,7 +15,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.metrics import OTHER, MetricKind
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys, keys_of
-from tidemill.outputs.rollups.observations import placed
+from tidemill.outputs.rollups.observations import positioned
 from tidemill.outputs.rollups.spec import Dimension, Filter, Metric, RollupSpec
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -56,7 +56,7 @@ def events_of(came: Iterable[Came]) -> pa.Table:
 def roster_of(metric: Metric, batches: Sequence[Sequence[Came]]) -> AdmittedKeys:
     roster = AdmittedKeys.of(RollupSpec("s", (metric,)))
     for came in batches:
-        found = placed(keys_of(metric, events_of(came)), {f"s{r.seq}": r.seq for r in came})
+        found = positioned(keys_of(metric, events_of(came)), {f"s{r.seq}": r.seq for r in came})
         roster = roster.grown({metric.name: found})
     return roster
 

@@ -20,7 +20,7 @@ from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.levels import BASE
 from tidemill.model.metrics import CHANGE, NONE_STATE, MetricKind, TransitionRule
 from tidemill.model.time import MINUTE, SECOND
-from tidemill.outputs.rollups.observations import in_order, observed, placed
+from tidemill.outputs.rollups.observations import in_order, observed, positioned
 from tidemill.outputs.rollups.spec import Dimension, Filter, Following, Metric
 from tidemill.outputs.rollups.transitions import contribution, state_cells, touched_by, union_of
 
@@ -76,7 +76,7 @@ def events_of(seen: Iterable[Seen]) -> pa.Table:
 
 def observations_of(metric: Metric, seen: Iterable[Seen]) -> pa.Table:
     rows = list(seen)
-    return in_order(placed(observed(metric, events_of(rows)), {f"s{r.seq}": r.seq for r in rows}))
+    return in_order(positioned(observed(metric, events_of(rows)), {f"s{r.seq}": r.seq for r in rows}))
 
 
 def counts_of(cells: pa.Table) -> Counter[tuple[object, ...]]:

@@ -296,7 +296,7 @@ def test_verification_makes_cells_in_the_same_way_and_tells_what_differs(tmp_pat
     unit = SpanCheck(SPEC, PLAN, day, [raw], stored, out, extra=[str(extra)], admit=without_api)
 
     def said(unit: SpanCheck) -> list[str]:
-        return [f"{difference.place}: {difference.what}" for difference in check_span(unit)]
+        return [f"{difference.position}: {difference.what}" for difference in check_span(unit)]
 
     # /a and /é of two metrics, one key of the counter, and two states; no 1h tile was built
     assert said(unit) == [f"1h {format_instant(MIDNIGHT)}: is missing; raw has 7 rows for it"]

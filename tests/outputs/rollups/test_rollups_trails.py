@@ -26,8 +26,8 @@ from tidemill.outputs.rollups.observation_runs import (
     ObservationSet,
     asked,
     histories_of,
-    merge_trails,
-    write_trail,
+    merge_observations,
+    write_observations,
 )
 from tidemill.outputs.rollups.observations import read_seen, write_seen
 from tidemill.outputs.rollups.spec import Metric
@@ -43,7 +43,7 @@ ALL = (0, 1 << 64)
 def trails_of(metric: Metric, folder: Path, *many: list[Seen]) -> list[str]:
     paths = [folder / f"{number}.trail" for number in range(len(many))]
     for path, seen in zip(paths, many, strict=True):
-        write_trail(path, observations_of(metric, seen))
+        write_observations(path, observations_of(metric, seen))
     return [str(path) for path in paths]
 
 
@@ -110,12 +110,14 @@ def test_merged_trails_hold_what_those_before_held_by_range_and_place(tmp_path: 
     middle = int(whole.column("high").to_numpy()[2])
     found = []
     for number, (low, high) in enumerate([(0, middle), (middle, 1 << 64)]):
-        (path,) = merge_trails(
+        (path,) = merge_observations(
             MergeObservations(metric, trails, low, high, str(tmp_path / f"m{number}.trail"))
         )
         found += read_arrow(path).to_pylist()
     assert found == whole.to_pylist()
-    (path,) = merge_trails(MergeObservations(metric, trails, 0, 1 << 64, str(tmp_path / "c.trail"), before=2))
+    (path,) = merge_observations(
+        MergeObservations(metric, trails, 0, 1 << 64, str(tmp_path / "c.trail"), before=2)
+    )
     assert read_arrow(path).to_pylist() == observations_of(metric, first).to_pylist()
 
 

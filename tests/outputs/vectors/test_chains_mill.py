@@ -216,7 +216,7 @@ def test_parts_that_are_gone_are_filled_in_again(plant: Plant) -> None:
     for n in range(3):
         plant.land(delta(f"d{n}", "v", n, "add", [1, 2, 3]))
         plant.tick()
-    table = plant.mill.chains.keeper("drift").table
+    table = plant.mill.chains.store("drift").table
     newest = max(table.snapshot().parts, key=lambda part: part.path)
     table.commit([], [newest], info={}, now=plant.clock())
     plant.tick()
@@ -240,7 +240,7 @@ def test_many_small_parts_of_a_bucket_become_one(plant: Plant) -> None:
     for n in range(20):
         plant.land(delta(f"d{n:02d}", "v", n, "add", [0.1, 0.2, 0.3]))
         plant.tick()
-    standing = plant.mill.chains.standing("drift")
+    standing = plant.mill.chains.current("drift")
     assert standing is not None
     assert standing.parts < 17
     assert standing.pending == 20
@@ -310,9 +310,9 @@ def test_what_a_compaction_did_is_told_with_bytes_before_and_after(plant: Plant)
     plant.land(*(delta(f"d{n:04d}", "v", n, "add", [0.001 * n, 1 / (n + 1), 3]) for n in range(400)))
     plant.tick()
     (step,) = plant.mill.chains.plan("drift", plant.clock(), force=True)
-    before = plant.mill.chains.standing("drift")
+    before = plant.mill.chains.current("drift")
     done = plant.mill.chains.compact("drift", plant.clock(), force=True)
-    after = plant.mill.chains.standing("drift")
+    after = plant.mill.chains.current("drift")
     assert before is not None
     assert after is not None
     assert (step.chains, step.deltas, step.bytes) == (1, 400, before.bytes)
@@ -376,7 +376,7 @@ def test_verify_finds_what_raw_does_not_give(plant: Plant) -> None:
     plant.tick()
     compact(plant)
     assert plant.mill.chains.verify("drift") == (2, [])
-    keeper = plant.mill.chains.keeper("drift")
+    keeper = plant.mill.chains.store("drift")
     victim = keeper.table.snapshot().parts[0]
     keeper.table.commit([], [victim], info={}, now=plant.clock())
     count, differences = plant.mill.chains.verify("drift")

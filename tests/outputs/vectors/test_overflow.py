@@ -66,7 +66,7 @@ def test_a_round_warns_once_and_the_status_counts(tmp_path: Path, caplog: pytest
         plant.tick()
         plant.tick()
     assert [record.getMessage() for record in caplog.records] == ["1 vectors are no finite numbers: overflow"]
-    standing = plant.mill.chains.standing("drift")
+    standing = plant.mill.chains.current("drift")
     assert standing is not None
     assert standing.overflowed == 1
 

@@ -27,9 +27,9 @@ from tidemill.outputs.windows.results import (
     ResultsFooter,
     changes,
     current,
+    current_results,
     results_schema,
     results_table,
-    standing,
     write_results,
 )
 from tidemill.storage.tables.parts import read_footer
@@ -393,7 +393,7 @@ def test_results_are_a_delta_table(tmp_path: Path) -> None:
     assert (live.mins["start"], live.maxs["batch"], live.rows) == (0, 2, 4)
     (path,) = table.snapshot().paths()
     assert ResultsFooter.from_footer(read_footer(path)) == footer
-    held = standing(SESSION, STREAM, [path], ResultScope(whole=True))
+    held = current_results(SESSION, STREAM, [path], ResultScope(whole=True))
     assert held.schema == results_schema(SESSION, STREAM)
     assert short(held.to_pylist(), "window_id", "revision") == [(visit(0), 2), (visit(14), 2)]
     assert current(held).column("supersedes").to_pylist() == [[visit(14)]]
@@ -416,7 +416,7 @@ def test_scopes_tell_what_is_answered_for(tmp_path: Path) -> None:
     path = staged(tmp_path, "x.parquet", SESSION, book.table)
 
     def found(scope: ResultScope) -> list[tuple[int, Value]]:
-        held = standing(SESSION, STREAM, [path], scope)
+        held = current_results(SESSION, STREAM, [path], scope)
         return list(
             zip(held.column("start").cast(pa.int64()).to_pylist(), held["user"].to_pylist(), strict=True)
         )
@@ -431,7 +431,7 @@ def test_scopes_tell_what_is_answered_for(tmp_path: Path) -> None:
 def test_a_damaged_part_of_results_says_so(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"nothing")
     with pytest.raises(StorageError, match="cannot be read"):
-        standing(SESSION, STREAM, [str(tmp_path / "x.parquet")], ResultScope(whole=True))
+        current_results(SESSION, STREAM, [str(tmp_path / "x.parquet")], ResultScope(whole=True))
 
 
 # -- whatever is computed one after another

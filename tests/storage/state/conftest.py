@@ -67,9 +67,9 @@ def slice_of(number: int, stream: str = "requests", size: int = 100) -> NewSlice
     )
 
 
-def result_of(number: int, accepted: int = 8, error: str | None = None, judgement: int = 0) -> SliceResult:
+def result_of(number: int, accepted: int = 8, error: str | None = None, decision: int = 0) -> SliceResult:
     counts = Counts(accepted + 2, accepted, 1, 0, 1, 3, {"skew": 1})
-    return SliceResult(name_of(number), counts, Interval(5, 50), 7, error, judgement)
+    return SliceResult(name_of(number), counts, Interval(5, 50), 7, error, decision)
 
 
 def batch_of(
@@ -99,18 +99,18 @@ def key_of(hour: int, stream: str = "requests") -> WindowKey:
     return WindowKey(stream, hour * HOUR, HOUR)
 
 
-def accept(state: State, *numbers: int, stream: str = "requests", judgement: int = 0) -> None:
+def accept(state: State, *numbers: int, stream: str = "requests", decision: int = 0) -> None:
     """Slices that went through the gate, in a batch of their own; entered first if need be."""
     state.enter_all([slice_of(number, stream) for number in numbers if state.slice(name_of(number)) is None])
-    results = [result_of(number, judgement=judgement) for number in numbers]
-    batch = f"b-{stream}-{numbers}-{judgement}"
+    results = [result_of(number, decision=decision) for number in numbers]
+    batch = f"b-{stream}-{numbers}-{decision}"
     assert state.apply_batch(BatchRecord(stream, batch, 1, 1, results, [], {}))
 
 
-def lay(state: State, hours: Mapping[int, Sequence[int]], stream: str = "requests") -> None:
+def assign(state: State, hours: Mapping[int, Sequence[int]], stream: str = "requests") -> None:
     """Accepted slices (by number) as members of hourly windows (by hour)."""
-    state.lay_out(stream, HOUR)
-    state.lay(stream, {name_of(number): [hour * HOUR for hour in of] for number, of in hours.items()})
+    state.declare_layout(stream, HOUR)
+    state.assign(stream, {name_of(number): [hour * HOUR for hour in of] for number, of in hours.items()})
 
 
 def verdict_of(
@@ -135,13 +135,13 @@ def verdict_of(
 def judge_due(state: State, stream: str = "requests", now: int = 0, *, ready: bool = True) -> None:
     """Everything that is due is made of all its members."""
     verdicts = [verdict_of(*found, ready=ready) for found in state.due(stream, now, 1_000_000)]
-    assert state.judge(verdicts) == []
+    assert state.evaluate(verdicts) == []
 
 
 def queue(state: State, hours: Mapping[int, Sequence[int]], stream: str = "requests") -> None:
     """Slices accepted, laid and judged: their windows are in the queue."""
     accept(state, *hours, stream=stream)
-    lay(state, hours, stream)
+    assign(state, hours, stream)
     judge_due(state, stream)
 
 

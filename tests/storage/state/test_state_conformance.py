@@ -138,8 +138,8 @@ def test_clocks_and_versions_never_go_back(state: State) -> None:
     state.apply_batch(batch_of("b1", [], version=1))
     assert state.clocks("requests") == [ClockState("file", 2000, 1800)]
     assert state.table_versions("requests") == {"raw": 2, "quarantine": 12}
-    state.saw("requests", {"raw": 1, "quarantine": 14})
-    state.saw("nobody", {"raw": 3})
+    state.record_seen("requests", {"raw": 1, "quarantine": 14})
+    state.record_seen("nobody", {"raw": 3})
     assert state.table_versions("requests") == {"raw": 2, "quarantine": 14}
     assert state.table_versions("nobody") == {"raw": 3}
     assert [row["version"] for row in state.dump()["versions"]] == [3, 14, 2]

@@ -9,11 +9,11 @@ import pytest
 from tests.storage.state.conftest import (
     NewStore,
     accept,
+    assign,
     batch_of,
     build_all,
     build_of,
     judge_due,
-    lay,
     members_at,
     name_of,
     queue,
@@ -186,14 +186,14 @@ def test_what_was_built_with_it_before_a_retraction_follows_it(state: State) -> 
     state.apply_tiles("requests", 1, [build_of(0, [1, 2])])
     act = Retraction(1, "requests", name_of(1), "wrong", 99, {name_of(2): 8})
     state.apply_retraction(act, [ClockState("file", 10, 9)], 5, 15)
-    decide(state, "b2", replace(failed(2, retry_at=NOW), judgement=1))
+    decide(state, "b2", replace(failed(2, retry_at=NOW), decision=1))
     state.send_again([name_of(2)])
     (tile,) = state.stale_tiles("requests")
     assert not tile.desired
     assert tile.observed == {name_of(1), name_of(2)}
     assert members_at(state, 10) == {}
-    accept(state, 2, judgement=1)
-    lay(state, {2: [10]})
+    accept(state, 2, decision=1)
+    assign(state, {2: [10]})
     judge_due(state)
     assert window_at(state, 10).phase is Phase.QUEUED
     build_all(state)
@@ -234,7 +234,7 @@ def test_what_only_the_state_knows_of_tries_is_not_dumped(new_store: NewStore) -
     def postponed(state: State) -> None:
         state.postpone(name_of(1), "is a folder", NOW + 10)
 
-    def hastened(state: State) -> None:
+    def prioritised(state: State) -> None:
         state.prioritise("requests")
 
-    assert story(lambda _: None) == story(postponed) == story(hastened)
+    assert story(lambda _: None) == story(postponed) == story(prioritised)

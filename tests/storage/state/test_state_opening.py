@@ -74,7 +74,7 @@ def test_a_fresh_state_that_is_not_there_cannot_take_a_place(tmp_path: Path) -> 
 
 def test_a_restored_state_keeps_the_layout_it_was_given(tmp_path: Path) -> None:
     fresh = open_fresh(tmp_path)
-    fresh.lay_out("requests", 3600_000_000)
+    fresh.declare_layout("requests", 3600_000_000)
     fresh.set_delivered("sink", 7)
     fresh.restore([], [])
     assert (fresh.span("requests"), fresh.delivered("sink")) == (3600_000_000, 7)
@@ -84,21 +84,21 @@ def test_a_restored_state_keeps_the_layout_it_was_given(tmp_path: Path) -> None:
 def test_a_fresh_state_brings_its_own_clocks_progress_and_marks(tmp_path: Path) -> None:
     """Nothing of the old one: what its marks say may be what was lost."""
     old = open_store(tmp_path)
-    old.set_mark("requests", "minutes", "old")
-    old.set_mark("requests", "sessions", "old")
+    old.set_checkpoint("requests", "minutes", "old")
+    old.set_checkpoint("requests", "sessions", "old")
     clocks = [ClockState("file", 90, 80, 70), ClockState("api", 90, 80, 70)]
     old.apply_batch(BatchRecord("requests", "b1", 1, 1, [], clocks, {}, progress=Progress(80, 9, 8, 7, 6)))
     old.close()
     fresh = open_fresh(tmp_path)
     record = BatchRecord("requests", "b1", 1, 1, [], clocks[:1], {}, progress=Progress(5, 4, 3, 2, 1))
     fresh.restore([], [record])
-    fresh.set_mark("requests", "minutes", "new")
+    fresh.set_checkpoint("requests", "minutes", "new")
     fresh.close()
     replace_with_fresh(tmp_path)
     state = open_store(tmp_path)
     assert state.clocks("requests") == [ClockState("file", 90, 80, 70)]
     assert state.progress("requests") == Progress(5, 4, 3, 2, 1)
-    assert state.marks("requests") == {"minutes": "new"}
+    assert state.checkpoints("requests") == {"minutes": "new"}
     state.close()
 
 

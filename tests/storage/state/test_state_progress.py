@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.storage.state.conftest import NewStore, Open, accept, batch_of, event_of, lay, name_of, slice_of
+from tests.storage.state.conftest import NewStore, Open, accept, assign, batch_of, event_of, name_of, slice_of
 
 from tidemill.model.errors import StorageError
 from tidemill.model.time import HOUR, MAX_INSTANT, MIN_INSTANT
@@ -188,42 +188,42 @@ def test_clocks_and_progress_are_dumped_and_restored(state: State, new_store: Ne
 
 
 def test_a_mark_is_what_its_keeper_wrote_last(state: State, opener: Open) -> None:
-    assert state.marks("requests") == {}
-    state.set_mark("requests", "minutes", '{"raw": 3, "é": "\\u0000"}')
-    state.set_mark("requests", "sessions", "{}")
-    state.set_mark("other", "minutes", "")
-    state.set_mark("requests", "minutes", '{"raw": 4}')
+    assert state.checkpoints("requests") == {}
+    state.set_checkpoint("requests", "minutes", '{"raw": 3, "é": "\\u0000"}')
+    state.set_checkpoint("requests", "sessions", "{}")
+    state.set_checkpoint("other", "minutes", "")
+    state.set_checkpoint("requests", "minutes", '{"raw": 4}')
     again = opener()
-    assert again.marks("requests") == {"minutes": '{"raw": 4}', "sessions": "{}"}
-    assert again.marks("other") == {"minutes": ""}
+    assert again.checkpoints("requests") == {"minutes": '{"raw": 4}', "sessions": "{}"}
+    assert again.checkpoints("other") == {"minutes": ""}
     again.close()
 
 
 def test_a_mark_that_is_forgotten_is_gone(state: State) -> None:
-    state.set_mark("requests", "minutes", "a")
-    state.set_mark("other", "minutes", "b")
-    state.set_mark("requests", "minutes", None)
-    state.set_mark("requests", "never", None)
-    assert (state.marks("requests"), state.marks("other")) == ({}, {"minutes": "b"})
+    state.set_checkpoint("requests", "minutes", "a")
+    state.set_checkpoint("other", "minutes", "b")
+    state.set_checkpoint("requests", "minutes", None)
+    state.set_checkpoint("requests", "never", None)
+    assert (state.checkpoints("requests"), state.checkpoints("other")) == ({}, {"minutes": "b"})
 
 
 def test_a_mark_and_its_events_go_in_together_each_event_once(state: State) -> None:
-    state.set_mark("requests", "minutes", "1", [event_of("a"), event_of("b")])
-    state.set_mark("requests", "minutes", "2", [event_of("b", time=99), event_of("c"), event_of("c")])
-    state.set_mark("requests", "minutes", None, [event_of("d", stream="other")])
+    state.set_checkpoint("requests", "minutes", "1", [event_of("a"), event_of("b")])
+    state.set_checkpoint("requests", "minutes", "2", [event_of("b", time=99), event_of("c"), event_of("c")])
+    state.set_checkpoint("requests", "minutes", None, [event_of("d", stream="other")])
     assert [(event.id, event.time) for event in state.outbox()] == [("a", 5), ("b", 5), ("c", 5), ("d", 5)]
     assert [event.id for event in state.outbox(stream="other")] == ["d"]
-    assert state.marks("requests") == {}
+    assert state.checkpoints("requests") == {}
 
 
 def test_a_mark_whose_events_cannot_be_entered_is_not_set(state: State) -> None:
-    state.set_mark("requests", "minutes", "1", [event_of("a")])
+    state.set_checkpoint("requests", "minutes", "1", [event_of("a")])
     unreadable = replace(event_of("c"), data={"what": object()})
     with pytest.raises(TypeError):
-        state.set_mark("requests", "minutes", "2", [event_of("b"), unreadable])
+        state.set_checkpoint("requests", "minutes", "2", [event_of("b"), unreadable])
     with pytest.raises(TypeError):
-        state.set_mark("requests", "minutes", None, [unreadable])
-    assert state.marks("requests") == {"minutes": "1"}
+        state.set_checkpoint("requests", "minutes", None, [unreadable])
+    assert state.checkpoints("requests") == {"minutes": "1"}
     assert [event.id for event in state.outbox()] == ["a"]
 
 
@@ -242,36 +242,36 @@ class _Dying(Sequence[OutboxEvent]):
 
 
 def _die_marking(opener: Open) -> None:
-    opener().set_mark("requests", "minutes", "2", _Dying())
+    opener().set_checkpoint("requests", "minutes", "2", _Dying())
 
 
 def test_a_process_that_dies_while_it_sets_a_mark_leaves_nothing_of_it(opener: Open, state: State) -> None:
-    state.set_mark("requests", "minutes", "1", [event_of("a")])
+    state.set_checkpoint("requests", "minutes", "1", [event_of("a")])
     process = SPAWN.Process(target=_die_marking, args=(opener,))
     process.start()
     process.join(60)
     assert process.exitcode == 86
-    assert state.marks("requests") == {"minutes": "1"}
+    assert state.checkpoints("requests") == {"minutes": "1"}
     assert [event.id for event in state.outbox()] == ["a"]
 
 
 def test_marks_are_no_part_of_what_recover_reproduces(state: State) -> None:
     before = state.dump()
-    state.set_mark("requests", "minutes", "1")
+    state.set_checkpoint("requests", "minutes", "1")
     assert state.dump() == before
 
 
 def test_marks_outlive_batches_retractions_and_another_layout(state: State) -> None:
-    state.set_mark("requests", "minutes", "1")
+    state.set_checkpoint("requests", "minutes", "1")
     accept(state, 1)
-    lay(state, {1: [0]})
-    state.lay_out("requests", 2 * HOUR)
+    assign(state, {1: [0]})
+    state.declare_layout("requests", 2 * HOUR)
     taken_back(state, [])
-    assert state.marks("requests") == {"minutes": "1"}
+    assert state.checkpoints("requests") == {"minutes": "1"}
 
 
 def test_marks_of_an_empty_state_are_there_after_it_was_restored(state: State) -> None:
-    state.set_mark("requests", "minutes", "1")
+    state.set_checkpoint("requests", "minutes", "1")
     state.restore([], [moved("b1", Progress(5, 3))])
-    assert state.marks("requests") == {"minutes": "1"}
+    assert state.checkpoints("requests") == {"minutes": "1"}
     assert state.progress("requests") == Progress(5, 3)

@@ -11,12 +11,12 @@ import pytest
 from tests.storage.state.conftest import (
     Open,
     accept,
+    assign,
     build_all,
     dataset_of,
     event_of,
     judge_due,
     key_of,
-    lay,
     members_at,
     name_of,
     queue,
@@ -37,9 +37,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 def test_a_build_says_everything_that_a_builder_needs(state: State) -> None:
     accept(state, 1, 2, 3)
-    lay(state, {3: [10], 1: [10], 2: [10]})
+    assign(state, {3: [10], 1: [10], 2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members, [1, 3]), seal=3, trigger="cutoff")]) == []
+    assert state.evaluate([replace(verdict_of(window, members, [1, 3]), seal=3, trigger="cutoff")]) == []
     (build,) = state.take("me", 5, MINUTE, 10)
     assert (build.key, build.owner, build.lease_until) == (key_of(10), "me", MINUTE)
     assert (build.attempt, build.revision, build.supersedes) == (1, 1, None)
@@ -75,8 +75,8 @@ def test_ties_go_by_stream_and_streams_can_be_chosen(state: State) -> None:
 
 def test_windows_of_one_second_have_one_priority_and_go_by_start(state: State) -> None:
     accept(state, 1)
-    state.lay_out("requests", SECOND // 4)
-    state.lay("requests", {name_of(1): [SECOND // 2, SECOND // 4, 0]})
+    state.declare_layout("requests", SECOND // 4)
+    state.assign("requests", {name_of(1): [SECOND // 2, SECOND // 4, 0]})
     judge_due(state)
     builds = state.take("me", 0, MINUTE, 10)
     assert {build.key.priority for build in builds} == {0}
@@ -157,9 +157,9 @@ def test_what_is_released_is_as_if_it_had_not_been_taken(state: State) -> None:
 
 def test_a_completed_build_is_what_the_window_is_made_of(state: State) -> None:
     accept(state, 1, 2)
-    lay(state, {1: [10], 2: [10]})
+    assign(state, {1: [10], 2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members, [1]), seal=1)]) == []
+    assert state.evaluate([replace(verdict_of(window, members, [1]), seal=1)]) == []
     (build,) = state.take("me", 0, MINUTE, 10)
     dataset = dataset_of(build)
     assert state.complete(build, dataset, 42, [event_of("a"), event_of("b")])
@@ -193,7 +193,7 @@ def test_w19_the_newer_revision_stays_when_the_older_set_finishes_last(state: St
     queue(state, {1: [10]})
     (old,) = state.take("slow", 0, MINUTE, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     judge_due(state)
     assert window_at(state, 10).phase is Phase.BUILDING  # a window under lease keeps its phase
     (new,) = state.take("fast", MINUTE, 2 * MINUTE, 10)
@@ -210,7 +210,7 @@ def test_an_owner_that_took_the_window_again_cannot_complete_its_older_set(state
     queue(state, {1: [10]})
     (old,) = state.take("me", 0, MINUTE, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     judge_due(state)
     (new,) = state.take("me", MINUTE, 2 * MINUTE, 10)
     assert not state.complete(old, dataset_of(old), 3)
@@ -222,9 +222,9 @@ def test_when_desired_moves_on_during_a_build_the_window_is_queued_again(state: 
     queue(state, {1: [10]})
     (build,) = state.take("me", 0, MINUTE, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members), trigger="slices")]) == []
+    assert state.evaluate([replace(verdict_of(window, members), trigger="slices")]) == []
     assert state.complete(build, dataset_of(build), 1)
     after = window_at(state, 10)
     assert (after.phase, after.revision, after.observed) == (Phase.QUEUED, 1, build.desired)
@@ -243,7 +243,7 @@ def test_when_a_slice_arrives_but_is_not_judged_the_build_is_completed_and_the_w
     queue(state, {1: [10]})
     (build,) = state.take("me", 0, MINUTE, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     assert state.complete(build, dataset_of(build), 1)
     assert window_at(state, 10).phase is Phase.BUILT
     assert [window.key for window, _ in state.due("requests", 0, 10)] == [key_of(10)]
@@ -254,7 +254,7 @@ def test_when_a_window_is_no_longer_ready_it_waits_after_the_build(state: State,
     queue(state, {1: [10]})
     (build,) = state.take("me", 0, MINUTE, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     judge_due(state, ready=False)
     if end == "complete":
         assert state.complete(build, dataset_of(build), 1)
@@ -338,9 +338,9 @@ def test_the_same_set_judged_again_gets_no_new_tries(state: State, tries: int) -
     assert state.fail(build, "broken", 1000, tries)
     before = window_at(state, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([verdict_of(window, members, [1])]) == []  # the new one is late
+    assert state.evaluate([verdict_of(window, members, [1])]) == []  # the new one is late
     assert replace(window_at(state, 10), version=before.version) == before
 
 
@@ -350,7 +350,7 @@ def test_another_set_gets_new_tries_at_once(state: State, tries: int) -> None:
     (build,) = state.take("me", 0, MINUTE, 10)
     assert state.fail(build, "broken", 1000, tries)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     judge_due(state)
     window = window_at(state, 10)
     assert (window.phase, window.attempts, window.not_before, window.error) == (Phase.QUEUED, 0, 0, None)
@@ -362,7 +362,7 @@ def test_a_set_that_moved_on_while_its_build_failed_has_no_delay(state: State) -
     queue(state, {1: [10]})
     (build,) = state.take("me", 0, MINUTE, 10)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     judge_due(state)
     assert state.fail(build, "broken", 1000, 1)
     (again,) = state.take("me", 0, MINUTE, 10)

@@ -10,13 +10,13 @@ from tests.storage.state.conftest import (
     TILE,
     NewStore,
     accept,
+    assign,
     batch_of,
     build_all,
     build_of,
     dataset_of,
     judge_due,
     key_of,
-    lay,
     members_at,
     name_of,
     queue,
@@ -94,21 +94,21 @@ def test_a_slice_that_is_sent_back_is_pending_again(state: State) -> None:
     assert retract(state, 1, {3: 8, 2: 0})
     second, third = state.slices("requests", SliceStatus.PENDING)
     assert (third.counts, third.observed, third.watermark, third.batch) == (Counts(), None, None, None)
-    assert (third.attempt, third.judgement, third.accepted_before) == (1, 0, 8)
+    assert (third.attempt, third.decision, third.accepted_before) == (1, 0, 8)
     assert (second.error, second.attempt, second.accepted_before) == (None, 1, 0)
     assert [entry.seq for entry in state.pending("requests", 1 << 40)] == [2, 3]
     totals = state.totals("requests")
     assert (totals["pending_slices"], totals["accepted_slices"], totals["failed_slices"]) == (2, 0, 0)
     assert (totals["records"], totals["accepted"], totals["reject_skew"]) == (0, 0, 0)
-    state.apply_batch(replace(batch_of("b4", [2]), results=[result_of(3, 9, judgement=1)]))
+    state.apply_batch(replace(batch_of("b4", [2]), results=[result_of(3, 9, decision=1)]))
     decided = state.slice(name_of(3))
     assert decided is not None
-    assert (decided.status, decided.judgement, decided.attempt) == (SliceStatus.ACCEPTED, 1, 1)
+    assert (decided.status, decided.decision, decided.attempt) == (SliceStatus.ACCEPTED, 1, 1)
     assert (decided.accepted_before, decided.name) == (None, f"{name_of(3)}~1")
     assert retract(state, 2, {3: 9}, n=2)
     again = state.slice(name_of(3))
     assert again is not None
-    assert (again.attempt, again.judgement, again.accepted_before) == (2, 1, 9)
+    assert (again.attempt, again.decision, again.accepted_before) == (2, 1, 9)
 
 
 def test_what_was_not_accepted_can_be_retracted_too(state: State) -> None:
@@ -213,7 +213,7 @@ def test_a_slice_that_was_judged_anew_has_another_name_in_its_tiles(state: State
     state.apply_batch(batch_of("b1", [1, 2], {0: [1, 2]}))
     state.apply_tiles("requests", 1, [build_of(0, [1, 2])])
     assert retract(state, 1, {2: 7})
-    state.apply_batch(replace(batch_of("b2", [], {0: [2]}), results=[result_of(2, judgement=1)]))
+    state.apply_batch(replace(batch_of("b2", [], {0: [2]}), results=[result_of(2, decision=1)]))
     anew = contribution_name(name_of(2), 1)
     (tile,) = state.stale_tiles("requests")
     assert (tile.desired, tile.observed) == ({anew}, {name_of(1), name_of(2)})
@@ -250,14 +250,14 @@ def test_a_window_with_a_dataset_outlives_its_last_member_the_others_do_not(stat
     queue(state, {1: [10]})
     build_all(state)
     accept(state, 2)
-    lay(state, {2: [11]})
+    assign(state, {2: [11]})
     assert retract(state, 1, n=1)
     assert retract(state, 2, n=2)
     verdicts = [
         replace(verdict_of(*found, ready=False), reason="empty", withdraw=found[0].observed is not None)
         for found in state.due("requests", 0, 10)
     ]
-    assert state.judge(verdicts) == []
+    assert state.evaluate(verdicts) == []
     (window,) = state.windows()
     assert (window.key, window.phase, window.reason) == (key_of(10), Phase.WAITING, "empty")
     assert (window.revision, window.observed, window.file) == (1, None, None)
@@ -269,9 +269,9 @@ def test_a_window_is_no_longer_sealed_when_a_slice_that_counted_is_retracted(
     state: State, gone: int, sealed: int | None
 ) -> None:
     accept(state, 1, 2)
-    lay(state, {1: [10], 2: [10]})
+    assign(state, {1: [10], 2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members, [1]), seal=1)]) == []
+    assert state.evaluate([replace(verdict_of(window, members, [1]), seal=1)]) == []
     build_all(state)
     assert window_at(state, 10).sealed == 1
     assert retract(state, gone)
@@ -284,9 +284,9 @@ def test_a_window_is_no_longer_sealed_when_a_slice_that_counted_is_retracted(
 
 def test_a_window_is_no_longer_sealed_when_a_slice_that_was_sent_back_is_retracted(state: State) -> None:
     accept(state, 1, 2)
-    lay(state, {1: [10], 2: [11]})
+    assign(state, {1: [10], 2: [11]})
     found = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(w, m, [m[0].seq]), seal=m[0].seq) for w, m in found]) == []
+    assert state.evaluate([replace(verdict_of(w, m, [m[0].seq]), seal=m[0].seq) for w, m in found]) == []
     build_all(state)
     assert retract(state, 1, {2: 1})
     assert [window_at(state, hour).sealed for hour in (10, 11)] == [None, 2]
@@ -331,7 +331,7 @@ def test_a_slice_that_comes_back_as_it_was_leaves_the_window_as_it_was_built(sta
     assert members_at(state, 11) == {}
     state.apply_batch(batch_of("again", [2]))
     assert [entry.id for entry in state.unassigned_slices("requests", 10)] == [name_of(2)]
-    lay(state, {2: [11]})
+    assign(state, {2: [11]})
     judge_due(state)
     after = window_at(state, 11)
     assert (after.phase, after.revision, after.file) == (Phase.BUILT, 1, before.file)
@@ -343,8 +343,8 @@ def test_a_slice_that_was_judged_anew_has_another_name_in_its_windows(state: Sta
     queue(state, {2: [10]})
     build_all(state)
     assert retract(state, 1, {2: 7})
-    accept(state, 2, judgement=1)
-    lay(state, {2: [10]})
+    accept(state, 2, decision=1)
+    assign(state, {2: [10]})
     (member,) = members_at(state, 10).values()
     assert (member.name, member.slice, member.observed) == (f"{name_of(2)}~1", name_of(2), False)
     judge_due(state)
@@ -369,13 +369,13 @@ def test_a_restored_state_has_its_retractions(state: State, new_store: NewStore)
     state.apply_batch(batch_of("b1", [1], {0: [1]}))
     state.apply_batch(batch_of("b2", [2], {0: [2]}))
     assert retract(state, 1, {2: 8}, version=1)
-    decided = replace(batch_of("b3", [], {0: [2]}), results=[result_of(2, 9, judgement=1)])
+    decided = replace(batch_of("b3", [], {0: [2]}), results=[result_of(2, 9, decision=1)])
     decided = replace(decided, clocks=[ClockState("file", 30, 20)])
     state.apply_batch(decided)
     told = state.slices()
     entries = [
         told[0],
-        replace(told[1], status=SliceStatus.PENDING, counts=Counts(), observed=None, batch=None, judgement=0),
+        replace(told[1], status=SliceStatus.PENDING, counts=Counts(), observed=None, batch=None, decision=0),
         told[2],
     ]
     other = new_store()()

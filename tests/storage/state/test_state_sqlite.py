@@ -10,7 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.storage.state.conftest import accept, build_all, build_of, judge_due, lay, name_of, queue, slice_of
+from tests.storage.state.conftest import (
+    accept,
+    assign,
+    build_all,
+    build_of,
+    judge_due,
+    name_of,
+    queue,
+    slice_of,
+)
 
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus, set_hash
@@ -229,7 +238,7 @@ def test_clocks_and_progress_of_a_file_of_version_2_are_what_they_were(tmp_path:
     ]
     assert state.progress("requests") == Progress(40, 0, 0, 0, 0)
     assert (state.clocks("other"), state.progress("other")) == ([], NO_PROGRESS)
-    assert (state.marks("requests"), len(state.slices())) == ({}, 9)
+    assert (state.checkpoints("requests"), len(state.slices())) == ({}, 9)
     clocks = [ClockState("api", 55, 45, 180)]
     assert state.apply_batch(BatchRecord("requests", "b2", 1, 1, [], clocks, {}, progress=Progress(45, 1, 2)))
     assert state.clocks("requests")[0] == ClockState("api", 55, 45, 180)
@@ -263,7 +272,7 @@ def test_the_state_of_an_older_tidemill_is_brought_up_to_date(tmp_path: Path) ->
     ]  # windows are laid from the start
     state.apply_tiles("requests", 2, [build_of(0, [1, 2], 2)])
     assert state.stale_tiles("requests") == []
-    lay(state, {1: [0], 2: [0, 1]})
+    assign(state, {1: [0], 2: [0, 1]})
     judge_due(state)
     assert len(build_all(state)) == 2
     act = Retraction(1, "requests", name_of(2), "wrong", 9, {})
@@ -341,7 +350,7 @@ def test_several_that_open_an_older_file_at_once_bring_it_up_to_date_once(tmp_pa
         (queue_acts.LENGTH, ["SEARCH windows USING COVERING INDEX windows_queue"]),
         (f"{queue_acts.LENGTH} AND stream = ?", ["SEARCH windows USING COVERING INDEX windows_queue"]),
         (
-            window_acts.UNLAID,
+            window_acts.UNASSIGNED,
             ["SEARCH slices USING INTEGER PRIMARY KEY", "SEARCH unlaid USING PRIMARY KEY"],
         ),
     ],
@@ -376,7 +385,7 @@ def test_a_hundred_thousand_built_windows_cost_nothing(tmp_path: Path) -> None:
         number = 10 + bool(built)
         queue(state, {number: [number]})
         accept(state, 20 + number)
-        lay(state, {20 + number: [number]})
+        assign(state, {20 + number: [number]})
         costs.append(
             (
                 _steps(state, lambda: state.due("requests", 1 << 60, 100)),
@@ -416,7 +425,7 @@ def test_thousands_of_windows_are_laid_judged_and_completed_in_a_few_seconds(tmp
         state = open_state(tmp_path / f"{count}.db")
         accept(state, *range(20))
         lay_all = {number: range(number, count, 20) for number in range(20)}
-        counts = [_steps(state, lambda state=state, all_of=lay_all: lay(state, all_of))]
+        counts = [_steps(state, lambda state=state, all_of=lay_all: assign(state, all_of))]
         counts.append(_steps(state, lambda state=state: judge_due(state)))
         counts.append(_steps(state, lambda state=state: build_all(state)))
         assert state.window_counts("requests")[Phase.BUILT] == count

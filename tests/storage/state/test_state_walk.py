@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from tests.storage.state.conftest import (
     accept,
+    assign,
     dataset_of,
     event_of,
     key_of,
-    lay,
     name_of,
     verdict_of,
     window_at,
@@ -35,10 +35,10 @@ class Walk:
         self.now = self.number = self.told = 0
         self.held: list[Build] = []  # as the builders believe
         self.revisions: Counter[int] = Counter()
-        self.acts = [self.arrive, self.arrive, self.judge, self.judge, self.take, self.take, self.complete,
-                     self.complete, self.complete, self.fail, self.force, self.retract, self.release,
+        self.acts = [self.arrive, self.arrive, self.evaluate, self.evaluate, self.take, self.take,
+                     self.complete, self.complete, self.complete, self.fail, self.force, self.retract, self.release,
                      self.retry, self.wait, self.mark]  # fmt: skip
-        self.marks: dict[str, str] = {}
+        self.checkpoints: dict[str, str] = {}
 
     def step(self) -> None:
         self.dice.choice(self.acts)()
@@ -46,14 +46,14 @@ class Walk:
     def arrive(self) -> None:
         self.number += 1
         accept(self.state, self.number)
-        lay(self.state, {self.number: self.dice.sample(HOURS, self.dice.randint(0, 3))})
+        assign(self.state, {self.number: self.dice.sample(HOURS, self.dice.randint(0, 3))})
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         for window, members in self.state.due("requests", self.now, self.dice.randint(1, 9)):
             used = [n for n in range(1, self.number + 1) if self.dice.random() < 0.8]
             verdict = verdict_of(window, members, used)
             verdict = replace(verdict, ready=bool(verdict.used) and self.dice.random() < 0.8)
-            assert self.state.judge([verdict]) == []
+            assert self.state.evaluate([verdict]) == []
 
     def take(self) -> None:
         leased = {
@@ -106,9 +106,9 @@ class Walk:
             assert self.state.windows_of(taken.id) == []
             for entry in rest:
                 number = next(n for n in range(1, self.number + 1) if name_of(n) == entry.id)
-                accept(self.state, number, judgement=entry.judgement + self.dice.randint(0, 1))
+                accept(self.state, number, decision=entry.decision + self.dice.randint(0, 1))
                 if self.dice.random() < 0.8:
-                    lay(self.state, {number: hours[entry.id]})
+                    assign(self.state, {number: hours[entry.id]})
 
     def windows_of(self, slice_id: str) -> list[int]:
         return [window.key.start // HOUR for window, _ in self.state.windows_of(slice_id)]
@@ -128,15 +128,15 @@ class Walk:
         self.told += 1
         name, event = self.dice.choice(["minutes", "sessions"]), event_of(f"{self.told}")
         mark = self.dice.choice([None, f"{self.told}"])
-        self.state.set_mark("requests", name, mark, [event])
+        self.state.set_checkpoint("requests", name, mark, [event])
         if mark is None:
-            self.marks.pop(name, None)
+            self.checkpoints.pop(name, None)
         else:
-            self.marks[name] = mark
+            self.checkpoints[name] = mark
         assert self.state.outbox()[-1].id == event.id
 
     def check(self) -> None:
-        assert self.state.marks("requests") == self.marks
+        assert self.state.checkpoints("requests") == self.checkpoints
         phases: Counter[Phase] = Counter()
         due = {window.key for window, _ in self.state.due("requests", self.now, 1000)}
         for window in self.state.windows("requests"):
@@ -179,10 +179,10 @@ class Walk:
         self.now += 10 * MINUTE
         self.state.force([window.key for window in self.state.windows()], "last")
         unlaid = self.state.unassigned_slices("requests", 1000)
-        self.state.lay("requests", {entry.id: [0] for entry in unlaid})
+        self.state.assign("requests", {entry.id: [0] for entry in unlaid})
         for _ in range(2):
             for window, members in self.state.due("requests", self.now, 1000):
-                assert self.state.judge([verdict_of(window, members, ready=bool(members))]) == []
+                assert self.state.evaluate([verdict_of(window, members, ready=bool(members))]) == []
             self.state.retry("requests")
             for build in self.state.take("last", self.now, self.now + MINUTE, 1000):
                 assert self.state.complete(build, dataset_of(build), self.now)
@@ -196,7 +196,7 @@ class Walk:
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_the_windows_fit_together(state: State, seed: int) -> None:
     walk = Walk(state, seed)
-    state.lay_out("requests", HOUR)
+    state.declare_layout("requests", HOUR)
     for _ in range(120):
         walk.step()
         walk.check()

@@ -8,13 +8,13 @@ import pytest
 from tests.storage.state.conftest import (
     NewStore,
     accept,
+    assign,
     batch_of,
     build_all,
     dataset_of,
     event_of,
     judge_due,
     key_of,
-    lay,
     members_at,
     name_of,
     queue,
@@ -43,7 +43,7 @@ def test_each_window_comes_with_its_members(state: State, monkeypatch: pytest.Mo
     state.enter_all([slice_of(1), slice_of(2), slice_of(3), slice_of(4, "other")])
     accept(state, 1, 2, 3)
     accept(state, 4, stream="other")
-    lay(state, {1: [0, 1, 2, 3, 4], 2: [1, 4], 3: [3]})
+    assign(state, {1: [0, 1, 2, 3, 4], 2: [1, 4], 3: [3]})
     found = list(state.each_window("requests"))
     assert found == [state.window(key_of(hour)) for hour in range(5)]
     assert [len(members) for _, members in found] == [1, 2, 1, 2, 2]
@@ -61,7 +61,7 @@ def test_accepted_slices_are_unlaid_until_they_are_laid(state: State) -> None:
     accept(state, 1, 2, 3)
     accept(state, 4, stream="other")
     assert state.unassigned_slices("requests", 2) == [state.slice(name_of(1)), state.slice(name_of(2))]
-    lay(state, {1: [0], 2: []})
+    assign(state, {1: [0], 2: []})
     assert [entry.seq for entry in state.unassigned_slices("requests", 10)] == [3]
     assert [entry.seq for entry in state.unassigned_slices("other", 10)] == [4]
 
@@ -76,7 +76,7 @@ def test_a_slice_that_failed_is_not_unlaid_until_it_is_accepted(state: State) ->
 
 def test_w3_a_slice_is_a_member_of_every_window_it_is_laid_in(state: State) -> None:
     accept(state, 1)
-    lay(state, {1: [10, 11, 12]})
+    assign(state, {1: [10, 11, 12]})
     found = state.windows_of(name_of(1))
     assert [window.key for window, _ in found] == [key_of(10), key_of(11), key_of(12)]
     entry = state.slice(name_of(1))
@@ -111,7 +111,7 @@ def test_a_member_has_what_its_sender_said_and_its_bounds(state: State) -> None:
     state.enter(replace(slice_of(1), metadata='{"name":"weather"}', declared=Interval(3, 9)))
     state.enter(replace(slice_of(2), declared=None))
     accept(state, 1, 2)
-    lay(state, {1: [0], 2: [0]})
+    assign(state, {1: [0], 2: [0]})
     members = members_at(state, 0)
     assert (members[1].metadata, members[1].bounds) == ('{"name":"weather"}', Interval(3, 9))
     assert (members[2].metadata, members[2].bounds) == (None, Interval(5, 50))  # as observed
@@ -123,7 +123,7 @@ def test_a_member_has_what_its_sender_said_and_its_bounds(state: State) -> None:
 def test_to_lay_a_slice_again_changes_nothing(state: State) -> None:
     queue(state, {1: [0]})
     before, version = state.dump(), window_at(state, 0).version
-    lay(state, {1: [0]})
+    assign(state, {1: [0]})
     assert state.due("requests", 0, 10) == []
     assert window_at(state, 0).version == version
     assert state.dump() == before
@@ -131,13 +131,13 @@ def test_to_lay_a_slice_again_changes_nothing(state: State) -> None:
 
 def test_what_is_not_accepted_or_not_known_is_not_laid(state: State) -> None:
     state.enter(slice_of(1))
-    lay(state, {1: [0]})
+    assign(state, {1: [0]})
     assert state.windows() == []
     with pytest.raises(StorageError, match=name_of(2)):
-        lay(state, {2: [0]})
+        assign(state, {2: [0]})
     accept(state, 3, stream="other")
     with pytest.raises(StorageError, match="not laid out"):
-        state.lay("other", {name_of(3): [0]})
+        state.assign("other", {name_of(3): [0]})
 
 
 def test_another_span_forgets_the_windows_and_lays_everything_again(state: State) -> None:
@@ -146,9 +146,9 @@ def test_another_span_forgets_the_windows_and_lays_everything_again(state: State
     (building,) = state.take("me", 0, MINUTE, 1, ["requests"])
     assert state.span("requests") == HOUR
     assert state.span("nobody") is None
-    state.lay_out("requests", HOUR)
+    state.declare_layout("requests", HOUR)
     assert len(state.windows("requests")) == 2
-    state.lay_out("requests", DAY)
+    state.declare_layout("requests", DAY)
     assert state.span("requests") == DAY
     assert state.windows("requests") == []
     assert state.windows_of(name_of(1)) == []
@@ -156,7 +156,7 @@ def test_another_span_forgets_the_windows_and_lays_everything_again(state: State
     assert not state.complete(building, dataset_of(building), 1)
     assert state.renew("me", [building.key], 2 * MINUTE) == []
     assert state.queue_length() == len(state.windows("other")) == 1
-    state.lay("requests", {name_of(1): [0], name_of(2): [0]})
+    state.assign("requests", {name_of(1): [0], name_of(2): [0]})
     found = state.window(WindowKey("requests", 0, DAY))
     assert found is not None
     assert [member.slice for member in found[1]] == [name_of(1), name_of(2)]
@@ -168,7 +168,7 @@ def test_another_span_forgets_the_windows_and_lays_everything_again(state: State
 
 def test_a_window_is_due_when_something_about_it_changed(state: State) -> None:
     accept(state, 2, 1)
-    lay(state, {1: [1, 0], 2: [0]})
+    assign(state, {1: [1, 0], 2: [0]})
     found = state.due("requests", 0, 10)
     assert starts(found) == [0, 1]
     assert [member.slice for member in found[0][1]] == [name_of(2), name_of(1)]  # in ledger order
@@ -177,25 +177,25 @@ def test_a_window_is_due_when_something_about_it_changed(state: State) -> None:
     judge_due(state)
     assert state.due("requests", 1 << 60, 10) == []
     accept(state, 3)
-    lay(state, {3: [1]})
+    assign(state, {3: [1]})
     assert starts(state.due("requests", 0, 10)) == [1]
 
 
 def test_w5_a_window_is_due_when_its_time_has_come(state: State) -> None:
     accept(state, 1, 2)
-    lay(state, {1: [10], 2: [11]})
+    assign(state, {1: [10], 2: [11]})
     verdicts = [
         replace(verdict_of(*found, ready=False), reason="cutoff", check_at=found[0].key.end + HOUR)
         for found in state.due("requests", 0, 10)
     ]
-    assert state.judge(verdicts) == []
+    assert state.evaluate(verdicts) == []
     first = window_at(state, 10)
     assert (first.phase, first.reason, first.check_at) == (Phase.WAITING, "cutoff", 12 * HOUR)
     assert state.due("requests", 12 * HOUR - 1, 10) == []
     assert starts(state.due("requests", 12 * HOUR, 10)) == [10]
     assert starts(state.due("requests", 13 * HOUR, 10)) == [10, 11]
     accept(state, 3)
-    lay(state, {3: [11]})  # due already: once only, and still oldest first
+    assign(state, {3: [11]})  # due already: once only, and still oldest first
     assert starts(state.due("requests", 13 * HOUR, 10)) == [10, 11]
     assert starts(state.due("requests", 13 * HOUR, 1)) == [10]
     judge_due(state, now=13 * HOUR)
@@ -205,10 +205,10 @@ def test_w5_a_window_is_due_when_its_time_has_come(state: State) -> None:
 
 def test_a_judgement_is_kept_as_it_was_made(state: State) -> None:
     accept(state, 1, 2)
-    lay(state, {1: [10], 2: [10]})
+    assign(state, {1: [10], 2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
     verdict = replace(verdict_of(window, members, [1], ready=False), check_at=77, seal=5)
-    assert state.judge([verdict]) == []
+    assert state.evaluate([verdict]) == []
     after = window_at(state, 10)
     assert (after.phase, after.reason, after.detail) == (Phase.WAITING, "gap", "gap 10:30-10:45")
     assert (after.ready, after.check_at, after.seal, after.sealed) == (False, 77, 5, None)
@@ -225,25 +225,25 @@ def test_a_judgement_is_kept_as_it_was_made(state: State) -> None:
 
 def test_a_judgement_on_an_older_version_is_void(state: State) -> None:
     accept(state, 1, 2)
-    lay(state, {1: [0, 1]})
+    assign(state, {1: [0, 1]})
     first, second = (verdict_of(*found) for found in state.due("requests", 0, 10))
-    lay(state, {2: [0]})  # arrives while it is judged
+    assign(state, {2: [0]})  # arrives while it is judged
     gone = replace(first, key=key_of(7))
     told = replace(first, events=[event_of("never")])
-    assert state.judge([told, second, gone]) == [key_of(0), key_of(7)]
+    assert state.evaluate([told, second, gone]) == [key_of(0), key_of(7)]
     assert state.outbox() == []
     assert (window_at(state, 0).phase, window_at(state, 1).phase) == (Phase.WAITING, Phase.QUEUED)
     assert starts(state.due("requests", 0, 10)) == [0]
-    assert state.judge([second]) == [key_of(1)]
+    assert state.evaluate([second]) == [key_of(1)]
 
 
 def test_a_judgement_made_before_the_windows_were_forgotten_is_void(state: State) -> None:
     accept(state, 1)
-    lay(state, {1: [0]})
+    assign(state, {1: [0]})
     ((window, members),) = state.due("requests", 0, 10)
-    state.lay_out("requests", DAY)
-    lay(state, {1: [0]})
-    assert state.judge([verdict_of(window, members)]) == [key_of(0)]
+    state.declare_layout("requests", DAY)
+    assign(state, {1: [0]})
+    assert state.evaluate([verdict_of(window, members)]) == [key_of(0)]
 
 
 def test_w1_a_ready_window_is_queued_once(state: State) -> None:
@@ -253,7 +253,7 @@ def test_w1_a_ready_window_is_queued_once(state: State) -> None:
     assert window.key.priority == -39600
     found = state.window(key_of(10))
     assert found is not None
-    assert state.judge([verdict_of(*found)]) == []
+    assert state.evaluate([verdict_of(*found)]) == []
     assert state.queue_length() == state.queue_length("requests") == 1
     assert state.queue_length("other") == 0
 
@@ -262,9 +262,11 @@ def test_w6_what_is_built_already_is_not_queued(state: State) -> None:
     queue(state, {1: [10]})
     build_all(state)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([verdict_of(window, members, [1])]) == []  # the new one is late: the set is the same
+    assert (
+        state.evaluate([verdict_of(window, members, [1])]) == []
+    )  # the new one is late: the set is the same
     after = window_at(state, 10)
     assert (after.phase, after.revision, after.observed) == (Phase.BUILT, 1, after.desired)
     assert state.queue_length() == 0
@@ -273,9 +275,9 @@ def test_w6_what_is_built_already_is_not_queued(state: State) -> None:
 
 def test_w4_a_window_with_a_gap_waits_with_its_reason(state: State) -> None:
     accept(state, 1, 2, 3)
-    lay(state, {1: [10], 2: [10], 3: [11]})
+    assign(state, {1: [10], 2: [10], 3: [11]})
     first, second = state.due("requests", 0, 10)
-    assert state.judge([verdict_of(*first, ready=False), verdict_of(*second)]) == []
+    assert state.evaluate([verdict_of(*first, ready=False), verdict_of(*second)]) == []
     assert [window.key for window in state.windows(phase=Phase.QUEUED)] == [key_of(11)]
     assert (window_at(state, 10).phase, window_at(state, 10).reason) == (Phase.WAITING, "gap")
     assert state.member_counts([key_of(10)]) == {key_of(10): (2, 0, 0, 2)}
@@ -284,7 +286,7 @@ def test_w4_a_window_with_a_gap_waits_with_its_reason(state: State) -> None:
 def test_a_queued_window_that_is_no_longer_ready_waits(state: State) -> None:
     queue(state, {1: [10]})
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     judge_due(state, ready=False)
     assert window_at(state, 10).phase is Phase.WAITING
     assert state.take("me", 0, MINUTE, 10) == []
@@ -294,10 +296,10 @@ def test_a_withdrawn_dataset_leaves_its_revision(state: State) -> None:
     queue(state, {1: [10]})
     build_all(state)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
     verdict = replace(verdict_of(window, members, ready=False), withdraw=True, events=[event_of("withdrawn")])
-    assert state.judge([verdict]) == []
+    assert state.evaluate([verdict]) == []
     after = window_at(state, 10)
     assert (after.phase, after.revision) == (Phase.WAITING, 1)
     assert (after.observed, after.file, after.rows, after.bytes, after.built_at) == (None,) * 5
@@ -313,17 +315,17 @@ def test_what_is_built_already_is_sealed_by_its_judgement(state: State) -> None:
     queue(state, {1: [10]})
     build_all(state)
     accept(state, 2)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members, [1]), seal=1)]) == []
+    assert state.evaluate([replace(verdict_of(window, members, [1]), seal=1)]) == []
     assert (window_at(state, 10).phase, window_at(state, 10).sealed) == (Phase.BUILT, 1)
 
 
 def test_judgements_bring_their_events(state: State) -> None:
     accept(state, 1)
-    lay(state, {1: [10]})
+    assign(state, {1: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members), events=[event_of("a"), event_of("b")])]) == []
+    assert state.evaluate([replace(verdict_of(window, members), events=[event_of("a"), event_of("b")])]) == []
     assert [event.id for event in state.outbox()] == ["a", "b"]
 
 
@@ -335,7 +337,7 @@ def test_windows_are_listed_by_time_and_stream(state: State) -> None:
     queue(state, {3: [1]}, stream="other")
     build_all(state)
     accept(state, 4)
-    lay(state, {4: [2]})
+    assign(state, {4: [2]})
     judge_due(state)
     listed = [(window.key.start // HOUR, window.key.stream) for window in state.windows()]
     assert listed == [(0, "requests"), (1, "other"), (1, "requests"), (2, "requests")]
@@ -366,7 +368,7 @@ def test_a_forced_window_is_built_again_from_the_same_set(state: State) -> None:
     assert (forced.file, forced.rows, forced.revision) == (before.file, before.rows, 1)
     assert forced.version != before.version
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([replace(verdict_of(window, members), trigger="rebuild")]) == []
+    assert state.evaluate([replace(verdict_of(window, members), trigger="rebuild")]) == []
     (second,) = build_all(state)
     assert (second.desired, second.revision, second.supersedes) == (first.desired, 2, 1)
     assert second.trigger == "rebuild"
@@ -399,9 +401,9 @@ def test_a_reopened_window_takes_everything_that_arrived_so_far(state: State) ->
     queue(state, {1: [10]})
     build_all(state)
     accept(state, 2, 3)
-    lay(state, {2: [10]})
+    assign(state, {2: [10]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([verdict_of(window, members, [1])]) == []
+    assert state.evaluate([verdict_of(window, members, [1])]) == []
     assert state.force([key_of(10)], "reopen", reopen=True) == [key_of(10)]
     assert window_at(state, 10).sealed == 3
     judge_due(state)
@@ -421,16 +423,16 @@ def test_a_recovered_state_dumps_the_same(state: State, new_store: NewStore) -> 
         datasets.append(replace(dataset_of(build), sealed=2))
         assert state.complete(replace(build, seal=2), datasets[-1], 4, [event_of(f"e{build.key.start}")])
     accept(state, 3)
-    lay(state, {3: [1]})
+    assign(state, {3: [1]})
     ((window, members),) = state.due("requests", 0, 10)
-    assert state.judge([verdict_of(window, members)]) == []
+    assert state.evaluate([verdict_of(window, members)]) == []
     (leased,) = state.take("builder", 0, MINUTE, 10)
     assert state.renew("builder", [leased.key], 2 * MINUTE) == [leased.key]
 
     other = new_store()()
     accept(other, 1, 2)
     accept(other, 3)
-    lay(other, {1: [0, 1], 2: [1], 3: [1]})
+    assign(other, {1: [0, 1], 2: [1], 3: [1]})
     other.observe(datasets, [event_of("e3600000000"), event_of("e0")])
     recovered = window_at(other, 0)
     assert (recovered.revision, recovered.observed, recovered.sealed) == (1, datasets[0].hash, 2)
@@ -444,7 +446,7 @@ def test_a_recovered_state_dumps_the_same(state: State, new_store: NewStore) -> 
 
 def test_a_dataset_whose_slices_are_gone_is_observed_all_the_same(state: State) -> None:
     accept(state, 1)
-    lay(state, {1: [0]})
+    assign(state, {1: [0]})
     names = [name_of(1), contribution_name(name_of(2), 1)]
     dataset = Dataset(key_of(0), 3, set_hash(names), sorted(names), 10, 100, "r3.arrow")
     nobody = replace(dataset, key=key_of(5), slices=[name_of(2)], hash=set_hash([name_of(2)]))
@@ -464,7 +466,7 @@ def test_a_dataset_whose_slices_are_gone_is_observed_all_the_same(state: State) 
 
 def test_a_window_that_nothing_touches_any_more_is_forgotten_unless_it_has_a_dataset(state: State) -> None:
     """Its members leave by a retraction; here one never had any."""
-    state.lay_out("requests", HOUR)
+    state.declare_layout("requests", HOUR)
     state.observe([Dataset(key_of(0), 1, set_hash([]), [], 0, 0, "r1.arrow")], [])
     judge_due(state, ready=False)
     assert window_at(state, 0).revision == 1

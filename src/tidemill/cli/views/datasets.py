@@ -86,5 +86,5 @@ def _is(of: Window, damage: str | None) -> Text:
 
 
 def _stale(of: Window) -> Text:
-    told = {"queued": "being rebuilt", "building": "being rebuilt", "failed": "stale: its rebuild failed"}
-    return Text(told.get(of.phase.value, "stale"), style="yellow")
+    texts = {"queued": "being rebuilt", "building": "being rebuilt", "failed": "stale: its rebuild failed"}
+    return Text(texts.get(of.phase.value, "stale"), style="yellow")

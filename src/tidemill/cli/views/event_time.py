@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         ExplainedTime,
         ExplainedWindow,
     )
-    from tidemill.pipeline.reports import SourceStanding, StreamStatus
+    from tidemill.pipeline.reports import SourceStatus, StreamStatus
     from tidemill.raw.tail import LateTotals
 
 ORIGINS = {"built_in": "built in", "entry_point": "from", "registered": "registered in this process"}
@@ -106,11 +106,11 @@ def _late_words(totals: LateTotals) -> str:
     words = many(totals.rows, "late row")
     if not totals.windows:
         return f"{words}, all kept in raw and rollups; the stream declares no windows"
-    told = (
+    parts = (
         f"{name}: {', '.join(f'{count:,} {fate.value}'.replace('_', ' ') for fate, count in fates.items())}"
         for name, fates in totals.windows.items()
     )
-    return f"{words}, all kept in raw and rollups; {'; '.join(told)}"
+    return f"{words}, all kept in raw and rollups; {'; '.join(parts)}"
 
 
 def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
@@ -138,14 +138,14 @@ def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
             yield f"  {shown(source.source)}", Text(_source_words(source, now))
 
 
-def _source_words(of: SourceStanding, now: int) -> str:
+def _source_words(of: SourceStatus, now: int) -> str:
     heard = f", heard of {lag_words(now, of.arrival)} ago{', idle' if of.idle else ''}" if of.arrival else ""
     return f"{format_instant(of.watermark)}, newest event {format_instant(of.max_seen)}{heard}"
 
 
 def explained(of: Explained, now: int) -> View:
     about = [("about", Text(shown(of.description)))] if of.description else []
-    yield pairs_table(of.stream, [*about, *_time(of.time), *_standing(of, now)])
+    yield pairs_table(of.stream, [*about, *_time(of.time), *_status(of, now)])
     for window in of.windows:
         yield pairs_table(f"window {window.name}", list(_window(window)))
     if of.datasets is not None:
@@ -191,7 +191,7 @@ def _skew(of: ExplainedTime) -> str:
     return f"from {past} to {future}; beyond it a record is rejected and moves no watermark"
 
 
-def _standing(of: Explained, now: int) -> Iterator[tuple[str, Text]]:
+def _status(of: Explained, now: int) -> Iterator[tuple[str, Text]]:
     if of.watermark is not None:
         lag = lag_words(now, of.watermark)
         yield "watermark", Text(f"{format_instant(of.watermark)}, {lag} behind now")

@@ -78,9 +78,9 @@ def tick(report: TickReport, *, details: bool) -> View:
         if not details:
             continue
         for tile in ticks.in_order(done.tiles):
-            place = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
+            position = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
             made = f"  revision {tile.revision}, {many(tile.rows, 'row')}: {shown(tile.reason)}"
-            yield line((place, "cyan"), made)
+            yield line((position, "cyan"), made)
         for one in builds:
             yield line("  ", *build_pieces(one))
     for step in report.expired:
@@ -132,12 +132,12 @@ def _window_words(done: StreamTick, builds: Sequence[BuildOutcome]) -> str:
     counts = {word: found[word] for word in ("built", "failed", "lost")}
     if done.windows is not None:
         counts = {"queued": done.windows.queued, **counts, "withdrawn": done.windows.withdrawn}
-    told = [(count, word) for word, count in counts.items() if count]
-    if done.windows is not None and done.windows.waiting and not told:
-        told = [(done.windows.waiting.total(), "waiting")]
+    parts = [(count, word) for word, count in counts.items() if count]
+    if done.windows is not None and done.windows.waiting and not parts:
+        parts = [(done.windows.waiting.total(), "waiting")]
     words = []
-    if told:
-        (first, word), *rest = told
+    if parts:
+        (first, word), *rest = parts
         words = [f"{many(first, 'window')} {word}", *(f"{count:,} {other}" for count, other in rest)]
     if done.windows is not None and done.windows.ignored:
         words.append(f"too late for {many(done.windows.ignored, 'window')}")

@@ -23,8 +23,8 @@ def packing(steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: M
             yield line((step.stream, "bold"), f": {slices} to pack, {parts}, of {days}")
     for one in done or ():
         before, after = size(one.bytes_before), size(one.bytes_after)
-        told = f"{many(len(one.slices), 'slice')}, {many(one.rows, 'row')} in {many(len(one.parts), 'part')}"
-        yield line(("packed ", "green"), (one.stream, "bold"), f": {told}, {before} before, {after} now")
+        text = f"{many(len(one.slices), 'slice')}, {many(one.rows, 'row')} in {many(len(one.parts), 'part')}"
+        yield line(("packed ", "green"), (one.stream, "bold"), f": {text}, {before} before, {after} now")
     if not steps:
         yield line("nothing to pack")
     for stream, count in waiting.items():

@@ -45,9 +45,9 @@ def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
         for name in values
         if not (types.is_string(kind := rows.schema.field(name).type) or types.is_boolean(kind))
     ]
-    told = ("rows", "late", "rev", "trigger")
+    parts = ("rows", "late", "rev", "trigger")
     story = ("window", "standing") if revisions else ()
-    table = listing("start", "end", "tenant", *groups, *values, *told, *story, right=(*numbers, *told[:3]))
+    table = listing("start", "end", "tenant", *groups, *values, *parts, *story, right=(*numbers, *parts[:3]))
     for row in rows.to_pylist():
         columns = ("start", "end", "tenant", *(group_columns(spec)[name] for name in groups), *values)
         gone = row["withdrawn"]
@@ -108,8 +108,8 @@ def refreshed_words(done: Sequence[WindowRefresh]) -> Iterator[str]:
 
 
 def flushed(done: Flushed) -> View:
-    told = {stream: words for stream, of in done.items() if (words := "; ".join(refreshed_words(of)))}
-    for stream, words in told.items():
+    parts = {stream: words for stream, of in done.items() if (words := "; ".join(refreshed_words(of)))}
+    for stream, words in parts.items():
         yield line("flushed ", (stream, "bold"), f": {words}")
-    if not told:
+    if not parts:
         yield line("nothing to flush: no window was open")

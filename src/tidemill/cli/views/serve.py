@@ -73,8 +73,10 @@ def _started(of: Started) -> Table:
     if otlp:
         pairs.append(("OTLP", Text(f"{of.url}/v1/otlp  ({', '.join(otlp)})")))
     for one in of.taken_up:
-        told = f"{many(one.events, 'event')} that gateway {shown(one.gateway)} had acknowledged when it died"
-        pairs.append(("taken up", Text(told, style="yellow")))
+        sentence = (
+            f"{many(one.events, 'event')} that gateway {shown(one.gateway)} had acknowledged when it died"
+        )
+        pairs.append(("taken up", Text(sentence, style="yellow")))
     return pairs_table("serving", pairs)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
     from tidemill.ingest.health import IngestHealth
     from tidemill.model.gateway import GatewayStatus
-    from tidemill.outputs.vectors.chainer import ChainStanding
+    from tidemill.outputs.vectors.chainer import ChainStatus
     from tidemill.pipeline.reports import StreamStatus
     from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.storage.state.faults import Fault
@@ -107,8 +107,8 @@ def status_table(now: int, of: StreamStatus) -> Table:
     if any(of.windows.values()):
         pairs.append(("windows", _phases(of.windows)))
         if of.outdated_windows:
-            told = f"{many(of.outdated_windows, 'window')} to evaluate again: rules or columns changed"
-            pairs.append(("outdated", Text(told, style="yellow")))
+            shown_parts = f"{many(of.outdated_windows, 'window')} to evaluate again: rules or columns changed"
+            pairs.append(("outdated", Text(shown_parts, style="yellow")))
         pairs.append(("queue", Text(f"{many(of.windows.get('queued', 0), 'window')} to build")))
     return pairs_table(of.stream, pairs)
 
@@ -132,13 +132,15 @@ def _packing(of: StreamStatus) -> Text:
     return Text(f"{parts}; {many(of.unpacked_slices, 'slice')} not packed yet")
 
 
-def _chains(of: ChainStanding) -> Text:
+def _chains(of: ChainStatus) -> Text:
     held = f"{many(of.checkpoints, 'checkpoint')}, {of.pending:,} pending"
-    told = Text(f"{held} in {many(of.parts, 'part')}, {size(of.bytes)}")
-    return told.append(f"; {of.overflowed:,} overflowed", style="red") if of.overflowed else told
+    shown_parts = Text(f"{held} in {many(of.parts, 'part')}, {size(of.bytes)}")
+    return (
+        shown_parts.append(f"; {of.overflowed:,} overflowed", style="red") if of.overflowed else shown_parts
+    )
 
 
 def _phases(windows: Mapping[str, int]) -> Text:
-    told = [(count, phase) for phase in PHASE_STYLES if (count := windows.get(phase, 0))]
-    found = [Text(f"{count:,} {phase}", style=PHASE_STYLES[phase]) for count, phase in told]
+    shown_parts = [(count, phase) for phase in PHASE_STYLES if (count := windows.get(phase, 0))]
+    found = [Text(f"{count:,} {phase}", style=PHASE_STYLES[phase]) for count, phase in shown_parts]
     return Text(", ").join(found)

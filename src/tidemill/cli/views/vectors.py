@@ -19,7 +19,7 @@ from tidemill.pipeline.documents.windows import is_current
 if TYPE_CHECKING:
     from tidemill.outputs.vectors.batches import BatchStats
     from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound, Published
-    from tidemill.outputs.vectors.keeper import CompactionStep
+    from tidemill.outputs.vectors.store import CompactionStep
     from tidemill.outputs.vectors.view import ChainLink, ChainView
     from tidemill.pipeline.documents.shapes import Document
 
@@ -82,11 +82,11 @@ def _chain(of: ChainView) -> Table:
     batch, kept = of.pending, of.kept_from
     waiting = sum(link.waiting for link in of.deltas)
     pending = many(len(of.deltas), "delta") + (f" ({waiting} not in the chain yet)" if waiting else "")
-    stands = f"{many(len(of.checkpoints), 'checkpoint')} of {many(of.merged, 'delta')}"
+    current = f"{many(len(of.checkpoints), 'checkpoint')} of {many(of.merged, 'delta')}"
     if batch.deltas:
         pending += f" over {format_duration(batch.duration)}"
     pairs = [
-        ("merged", Text(stands if of.checkpoints else "nothing yet")),
+        ("merged", Text(current if of.checkpoints else "nothing yet")),
         ("pending", Text(pending)),
         ("as a batch", Text(f"{many(batch.deltas, 'delta')}, {size(batch.bytes)}")),
         ("size", Text(size(of.bytes))),
@@ -122,9 +122,9 @@ def _kind(link: ChainLink) -> str:
 
 def _batches(found: Sequence[Batched]) -> Table:
     is_published = any(one.published is not None for one in found)
-    told = ("rev", "hash", "trigger") if is_published else ()
+    columns = ("rev", "hash", "trigger") if is_published else ()
     table = listing(
-        "window", "until", *told, "came", "deltas", "vectors", "bytes", "average", "over", "file",
+        "window", "until", *columns, "came", "deltas", "vectors", "bytes", "average", "over", "file",
         right=("rev", "came", "deltas", "vectors", "bytes", "average"),
     )  # fmt: skip
     for one in found:
@@ -139,8 +139,8 @@ def _batches(found: Sequence[Batched]) -> Table:
 
 
 def _published(of: Published) -> tuple[str, Text, Text]:
-    stands = of.damage or ("current" if is_current(of.window) else "out of date")
-    trigger = f"{of.window.trigger}" + ("" if stands == "current" else f" ({stands})")
+    current = of.damage or ("current" if is_current(of.window) else "out of date")
+    trigger = f"{of.window.trigger}" + ("" if current == "current" else f" ({current})")
     return f"{of.window.revision:,}", Text((of.window.observed or "")[:ID_LETTERS]), Text(shown(trigger))
 
 

@@ -84,8 +84,8 @@ def _steps(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildOu
     yield _step_table(sorted(chosen, key=lambda step: step.key), outcomes)
     if len(steps) > len(chosen):
         counts = Counter(step.action for step in steps)
-        told = ", ".join(f"{action} {count:,}" for action, count in sorted(counts.items()))
-        yield Note(f"{len(chosen)} of {len(steps):,} windows ({told}); --output json has all")
+        summary = ", ".join(f"{action} {count:,}" for action, count in sorted(counts.items()))
+        yield Note(f"{len(chosen)} of {len(steps):,} windows ({summary}); --output json has all")
 
 
 def slice_with_windows(of: SliceEntry, windows: Sequence[tuple[Window, Member]], total: int) -> View:
@@ -168,7 +168,7 @@ def _windows(views: Sequence[WindowView]) -> Table:
             Text(window.key.stream),
             _start(window.key.start),
             _start(window.key.end),
-            _state(of.standing.value),
+            _state(of.status.value),
             Text(shown(of.detail or of.reason or "")),
             number(of.desired),
             number(of.observed),
@@ -184,7 +184,7 @@ def _windows(views: Sequence[WindowView]) -> Table:
 def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     view, rules = of.view, of.rules
     window = view.window
-    yield "state", _state(view.standing.value)
+    yield "state", _state(view.status.value)
     if view.detail or view.reason:
         yield "why", Text(shown(view.detail or view.reason or ""), style="yellow")
     if view.remedy:
@@ -196,8 +196,8 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     slices = f"{view.desired:,} desired, {view.observed:,} observed, {view.ignored:,} ignored"
     yield "slices", Text(slices)
     if view.rejected:
-        told = f"{many(view.rejected, 'record')} of its slices: `tidemill quarantine` shows them"
-        yield "rejected", Text(told, style="yellow")
+        summary = f"{many(view.rejected, 'record')} of its slices: `tidemill quarantine` shows them"
+        yield "rejected", Text(summary, style="yellow")
     if window.sealed is not None:
         yield "sealed", Text(f"slices up to #{window.sealed} of the ledger count, although they came late")
     yield "desired", Text(window.desired or "not evaluated yet")

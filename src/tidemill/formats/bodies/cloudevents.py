@@ -46,15 +46,17 @@ def cloud_event_lines(
         raise InputError(
             f"the body is {what}, and its type is {media}", where="body", hint=f"say {other} of it"
         )
-    lines = [_line(text[start:end], place, stream, tenant) for place, (start, end) in enumerate(found.spans)]
+    lines = [
+        _line(text[start:end], position, stream, tenant) for position, (start, end) in enumerate(found.spans)
+    ]
     return b"".join(lines), len(lines)
 
 
-def _line(element: bytes, place: int, stream: Stream, tenant: str | None) -> bytes:
+def _line(element: bytes, position: int, stream: Stream, tenant: str | None) -> bytes:
     try:
-        return line(_record(_parsed(element), stream, tenant, place))
+        return line(_record(_parsed(element), stream, tenant, position))
     except InputError as error:
-        raise InputError(error.message, hint=error.hint, where=f"event {place + 1}") from None
+        raise InputError(error.message, hint=error.hint, where=f"event {position + 1}") from None
 
 
 def _parsed(element: bytes) -> dict[str, object]:
@@ -70,10 +72,10 @@ def _parsed(element: bytes) -> dict[str, object]:
     return event
 
 
-def _record(event: dict[str, object], stream: Stream, tenant: str | None, place: int) -> dict[str, object]:
+def _record(event: dict[str, object], stream: Stream, tenant: str | None, position: int) -> dict[str, object]:
     attributes = _attributes(event)
     if tenant is not None:
-        _check_attribute(attributes, tenant, place)
+        _check_attribute(attributes, tenant, position)
     record = _data(event)
     if ENVELOPE in record:
         raise InputError(
@@ -89,7 +91,7 @@ def _record(event: dict[str, object], stream: Stream, tenant: str | None, place:
         if tenant is None and at(record, stream.tenant.column) is None:
             put(record, stream.tenant.column, str(attributes.pop("tenant", DEFAULT_TENANT)))
         elif tenant is not None:
-            _fill_tenant(record, stream.tenant.column, tenant, place)
+            _fill_tenant(record, stream.tenant.column, tenant, position)
     record[ENVELOPE] = attributes
     return record
 
@@ -182,19 +184,19 @@ def _fill_time(record: dict[str, object], attributes: dict[str, object], stream:
     del attributes["time"]
 
 
-def _check_attribute(attributes: dict[str, object], tenant: str, place: int) -> None:
+def _check_attribute(attributes: dict[str, object], tenant: str, position: int) -> None:
     """An envelope may name the token's tenant or none, whatever the stream makes of it."""
     named = str(attributes.get("tenant", ""))
     if named not in ("", tenant):
-        raise other_tenant("attribute tenant", named, tenant, place)
+        raise other_tenant("attribute tenant", named, tenant, position)
 
 
-def _fill_tenant(record: dict[str, object], column: str, tenant: str, place: int) -> None:
+def _fill_tenant(record: dict[str, object], column: str, tenant: str, position: int) -> None:
     named = at(record, column)
     if named is None:
         put(record, column, tenant)
     elif isinstance(named, str) and named and named != tenant:
-        raise other_tenant(column, named, tenant, place)
+        raise other_tenant(column, named, tenant, position)
 
 
 def _integer(text: str) -> int | orjson.Fragment:

@@ -22,7 +22,7 @@ from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies.limits import beyond, check_events
 from tidemill.formats.bodies.tenancy import other_tenant
-from tidemill.formats.bodies.unpacked import arrow_size, parquet_size, parquet_told
+from tidemill.formats.bodies.unpacked import arrow_size, parquet_size, parquet_sizes
 from tidemill.formats.json_core import TOO_DEEP, TOO_LONG
 from tidemill.model.errors import InputError, TooLargeError
 
@@ -60,7 +60,7 @@ def columnar_rows(
             size += _written(batch, rows, limits)
             _check_size(size, limits)
             if column is not None and tenant is not None:
-                unnamed.extend(rows + place for place in _unnamed(batch, column, tenant, rows))
+                unnamed.extend(rows + position for position in _unnamed(batch, column, tenant, rows))
             rows += batch.num_rows
     return rows, tuple(unnamed)
 
@@ -86,7 +86,7 @@ def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.Record
 
 def _row_groups(content: bytes, limits: Requests) -> Iterator[pa.RecordBatch]:
     """What can be told without it is checked before anything is unpacked."""
-    told = parquet_told(content)
+    told = parquet_sizes(content)
     check_events(told.rows, limits)
     _check_pieces(told.groups, told.columns // max(1, told.groups), PARQUET)
     _check_size(parquet_size(content, told), limits)
@@ -120,7 +120,7 @@ def _check_size(size: int, limits: Requests) -> None:
 
 def _kept_once(schema: pq.ParquetSchema) -> list[str]:
     """Columns of texts: a text that many rows share is read once, as the file has it."""
-    columns = (schema.column(place) for place in range(len(schema)))
+    columns = (schema.column(position) for position in range(len(schema)))
     texts = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type in _TEXTUAL)
     return [column.path for column in texts]
 
@@ -163,7 +163,7 @@ def _depth(kind: pa.DataType, name: str) -> int:
     if kinds.is_dictionary(kind):
         return _depth(kind.value_type, name)
     if kinds.is_struct(kind):
-        inner = [kind.field(place) for place in range(kind.num_fields)]
+        inner = [kind.field(position) for position in range(kind.num_fields)]
         return 1 + max((_depth(field.type, f"{name}.{field.name}") for field in inner), default=0)
     if kinds.is_map(kind):
         return 1 + max(_depth(kind.key_type, name), _depth(kind.item_type, name))
@@ -185,8 +185,8 @@ def _written(batch: pa.RecordBatch, row: int, limits: Requests) -> int:
         each, longest = _measured(array)
         if longest > limits.field:
             rows = range(len(array))
-            place = next(at for at in rows if _measured(array.slice(at, 1))[1] > limits.field)
-            raise beyond(TOO_LONG, row + place, limits)
+            position = next(at for at in rows if _measured(array.slice(at, 1))[1] > limits.field)
+            raise beyond(TOO_LONG, row + position, limits)
         size += each
     return size
 
@@ -244,11 +244,11 @@ def _summed(lengths: pa.Array) -> tuple[int, int]:
 
 def _unnamed(batch: pa.RecordBatch, column: str, tenant: str, row: int) -> Iterator[int]:
     """Places in the batch that name no tenant; ForbiddenError for the first that names another."""
-    for place, named in enumerate(_tenants(batch, column)):
+    for position, named in enumerate(_tenants(batch, column)):
         if named is None or named == "":
-            yield place
+            yield position
         elif named != tenant:
-            raise other_tenant(column, named, tenant, row + place)
+            raise other_tenant(column, named, tenant, row + position)
 
 
 def _tenants(batch: pa.RecordBatch, column: str) -> list[str | None]:
@@ -281,7 +281,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 def _check_once(kind: pa.StructType, step: str, column: str) -> None:
     """Arrow has no index for a name that is there twice: then nobody can say which of them counts."""
-    if any(kind.field(place).name == step for place in range(kind.num_fields)):
+    if any(kind.field(position).name == step for position in range(kind.num_fields)):
         raise InputError(f"{step!r} of {column} is there twice", where="body", hint="rename one")
 
 

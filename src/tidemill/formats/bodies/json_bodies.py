@@ -16,7 +16,7 @@ from numba import njit
 
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies.limits import beyond, check_events
-from tidemill.formats.bodies.texts import place_of, utf8_text
+from tidemill.formats.bodies.texts import position_of, utf8_text
 from tidemill.formats.json_core import (
     CLOSE_BRACKET,
     COMMA,
@@ -59,7 +59,7 @@ class ScannedJson:
     """Where the elements of an array stand, or the one value that the text is."""
 
     ended: int  # PROVEN, or why not
-    place: int  # the byte at which the scan ended
+    position: int  # the byte at which the scan ended
     in_array: bool
     spans: tuple[tuple[int, int], ...]  # of the elements that were read whole
 
@@ -78,7 +78,7 @@ def scanned(content: bytes, limits: Requests) -> tuple[bytes, ScannedJson]:
     found = _scan(text, limits)
     if found.ended in _EXPECTED:
         raise InputError(
-            f"the body is not JSON: {_EXPECTED[found.ended]} at {place_of(text, found.place)}",
+            f"the body is not JSON: {_EXPECTED[found.ended]} at {position_of(text, found.position)}",
             where="body",
             hint="send an object, or an array of them; one object a line is application/x-ndjson",
         )
@@ -98,9 +98,9 @@ def _scan(content: bytes, limits: Requests) -> ScannedJson:
     data = np.frombuffer(content, np.uint8)
     room = min(limits.events, len(content) // 2 + 1)  # an element is a byte and what parts it from the next
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-    ended, place, count, in_array = _elements(data, limits.depth, limits.field, starts, ends)
+    ended, position, count, in_array = _elements(data, limits.depth, limits.field, starts, ends)
     spans = tuple(zip(starts[:count].tolist(), ends[:count].tolist(), strict=True))
-    return ScannedJson(ended, place, in_array, spans)
+    return ScannedJson(ended, position, in_array, spans)
 
 
 @njit(cache=True, nogil=True)
@@ -143,5 +143,7 @@ def _check_utf8(text: bytes) -> None:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"the body is not UTF-8 at {place_of(text, error.start)}", where="body", hint="send it in UTF-8"
+            f"the body is not UTF-8 at {position_of(text, error.start)}",
+            where="body",
+            hint="send it in UTF-8",
         ) from None

@@ -88,7 +88,7 @@ def check_events(events: int, limits: Requests) -> None:
         )
 
 
-def beyond(broken: int, place: int, limits: Requests) -> TooLargeError:
+def beyond(broken: int, position: int, limits: Requests) -> TooLargeError:
     """The error of the event at a place (from 0) that broke a limit."""
     if broken == TOO_DEEP:
         message = f"the event is nested more than {limits.depth} deep"
@@ -96,4 +96,4 @@ def beyond(broken: int, place: int, limits: Requests) -> TooLargeError:
     else:
         message = f"a text of the event is longer than {limits.field} bytes"
         hint = "send less, or allow more with gateway.requests.field"
-    return TooLargeError(message, where=f"event {place + 1}", hint=hint)
+    return TooLargeError(message, where=f"event {position + 1}", hint=hint)

@@ -48,11 +48,11 @@ def ndjson_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
         data = np.frombuffer(lines, np.uint8)
         ends = data == _LINE_END
         check_events(int(np.count_nonzero(ends)), limits)
-    places = np.flatnonzero(ends)
-    blank, place, broken = survey(data, places, limits.depth, limits.field)
+    positions = np.flatnonzero(ends)
+    blank, position, broken = survey(data, positions, limits.depth, limits.field)
     if broken != FITS:
-        raise beyond(broken, place, limits)
-    return (_squeezed(lines) if blank else lines), places.size - blank
+        raise beyond(broken, position, limits)
+    return (_squeezed(lines) if blank else lines), positions.size - blank
 
 
 def _squeezed(lines: bytes) -> bytes:

@@ -79,22 +79,22 @@ def read_otlp(
         try:
             if isinstance(entry, InputError):
                 raise entry
-            made = rendering.rendered(origin, entry, depth.place)
+            made = rendering.rendered(origin, entry, depth.position)
         except InputError as error:
             rejected += 1
             if rejected <= REASONS:
-                reasons.append(f"{_WORDS[signal]} {depth.place + 1}: {error.message} ({error.hint})")
+                reasons.append(f"{_WORDS[signal]} {depth.position + 1}: {error.message} ({error.hint})")
         else:
             lines.append(made)
             size += len(made)
-        depth.place += 1
-        check_events(depth.place, limits)
+        depth.position += 1
+        check_events(depth.position, limits)
         _check_made(size, limits)
     submission = None
     if lines:
         made, records = ndjson_lines(b"".join(lines), limits)
         submission = Submission(stream.name, source, made, records, tenant=tenant)
-    return OtlpRead(submission, rejected, _message(signal, rejected, depth.place, reasons))
+    return OtlpRead(submission, rejected, _message(signal, rejected, depth.position, reasons))
 
 
 def _check_made(size: int, limits: Requests) -> None:

@@ -45,15 +45,15 @@ class Rendering:
     _origin: OtlpOrigin | None = None
     _shared: Members = field(default_factory=dict)
 
-    def rendered(self, origin: OtlpOrigin, entry: Log | Span, place: int) -> bytes:
+    def rendered(self, origin: OtlpOrigin, entry: Log | Span, position: int) -> bytes:
         """A line of JSON; InputError for an entry that can be no event."""
         if origin is not self._origin:
             self._origin, self._shared = origin, self._of(origin)
         if isinstance(entry, Log):
-            return self._log(origin, entry, place)
-        return self._span(origin, entry, place)
+            return self._log(origin, entry, position)
+        return self._span(origin, entry, position)
 
-    def _log(self, origin: OtlpOrigin, log: Log, place: int) -> bytes:
+    def _log(self, origin: OtlpOrigin, log: Log, position: int) -> bytes:
         time = log.time or log.observed
         if not time:
             raise wrong("it says neither when it was nor when it was seen", "set timeUnixNano")
@@ -63,18 +63,18 @@ class Rendering:
         self._seen[digest] += 1
         again = self._seen[digest]
         event_id = digest if again == 1 else f"{digest}#{again}"
-        return self._line(origin, place, event_id, time, log.event_name or "log", members)
+        return self._line(origin, position, event_id, time, log.event_name or "log", members)
 
-    def _span(self, origin: OtlpOrigin, span: Span, place: int) -> bytes:
+    def _span(self, origin: OtlpOrigin, span: Span, position: int) -> bytes:
         if not span.trace_id or not span.span_id:
             raise wrong("a span needs a trace id and a span id", "send 16 and 8 bytes, not all of them zero")
         if not span.start:
             raise wrong("it does not say when it began", "set startTimeUnixNano")
         members = {**_span_members(span), **self._shared}
-        return self._line(origin, place, f"{span.trace_id}-{span.span_id}", span.start, "span", members)
+        return self._line(origin, position, f"{span.trace_id}-{span.span_id}", span.start, "span", members)
 
     def _line(
-        self, origin: OtlpOrigin, place: int, event_id: str, nanos: int, type: str, members: Members
+        self, origin: OtlpOrigin, position: int, event_id: str, nanos: int, type: str, members: Members
     ) -> bytes:
         stream, (micros, rest) = self.stream, divmod(nanos, 1000)
         identity = stream.identity or ("event_id",)
@@ -86,24 +86,24 @@ class Rendering:
             stream.time_column or "ts": spelled(micros, stream, rest),
             stream.event_type.column if stream.event_type is not None else "event_type": type,
         }
-        self._check_resource(origin.resource, place)
+        self._check_resource(origin.resource, position)
         if (column := stream.tenant.column) is not None:
-            filled[column] = self._tenant(origin, members, column, place)
+            filled[column] = self._tenant(origin, members, column, position)
         return line(_with(filled, members))
 
-    def _check_resource(self, resource: Resource, place: int) -> None:
+    def _check_resource(self, resource: Resource, position: int) -> None:
         """A resource may name the token's tenant or none, whatever the stream makes of it."""
         found = _tenant_attribute(resource)
         if self.tenant is not None and found is not None and found[1] != self.tenant:
-            raise other_tenant(f"resource attribute {found[0]}", found[1], self.tenant, place)
+            raise other_tenant(f"resource attribute {found[0]}", found[1], self.tenant, position)
 
-    def _tenant(self, origin: OtlpOrigin, members: Members, column: str, place: int) -> str:
+    def _tenant(self, origin: OtlpOrigin, members: Members, column: str, position: int) -> str:
         if self.tenant is None:
             found = _tenant_attribute(origin.resource)
             return found[1] if found is not None else DEFAULT_TENANT
         named = at(members, column)
         if named is not None and named != self.tenant:
-            raise other_tenant(column, str(named), self.tenant, place)
+            raise other_tenant(column, str(named), self.tenant, position)
         return self.tenant
 
     def _of(self, origin: OtlpOrigin) -> Members:

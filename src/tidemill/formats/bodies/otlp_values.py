@@ -30,11 +30,11 @@ class Depth:
     """How deep values of a request may be nested, and which of its records is being read, for errors."""
 
     limits: Requests
-    place: int = 0  # from 0
+    position: int = 0  # from 0
 
     def check(self, nested: int) -> None:
         if nested > self.limits.depth:
-            raise beyond(TOO_DEEP, self.place, self.limits)
+            raise beyond(TOO_DEEP, self.position, self.limits)
         if nested > MAX_NESTED:
             raise wrong("a value is nested too deep", f"nest values {MAX_NESTED} deep at most")
 

@@ -44,18 +44,18 @@ def unnamed_lines(lines: bytes, stream: Stream, tenant: str | None) -> tuple[int
         return ()
     unnamed: list[int] = []
     nested = "." in column
-    for place, line in enumerate(lines.split(b"\n")[:-1]):
+    for position, line in enumerate(lines.split(b"\n")[:-1]):
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError:
-            record = _leniently(line, place)
+            record = _leniently(line, position)
         if isinstance(record, dict):
             named = at(record, column) if nested else record.get(column)
             if named == tenant:
                 continue
             if isinstance(named, str) and named:
-                raise other_tenant(column, named, tenant, place)
-        unnamed.append(place)
+                raise other_tenant(column, named, tenant, position)
+        unnamed.append(position)
     return tuple(unnamed)
 
 
@@ -68,15 +68,15 @@ def at(record: object, column: str) -> object:
     return record
 
 
-def other_tenant(column: str, named: str, tenant: str, place: int) -> ForbiddenError:
+def other_tenant(column: str, named: str, tenant: str, position: int) -> ForbiddenError:
     return ForbiddenError(
         f"{column} names tenant {named[:80]!r}, and the token is of tenant {tenant!r}: nothing was taken",
-        where=f"event {place + 1}",
+        where=f"event {position + 1}",
         hint="send events of one tenant with its own token, or all of them with an operator's",
     )
 
 
-def _leniently(line: bytes, place: int) -> object:
+def _leniently(line: bytes, position: int) -> object:
     """A line that orjson does not take, such as one with 1e999; None when it is no JSON at all."""
     try:
         return json.loads(line.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=_no_constant)
@@ -85,7 +85,7 @@ def _leniently(line: bytes, place: int) -> object:
     except RecursionError:
         raise InputError(
             "the event is nested too deep to see whose it is",
-            where=f"event {place + 1}",
+            where=f"event {position + 1}",
             hint="send it flatter",
         ) from None
 

@@ -19,7 +19,7 @@ def utf8_text(content: bytes) -> bytes:
     return content.removeprefix(codecs.BOM_UTF8)
 
 
-def place_of(content: bytes, position: int) -> str:
+def position_of(content: bytes, position: int) -> str:
     """`line 3 column 7`, from 1, counting characters."""
     before = content[:position]
     column = before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")

@@ -21,7 +21,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetTold:
+class ParquetSizes:
     """What the footer of a Parquet file says, read without pyarrow: of a damaged one, pyarrow's own objects
     end the process when they are asked."""
 
@@ -31,7 +31,7 @@ class ParquetTold:
     chunks: tuple[tuple[int, int], ...]  # from where to where the columns stand of groups that hold rows
 
 
-def parquet_told(content: bytes) -> ParquetTold:
+def parquet_sizes(content: bytes) -> ParquetSizes:
     (length,) = unpack_from("<I", content, len(content) - 8)
     start = len(content) - 8 - length
     if start < 4 or not content.endswith(b"PAR1"):
@@ -46,7 +46,7 @@ def parquet_told(content: bytes) -> ParquetTold:
     told = [group for group in _list(footer, 4) if isinstance(group, dict)]
     columns = sum(len(_list(group, 1)) for group in told)
     chunks = [_chunk(column) for group in told if _int(group, 3) for column in _list(group, 1)]
-    return ParquetTold(_int(footer, 3), columns, len(told), tuple(chunks))
+    return ParquetSizes(_int(footer, 3), columns, len(told), tuple(chunks))
 
 
 def _chunk(column: Thrift) -> tuple[int, int]:
@@ -59,7 +59,7 @@ def _chunk(column: Thrift) -> tuple[int, int]:
     return start, start + _int(told, 7)
 
 
-def parquet_size(content: bytes, told: ParquetTold) -> int:
+def parquet_size(content: bytes, told: ParquetSizes) -> int:
     """Of all pages of all columns, by their headers; a value that takes no byte counts as one."""
     size = pages = 0
     for start, end in told.chunks:
@@ -243,30 +243,30 @@ class _Table:
     def root(cls, data: bytes) -> _Table:
         return cls(data, unpack_from("<I", data, 0)[0])
 
-    def _field(self, place: int) -> int:
+    def _field(self, position: int) -> int:
         """Where it stands; 0 when it is left out."""
         fields = self.at - unpack_from("<i", self.data, self.at)[0]
-        offset = 4 + 2 * place
+        offset = 4 + 2 * position
         if offset >= unpack_from("<H", self.data, fields)[0]:
             return 0
         found: int = unpack_from("<H", self.data, fields + offset)[0]
         return self.at + found if found else 0
 
-    def _pointed(self, place: int) -> int:
-        at = self._field(place)
+    def _pointed(self, position: int) -> int:
+        at = self._field(position)
         return at + int(unpack_from("<I", self.data, at)[0]) if at else 0
 
-    def integer(self, place: int, layout: str) -> int:
-        at = self._field(place)
+    def integer(self, position: int, layout: str) -> int:
+        at = self._field(position)
         return int(unpack_from(layout, self.data, at)[0]) if at else 0
 
-    def table(self, place: int) -> _Table | None:
-        at = self._pointed(place)
+    def table(self, position: int) -> _Table | None:
+        at = self._pointed(position)
         return _Table(self.data, at) if at else None
 
-    def vector(self, place: int, width: int) -> range:
+    def vector(self, position: int, width: int) -> range:
         """Places of its elements."""
-        at = self._pointed(place)
+        at = self._pointed(position)
         length = int(unpack_from("<I", self.data, at)[0]) if at else 0
         return range(at + 4, at + 4 + length * width, width)
 

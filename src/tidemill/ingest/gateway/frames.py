@@ -138,9 +138,9 @@ def _spelled(stream: str, source: str, tenant: str | None) -> tuple[int, int, in
 def carried_entry(submission: Submission) -> Carried:
     """Costs one pass over the content; the content itself is not copied."""
     stream, source, tenant, names = _spelled(submission.stream, submission.source, submission.tenant)
-    places = submission.unnamed
-    facts = _ENTRY.pack(_NUMBERS[submission.format], submission.records, len(places), stream, source, tenant)
-    listed = struct.pack(f"<{len(places)}I", *places) if places else b""
+    offsets = submission.unnamed
+    facts = _ENTRY.pack(_NUMBERS[submission.format], submission.records, len(offsets), stream, source, tenant)
+    listed = struct.pack(f"<{len(offsets)}I", *offsets) if offsets else b""
     if submission.declared is None:
         return _carried(Kind.ENTRY, facts + names + listed, submission.content)
     bounds = _BOUNDS.pack(submission.declared.start, submission.declared.end)
@@ -232,17 +232,17 @@ def feed_of(opening: Opening, carried: bytes) -> tuple[str, str]:
 def entry_of(gateway: str, opening: Opening, carried: bytes) -> Entry:
     at = _entry_at(opening)
     declared = Interval(*_BOUNDS.unpack_from(carried)) if at else None
-    format_, records, places, stream, source, tenant = _ENTRY.unpack_from(carried, at)
+    format_, records, offsets, stream, source, tenant = _ENTRY.unpack_from(carried, at)
     at += _ENTRY.size
     names: list[str] = []
     for length in (stream, source, max(tenant, 0)):
         names.append(carried[at : at + length].decode())
         at += length
-    unnamed = struct.unpack_from(f"<{places}I", carried, at)
+    unnamed = struct.unpack_from(f"<{offsets}I", carried, at)
     submission = Submission(
         stream=names[0],
         source=names[1],
-        content=carried[at + 4 * places :],
+        content=carried[at + 4 * offsets :],
         records=records,
         format=_FORMATS[format_],
         tenant=None if tenant < 0 else names[2],

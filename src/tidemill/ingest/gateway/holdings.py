@@ -78,9 +78,9 @@ class Holdings:
         for first, count in runs_of(sorted(lsns)):
             at, end = first, first + count
             while at < end:
-                place = bisect_right(firsts, at) - 1
-                assert place >= 0, at
-                until = min(end, firsts[place + 1]) if place + 1 < len(firsts) else end
-                shares[place] = shares.get(place, 0) + until - at
+                offset = bisect_right(firsts, at) - 1
+                assert offset >= 0, at
+                until = min(end, firsts[offset + 1]) if offset + 1 < len(firsts) else end
+                shares[offset] = shares.get(offset, 0) + until - at
                 at = until
-        return [(self._held[place], count) for place, count in shares.items()]
+        return [(self._held[offset], count) for offset, count in shares.items()]

@@ -137,11 +137,11 @@ def distinct(hashes: Words) -> int:
         if one == 0:
             zero = True
             continue
-        place = (one ^ (one >> np.uint64(32))) & mask
-        while table[place] != 0 and table[place] != one:
-            place = (place + np.uint64(1)) & mask
-        if table[place] == 0:
-            table[place] = one
+        offset = (one ^ (one >> np.uint64(32))) & mask
+        while table[offset] != 0 and table[offset] != one:
+            offset = (offset + np.uint64(1)) & mask
+        if table[offset] == 0:
+            table[offset] = one
             count += 1
     return count + zero
 

@@ -59,7 +59,7 @@ def _hashes(content: bytes, stream: Stream) -> Words:
     if not unusual:
         return plain
     lines = [line for line in content.split(b"\n") if line]
-    others = {key for place in unusual if (key := _key(lines[place], stream)) is not None}
+    others = {key for offset in unusual if (key := _key(lines[offset], stream)) is not None}
     return np.concatenate([plain, np.fromiter(others, np.uint64, len(others))])
 
 

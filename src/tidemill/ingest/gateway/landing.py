@@ -93,7 +93,7 @@ def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Re
             at=entry.arrival,
             repeated=repeated,
         )
-        for first, entry in _placed(window.entries)
+        for first, entry in _with_offsets(window.entries)
     ]
 
 
@@ -125,9 +125,9 @@ def described(window: ClosedWindow) -> str:
     if output.stats.events != said["events"]:  # it slides: these are of all that lie in its size
         said["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
     unnamed = [
-        [first + place, entry.submission.tenant]
-        for first, entry in _placed(window.entries)
-        for place in entry.submission.unnamed
+        [first + offset, entry.submission.tenant]
+        for first, entry in _with_offsets(window.entries)
+        for offset in entry.submission.unnamed
         if entry.submission.tenant is not None
     ]
     if unnamed:
@@ -146,7 +146,7 @@ def window_of(metadata: str | None) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _placed(entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
+def _with_offsets(entries: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
     """Each entry with the line of its first record, from 1."""
     first = 1
     for entry in entries:

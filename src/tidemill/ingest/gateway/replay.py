@@ -126,9 +126,9 @@ class LogReplay:
         there is damage, the close of a window may be lost, and they may have landed."""
         lsns: dict[int, array[int]] = {number: array("Q") for _, number in sorted(self._feeds.items())}
         for segment in self._segments:
-            for place, number in enumerate(segment.feeds):
-                if not segment.settled[place]:
-                    lsns[number].append(segment.first + place)
+            for offset, number in enumerate(segment.feeds):
+                if not segment.settled[offset]:
+                    lsns[number].append(segment.first + offset)
         for found in lsns.values():
             yield from self._read(found)
 
@@ -147,7 +147,7 @@ class LogReplay:
                 self._join(segment)
                 self._index(file, segment, last)
             self.version = head.version
-            segment.settled = bytearray(0 if place else 1 for place in segment.entries)
+            segment.settled = bytearray(0 if offset else 1 for offset in segment.entries)
             if segment.first:
                 self._segments.append(segment)
 

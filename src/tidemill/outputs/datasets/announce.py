@@ -62,9 +62,9 @@ def withdrawn(key: WindowKey, revision: int, reason: str, now: int) -> OutboxEve
     return OutboxEvent(0, _id(DATASET_WITHDRAWN, key, revision, ""), DATASET_WITHDRAWN, key.stream, now, data)
 
 
-def dataset_metadata(stream: Stream, told: Sequence[str | None]) -> dict[str, object]:
+def dataset_metadata(stream: Stream, texts: Sequence[str | None]) -> dict[str, object]:
     """What a dataset is, as its stream declares it; its description, keywords and links as the newest of the
-    slices that speak of them has it. `told` is the JSON of their senders, in ledger order."""
+    slices that speak of them has it. `texts` is the JSON of their senders, in ledger order."""
     metadata: dict[str, object] = {
         "name": stream.name,
         "aggregation_span": iso_duration(stream.aggregation_span or 0),
@@ -73,7 +73,7 @@ def dataset_metadata(stream: Stream, told: Sequence[str | None]) -> dict[str, ob
         "source_links": [_link(link) for link in stream.source_links],
         "keywords": list(stream.keywords),
     }
-    for text in told:
+    for text in texts:
         if text is not None:
             metadata |= _said(text)
     return metadata

@@ -69,9 +69,9 @@ class BuildContext:
 class Builders:
     """The builders of one process."""
 
-    def __init__(self, yard: BuildContext, concurrency: int | None = None) -> None:
-        self.dataset_builders = yard
-        self.concurrency = yard.settings.concurrency if concurrency is None else concurrency
+    def __init__(self, builders: BuildContext, concurrency: int | None = None) -> None:
+        self.dataset_builders = builders
+        self.concurrency = builders.settings.concurrency if concurrency is None else concurrency
         self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._held: dict[str, list[WindowKey]] = {}
         self._guard = threading.Lock()
@@ -82,7 +82,7 @@ class Builders:
         clock: Callable[[], int],
         limit: int | None = None,
         stop: threading.Event | None = None,
-        told: Callable[[BuildOutcome], None] = lambda _outcome: None,
+        report: Callable[[BuildOutcome], None] = lambda _outcome: None,
         hurry: threading.Event | None = None,
     ) -> list[BuildOutcome]:
         """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set; once
@@ -101,7 +101,7 @@ class Builders:
                         return
                     for outcome in done:
                         outcomes.append(outcome)
-                        told(outcome)
+                        report(outcome)
                     if hurry is not None and hurry.is_set() and turns.least >= BOTH_ENDS:
                         return
             finally:
@@ -128,7 +128,7 @@ class Builders:
         self, owner: str, clock: Callable[[], int], budget: _Budget, turns: _Turns
     ) -> list[BuildOutcome] | None:
         """Take a few windows and build them one after another; None when there are none to take."""
-        yard = self.dataset_builders
+        builders = self.dataset_builders
         builds = self._take(owner, clock(), budget, turns)
         if not builds:
             return None
@@ -139,7 +139,7 @@ class Builders:
             built = self._kernel(builds)
         except BusyError as error:  # nobody's fault, and no try
             log.info("%s", error)
-            yard.state.release(owner)
+            builders.state.release(owner)
             turns.drop(builds[0].key.stream)
             return []
         failpoint("windows.before_state")
@@ -152,16 +152,16 @@ class Builders:
     def _take(self, owner: str, now: int, budget: _Budget, turns: _Turns) -> list[Build]:
         """Some windows of the stream whose turn it is: the oldest, and of a long queue every other time the
         newest, so that neither a stream nor what is live in it waits for the backlog of another."""
-        yard = self.dataset_builders
+        builders = self.dataset_builders
         while (turn := turns.next()) is not None:
             name, number = turn
-            waiting = yard.state.queue_length(name)
+            waiting = builders.state.queue_length(name)
             wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
             if wanted == 0:
                 return []
             newest = waiting > BACKLOG and number % BOTH_ENDS == 1
-            until = now + yard.settings.lease
-            builds = yard.state.take(owner, now, until, wanted, [name], newest=newest)
+            until = now + builders.settings.lease
+            builds = builders.state.take(owner, now, until, wanted, [name], newest=newest)
             budget.give_back(wanted - len(builds))
             if builds:
                 return builds

@@ -22,7 +22,15 @@ from tidemill.model.time import Interval, format_duration
 from tidemill.model.windows import Evaluation, Member, Window
 from tidemill.outputs.datasets.announce import withdrawn
 from tidemill.outputs.datasets.pending import PendingSlices
-from tidemill.outputs.datasets.rules import COVERAGE, GAP, OBSERVED, WATERMARK, WindowRules, judge, windows_of
+from tidemill.outputs.datasets.rules import (
+    COVERAGE,
+    GAP,
+    OBSERVED,
+    WATERMARK,
+    WindowRules,
+    evaluate,
+    windows_of,
+)
 from tidemill.outputs.datasets.runs import event_times, has_rows_of_its_own, rows_held, runs_of
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Snapshot
@@ -36,8 +44,8 @@ AT_ONCE: Final = 1_000  # slices laid, or windows judged, in one transaction
 class Coordinated:
     """What one look at the windows of a stream did."""
 
-    laid: int = 0  # slices entered in their windows
-    judged: int = 0
+    assigned: int = 0  # slices entered in their windows
+    evaluated: int = 0
     queued: int = 0
     withdrawn: int = 0
     ignored: int = 0  # slices newly found late for a window
@@ -45,7 +53,7 @@ class Coordinated:
 
     @property
     def idle(self) -> bool:
-        return not (self.laid or self.queued or self.withdrawn)
+        return not (self.assigned or self.queued or self.withdrawn)
 
 
 class Coordinator:
@@ -72,7 +80,7 @@ class Coordinator:
         when the round began; None: the round begins here."""
         if any(entry.attempt for entry in self.state.slices(self.stream.name, SliceStatus.PENDING)):
             return Coordinated()  # sent back by a retraction: windows have not lost what is on its way
-        done = Coordinated(laid=self.lay())
+        done = Coordinated(assigned=self.assign())
         failpoint("windows.after_lay")
         if self.rules.by_watermark and self.rules.watermark is not None:
             self.state.reach(self.stream.name, WATERMARK, self.rules.watermark)
@@ -82,37 +90,39 @@ class Coordinator:
                 self.state.reach(self.stream.name, reason, self.rules.raw_from + self.rules.span - 1)
         while found := self.state.due(self.stream.name, now, AT_ONCE):
             pending = PendingSlices(self.state.undecided(self.stream.name), self.rules.future, seen)
-            judged = [self._judge(window, members, now, pending) for window, members in found]
-            void = set(self.state.judge(judged))
-            for (window, members), decision in zip(found, judged, strict=True):
+            evaluated = [self._evaluate(window, members, now, pending) for window, members in found]
+            void = set(self.state.evaluate(evaluated))
+            for (window, members), decision in zip(found, evaluated, strict=True):
                 if decision.key not in void:
                     _count(done, window, members, decision)
-            if len(void) == len(judged):  # builders moved all of them on meanwhile; the next round sees why
+            if len(void) == len(
+                evaluated
+            ):  # builders moved all of them on meanwhile; the next round sees why
                 break
         failpoint("windows.after_judge")
         return done
 
-    def lay(self) -> int:
+    def assign(self) -> int:
         """Enter slices in the windows they touch; how many."""
-        name, laid = self.stream.name, 0
+        name, assigned = self.stream.name, 0
         span, declared = self.rules.span, self.rules.declared
         known = self.state.layout(name)
         if known is not None and known[0] == span and known[1] != declared:
             log.info("windows are evaluated again: their rules or columns changed", extra={"stream": name})
         elif known is None or known[0] != span:
             log.info("windows are now of %s", format_duration(span), extra={"stream": name})
-        self.state.lay_out(name, span, declared)
+        self.state.declare_layout(name, span, declared)
         while entries := self.state.unassigned_slices(name, AT_ONCE):
-            self._lay(entries)
-            laid += len(entries)
-        return laid
+            self._assign(entries)
+            assigned += len(entries)
+        return assigned
 
-    def _judge(
+    def _evaluate(
         self, window: Window, members: Sequence[Member], now: int, pending: PendingSlices
     ) -> Evaluation:
         if window.file is not None and window.columns is None:  # built before columns were recorded
             window = replace(window, columns=self._columns(window.file))
-        decision = judge(window, members, self.rules, now, pending)
+        decision = evaluate(window, members, self.rules, now, pending)
         if not decision.withdraw:
             return decision
         reason = decision.detail or decision.reason or "a slice was retracted"
@@ -124,7 +134,7 @@ class Coordinator:
             return starts
         return [start for start in starts if not self.rules.is_forgotten(start)]
 
-    def _lay(self, entries: Sequence[SliceEntry]) -> None:
+    def _assign(self, entries: Sequence[SliceEntry]) -> None:
         """Enter slices in the windows that they touch: by declared bounds, by their rows, and by what they
         cover."""
         span = self.rules.span
@@ -143,7 +153,7 @@ class Coordinator:
             if entry.observed is not None and runs.get(entry.id):
                 runs[entry.id].update({start: [entry.observed] for start in starts})
         kept = {slice_id: self._kept(sorted(starts)) for slice_id, starts in windows.items()}
-        self.state.lay(self.stream.name, kept, runs)
+        self.state.assign(self.stream.name, kept, runs)
 
     def _declared_windows(self, entry: SliceEntry) -> set[int]:
         declared = entry.slice.declared
@@ -171,7 +181,7 @@ class Coordinator:
 
 
 def _count(done: Coordinated, window: Window, members: Sequence[Member], decision: Evaluation) -> None:
-    done.judged += 1
+    done.evaluated += 1
     done.withdrawn += decision.withdraw
     known = {member.name for member in members if member.ignored is not None}
     done.ignored += len(decision.ignored.keys() - known)

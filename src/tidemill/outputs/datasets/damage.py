@@ -124,14 +124,14 @@ class DamageWatch:
         """Where the last look ended, be it that of a process that is gone: with a process for each round,
         all windows get their turn, too."""
         if stream not in self._next:
-            self._next[stream] = int(self._state.marks(stream).get(CHECKPOINT, _FIRST))
+            self._next[stream] = int(self._state.checkpoints(stream).get(CHECKPOINT, _FIRST))
         return self._next[stream]
 
     def _move(self, stream: str, to: int) -> None:
         """Where one look sees all windows there is nothing to remember."""
         if to != self._next[stream]:
             self._next[stream] = to
-            self._state.set_mark(stream, CHECKPOINT, None if to == _FIRST else str(to))
+            self._state.set_checkpoint(stream, CHECKPOINT, None if to == _FIRST else str(to))
 
     def _largest(self, page: list[Window]) -> int:
         """Even the largest dataset is read, if it is the only one."""

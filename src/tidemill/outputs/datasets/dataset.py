@@ -91,9 +91,9 @@ def _delta_fields(vector: Vector) -> list[pa.Field]:
     """Each says which column of the records it was read from, and `values` of how many dimensions."""
     read_from = {"vector_id": vector.id, "op": vector.op, "indices": vector.indices, "values": vector.values}
     types = {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
-    told = {name: {"column": column} for name, column in read_from.items()}
-    told["values"]["dimension"] = str(vector.dimension)
-    return [pa.field(name, types.get(name, pa.string()), metadata=told[name]) for name in read_from]
+    value = {name: {"column": column} for name, column in read_from.items()}
+    value["values"]["dimension"] = str(vector.dimension)
+    return [pa.field(name, types.get(name, pa.string()), metadata=value[name]) for name in read_from]
 
 
 def columns_name(schema: pa.Schema) -> str:
@@ -101,7 +101,7 @@ def columns_name(schema: pa.Schema) -> str:
     order have the same one."""
     text = "\n".join(
         f"{one.name}\t{one.type}\t{one.nullable}"
-        + "".join(f"\t{key.decode()}={told.decode()}" for key, told in sorted((one.metadata or {}).items()))
+        + "".join(f"\t{key.decode()}={value.decode()}" for key, value in sorted((one.metadata or {}).items()))
         for one in schema
     )
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -159,8 +159,8 @@ class EmptyDatasets:
         name = hashlib.sha256(content).hexdigest()[:16]
         path = layout.empty_dataset(self._folder, name)
         with storage_errors("read", path):
-            standing = path.read_bytes() if path.exists() else None
-        if standing != content:
+            existing = path.read_bytes() if path.exists() else None
+        if existing != content:
             with self._locked():
                 atomic_write(path, content)
         return path.relative_to(self._warehouse).as_posix(), len(content), checksum(content)

@@ -122,9 +122,9 @@ def _task(unit: BuildUnit, window: WindowUnit, parts: RawParts) -> _Task | Datas
     assert set_hash(member.name for member in build.members) == build.desired, build.key
     warehouse = Path(unit.warehouse)
     recorded = empty_datasets(warehouse, unit.stream.name).of(build.key)
-    revision, standing = published(warehouse, unit.stream, build, recorded)
-    if standing is not None:
-        return standing
+    revision, existing = published(warehouse, unit.stream, build, recorded)
+    if existing is not None:
+        return existing
     return _Task(build, revision, parts.pieces(window.raw, build.key.interval))
 
 
@@ -217,7 +217,7 @@ class _Rows:
         self.reader = WindowRowReader(unit.stream, wants, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
         warehouse = Path(unit.warehouse)
-        pieces = sorted({piece for task in group for piece in task.pieces}, key=_place)
+        pieces = sorted({piece for task in group for piece in task.pieces}, key=_position)
         if sum(piece.size for piece in pieces) > self._sizes.memory:
             histogram = _Histogram(self.reader, pieces)
             pieces = histogram.pieces
@@ -267,16 +267,16 @@ class _Rows:
         in_time = stack.enter_context(self._spilled(len(buckets)))
         stats = []
         for bucket in buckets:
-            rows, told = as_batch(whole(by_vector.pieces(bucket), self.reader.schema))
+            rows, byte_size = as_batch(whole(by_vector.pieces(bucket), self.reader.schema))
             window = np.full(rows.num_rows, number, np.int64)
             in_time.add(rows, self._in_time(times(rows), window) - buckets.start)
-            stats.append(told)
+            stats.append(byte_size)
         in_time.finish()
         runs = in_time.runs(range(len(buckets)), self._sizes.bucket)
         return _WindowRows(int(in_time.rows.sum()), runs, together(stats))
 
 
-def _place(piece: RowPiece) -> tuple[str, int]:
+def _position(piece: RowPiece) -> tuple[str, int]:
     return piece.path, piece.group
 
 

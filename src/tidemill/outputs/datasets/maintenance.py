@@ -89,7 +89,7 @@ class DatasetBuilders:
     def recall(self, stream: Stream, now: int) -> int:
         """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those
         are. Their events come again, under the same ids."""
-        self._coordinator(stream).lay()
+        self._coordinator(stream).assign()
         datasets = [
             dataset
             for dataset in find_datasets(self._project.warehouse, stream.name)
@@ -154,12 +154,12 @@ class DatasetBuilders:
             clean_temporaries(self._project.warehouse, name)
         total, done = max(1, self._state.queue_length()), 0
 
-        def told(outcome: BuildOutcome) -> None:
+        def report(outcome: BuildOutcome) -> None:
             nonlocal done
             done += 1
             self._progress(outcome.key.stream, "windows", min(1.0, done / total))
 
-        return self._builders(None, streams).build(clock, limit, stop, told, hurry)
+        return self._builders(None, streams).build(clock, limit, stop, report, hurry)
 
     def work(
         self,
@@ -198,8 +198,10 @@ class DatasetBuilders:
         streams = {
             name: stream for name, stream in self._declared.items() if name in wanted and name not in held
         }
-        yard = BuildContext(warehouse, streams, settings, self._engine(), self._state, self._snapshot)
-        return Builders(yard, concurrency)
+        dataset_builders = BuildContext(
+            warehouse, streams, settings, self._engine(), self._state, self._snapshot
+        )
+        return Builders(dataset_builders, concurrency)
 
     def _snapshot(self, stream: str) -> Snapshot | None:
         """Raw as it is now."""
@@ -220,7 +222,7 @@ class DatasetBuilders:
 
 def export(
     root: Path,
-    desk: WindowReader,
+    window_reader: WindowReader,
     stream: str,
     windows: Sequence[int],
     to: str,
@@ -228,7 +230,7 @@ def export(
     revision: int | None,
 ) -> list[Path]:
     """Write the datasets of windows as `to`: all to one file, or each to a file of its own in a folder."""
-    chosen = [desk.dataset(stream, at, revision) for at in windows]
+    chosen = [window_reader.dataset(stream, at, revision) for at in windows]
     if not target.is_dir():
         return [export_datasets([open_dataset(root, one) for one in chosen], target, to).target]
     return [

@@ -50,16 +50,20 @@ class Datasets(Simple):
     name = "datasets"
 
     def __init__(
-        self, warehouse: Warehouse, stream: Stream, yard: DatasetBuilders, desk: WindowReader
+        self,
+        warehouse: Warehouse,
+        stream: Stream,
+        dataset_builders: DatasetBuilders,
+        window_reader: WindowReader,
     ) -> None:
         self._warehouse = warehouse
         self._stream = stream
-        self._yard = yard
-        self._desk = desk
+        self._dataset_builders = dataset_builders
+        self._window_reader = window_reader
 
     def refresh(self, start: RoundStart) -> Evaluated:
-        done = self._yard.coordinate(self._stream, start.now, start.newest)
-        return Evaluated(done, self._yard.damage.look(self._stream.name, busy=not done.idle))
+        done = self._dataset_builders.coordinate(self._stream, start.now, start.newest)
+        return Evaluated(done, self._dataset_builders.damage.look(self._stream.name, busy=not done.idle))
 
     def verify(self, raw: RawFacts, now: int) -> Verified:
         """Judgements first, then each dataset, built again beside the warehouse."""
@@ -68,8 +72,8 @@ class Datasets(Simple):
         assert rules is not None, stream.name
         rules = replace(rules, watermark=watermark_of(stream, warehouse.state, now))
         found = [
-            Difference("window", place, what)
-            for place, what in verify_sets(warehouse.state, rules, stream.name, raw.entries, now)
+            Difference("window", position, what)
+            for position, what in verify_sets(warehouse.state, rules, stream.name, raw.entries, now)
         ]
         windows = [w for w in warehouse.state.windows(stream.name) if w.key.span == stream.aggregation_span]
         with TemporaryDirectory(prefix=".verify-", dir=warehouse.root) as scratch:
@@ -83,10 +87,13 @@ class Datasets(Simple):
                 Path(scratch),
                 rules.raw_from,
             )
-        wrong = {place for place, _ in differences}
+        wrong = {position for position, _ in differences}
         named = ((str(window.key.interval), window.key) for window in (windows if wrong else ()))
-        commands = {place: repair_command(key) for place, key in named if place in wrong}
-        found += [Difference("dataset", place, what, commands.get(place, "")) for place, what in differences]
+        commands = {position: repair_command(key) for position, key in named if position in wrong}
+        found += [
+            Difference("dataset", position, what, commands.get(position, ""))
+            for position, what in differences
+        ]
         return Verified(compared, self._sealed(), found)
 
     def _sealed(self) -> int:
@@ -104,12 +111,12 @@ class Datasets(Simple):
         yield from check_files(files, tally, after)
 
     def recover(self, now: int) -> int:
-        return self._yard.recall(self._stream, now)
+        return self._dataset_builders.recall(self._stream, now)
 
     def rebuild(self, span: Interval | None, now: int) -> Evaluated:
         """Windows are queued; the builders do the rest."""
-        self._desk.rebuild(self._desk.plan_rebuild(self._stream.name, span))
-        return Evaluated(self._yard.coordinate(self._stream, now))
+        self._window_reader.rebuild(self._window_reader.plan_rebuild(self._stream.name, span))
+        return Evaluated(self._dataset_builders.coordinate(self._stream, now))
 
     def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
         lost = self._in(files)
@@ -125,9 +132,9 @@ class Datasets(Simple):
         that were set aside because they could not be built."""
         keys = {window.key for window in self._in(files)}
         if keys:
-            steps = self._desk.plan_rebuild(self._stream.name)
-            self._desk.rebuild([step for step in steps if step.key in keys])
-        self._desk.retry(self._stream.name)
+            steps = self._window_reader.plan_rebuild(self._stream.name)
+            self._window_reader.rebuild([step for step in steps if step.key in keys])
+        self._window_reader.retry(self._stream.name)
 
     def _in(self, files: Collection[str]) -> list[Window]:
         """The windows whose newest datasets are in these files. With the log of those without rows, all of

@@ -63,7 +63,7 @@ class _Pieces(io.RawIOBase):
     def __init__(self) -> None:
         super().__init__()
         self._held: list[bytes] = []
-        self._place = 0
+        self._position = 0
 
     def writable(self) -> bool:
         return True
@@ -71,11 +71,11 @@ class _Pieces(io.RawIOBase):
     def write(self, piece: Buffer, /) -> int:
         content = bytes(piece)
         self._held.append(content)
-        self._place += len(content)
+        self._position += len(content)
         return len(content)
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def take(self) -> bytes:
         """What was written since the last time."""

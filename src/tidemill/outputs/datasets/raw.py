@@ -101,11 +101,11 @@ class RawParts:
 
 def _pieces(path: str) -> Iterator[RowPiece]:
     with open_part(path, CODED) as file:
-        places = {name: file.schema_arrow.get_field_index(name) for name in _WIDE}
+        positions = {name: file.schema_arrow.get_field_index(name) for name in _WIDE}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
-            size = sum(group.column(place).total_uncompressed_size for place in places.values())
-            stats = group.column(places["event_time"]).statistics
+            size = sum(group.column(position).total_uncompressed_size for position in positions.values())
+            stats = group.column(positions["event_time"]).statistics
             known = stats is not None and stats.has_min_max
             first, last = (stats.min_raw, stats.max_raw) if known else (-(2**63), 2**63 - 1)
             yield RowPiece(path, number, group.num_rows, size, first, last)
@@ -113,8 +113,8 @@ def _pieces(path: str) -> Iterator[RowPiece]:
 
 def row_schema(stream: Stream) -> pa.Schema:
     """Rows on their way: the columns of the dataset, and what orders rows that have all else in common."""
-    place = [pa.field(SLICE, pa.int32()), pa.field(LINE, pa.int64())]
-    return pa.schema([*dataset_schema(stream), *place])
+    position = [pa.field(SLICE, pa.int32()), pa.field(LINE, pa.int64())]
+    return pa.schema([*dataset_schema(stream), *position])
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ from tidemill.outputs.datasets.rules import (
     CUTOFF,
     RULES,
     WindowRules,
+    evaluate,
     has_other_columns,
     has_other_rules,
     is_final,
-    judge,
     last_arrival,
     readiness,
     rules_of,
@@ -50,7 +50,7 @@ class WindowView:
     """One line of the list of windows."""
 
     window: Window
-    standing: WindowStatus
+    status: WindowStatus
     reason: str | None  # a code, for a window that waits or failed
     detail: str | None  # the same for people
     desired: int  # how many slices it should be made of …
@@ -118,7 +118,7 @@ class WindowReader:
     def windows(
         self,
         stream: str | None = None,
-        standing: WindowStatus | None = None,
+        status: WindowStatus | None = None,
         *,
         span: Interval | None = None,
         newest: bool = True,
@@ -128,12 +128,12 @@ class WindowReader:
         now = self._clock()
         if stream is not None:
             self._rules(stream)
-        phase = _PHASES.get(standing) if standing is not None else None
-        exact = standing is None or standing.value in {Phase.QUEUED, Phase.BUILDING, Phase.FAILED}
+        phase = _PHASES.get(status) if status is not None else None
+        exact = status is None or status.value in {Phase.QUEUED, Phase.BUILDING, Phase.FAILED}
         found = self._state.windows(stream, phase, span, newest=newest, limit=limit if exact else None)
         known = [window for window in found if self._declared(window.key)]
         standings = self._standings(known, now)
-        chosen = [w for w in known if standing is None or standings[w.key] is standing]
+        chosen = [w for w in known if status is None or standings[w.key] is status]
         return self._views(chosen[:limit], standings, now)
 
     def window(self, stream: str, at: int) -> WindowStory:
@@ -170,16 +170,16 @@ class WindowReader:
     def dataset(self, stream: str, at: int, revision: int | None = None) -> Dataset:
         """The dataset of the window that holds the instant `at`: a revision of it, by default the newest."""
         story = self.window(stream, at)
-        window, standing = story.view.window, {one.revision: one for one in story.revisions}
+        window, status = story.view.window, {one.revision: one for one in story.revisions}
         wanted = revision if revision is not None else window.revision if window.file is not None else None
-        if wanted is None or wanted not in standing:
+        if wanted is None or wanted not in status:
             what = f"no revision {revision}" if revision is not None else "no dataset yet"
-            have = ", ".join(map(str, standing)) or "none"
+            have = ", ".join(map(str, status)) or "none"
             raise NotFoundError(
                 f"window {window.key.interval} of {window.key.stream} has {what}",
                 hint=f"revisions in the warehouse: {have}; `tidemill window` shows its state",
             )
-        found = standing[wanted]
+        found = status[wanted]
         return replace(found, checksum=window.checksum) if found.file == window.file else found
 
     def outdated(self, stream: str) -> int:
@@ -218,11 +218,11 @@ class WindowReader:
             for name, of_stream in rules.items()
         }
         return {
-            window.key: self._standing(window, rules[window.key.stream], pending[window.key.stream], now)
+            window.key: self._status(window, rules[window.key.stream], pending[window.key.stream], now)
             for window in windows
         }
 
-    def _standing(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> WindowStatus:
+    def _status(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> WindowStatus:
         if window.phase is Phase.WAITING:
             return WindowStatus.READY if self._is_ready(window, rules, pending, now) else WindowStatus.WAITING
         last = last_arrival(window.key.interval, rules)
@@ -258,14 +258,14 @@ class WindowReader:
         views = []
         for window in windows:
             of_slices = counts.get(window.key, MemberCounts())
-            standing = standings[window.key]
+            status = standings[window.key]
             reason, detail = window.reason, window.detail
-            if standing is WindowStatus.FAILED:
+            if status is WindowStatus.FAILED:
                 reason, detail = "failed", window.error
-            elif standing is not WindowStatus.WAITING:
+            elif status is not WindowStatus.WAITING:
                 reason = detail = None
             views.append(
-                WindowView(window, standing, reason, detail, *of_slices, age=max(0, now - window.key.end))
+                WindowView(window, status, reason, detail, *of_slices, age=max(0, now - window.key.end))
             )
         return views
 
@@ -279,7 +279,7 @@ class WindowReader:
         rules = self._rules(stream)
         now, pending = self._clock(), PendingSlices(self._state.undecided(stream), rules.future)
         steps = [
-            _step(window, judge(window, members, rules, now, pending), rules, include_late=include_late)
+            _step(window, evaluate(window, members, rules, now, pending), rules, include_late=include_late)
             for window, members in self._state.each_window(stream, span)
             if window.key.span == rules.span
         ]
@@ -305,20 +305,20 @@ class WindowReader:
         return self._state.retry(stream, None if at is None else align(at, rules.span))
 
 
-def _step(window: Window, told: Evaluation, rules: WindowRules, *, include_late: bool) -> RebuildStep:
-    """By the rules of today (`told`), whichever the window was evaluated by last."""
-    late = len(told.ignored) if include_late else 0
+def _step(window: Window, evaluation: Evaluation, rules: WindowRules, *, include_late: bool) -> RebuildStep:
+    """By the rules of today (`evaluation`), whichever the window was evaluated by last."""
+    late = len(evaluation.ignored) if include_late else 0
     sealed = rules.is_sealed(window.key.interval)
-    builds = (told.ready or late > 0) and not sealed
-    action = "build" if builds else "withdraw" if told.withdraw else "wait"
+    builds = (evaluation.ready or late > 0) and not sealed
+    action = "build" if builds else "withdraw" if evaluation.withdraw else "wait"
     return RebuildStep(
         key=window.key,
         action=action,
         revision=window.revision,
         next_revision=window.revision + 1 if builds else window.revision,
-        slices=len(told.used) + late,
-        hash=told.desired,
-        reason=_why(window, rules) if builds else _why_not(told, rules, sealed=sealed),
+        slices=len(evaluation.used) + late,
+        hash=evaluation.desired,
+        reason=_why(window, rules) if builds else _why_not(evaluation, rules, sealed=sealed),
         late=late if builds else 0,
     )
 
@@ -329,10 +329,10 @@ def _why(window: Window, rules: WindowRules) -> str:
     return RULES if has_other_rules(window, rules) else REBUILD
 
 
-def _why_not(told: Evaluation, rules: WindowRules, *, sealed: bool) -> str:
+def _why_not(evaluation: Evaluation, rules: WindowRules, *, sealed: bool) -> str:
     if sealed and rules.raw_from is not None:
         return f"sealed: raw before {format_instant(rules.raw_from)} has expired"
-    return told.detail or told.reason or "not evaluated yet"
+    return evaluation.detail or evaluation.reason or "not evaluated yet"
 
 
 _PHASES = {

@@ -221,7 +221,7 @@ def readiness(
     return Readiness(True)
 
 
-def judge(
+def evaluate(
     window: Window,
     members: Sequence[Member],
     rules: WindowRules,
@@ -229,11 +229,11 @@ def judge(
     pending: PendingSlices = NOTHING_PENDING,
 ) -> Evaluation:
     """Everything that follows for a window from the slices that touch it, and those that may."""
-    found = _judge(window, members, rules, now, pending)
-    return _as_it_stands(window, members, rules, found) if rules.is_sealed(window.key.interval) else found
+    found = _evaluate(window, members, rules, now, pending)
+    return _unchanged(window, members, rules, found) if rules.is_sealed(window.key.interval) else found
 
 
-def _as_it_stands(
+def _unchanged(
     window: Window, members: Sequence[Member], rules: WindowRules, found: Evaluation
 ) -> Evaluation:
     """Of a sealed window: what was built of it stays, and other slices are ignored."""
@@ -261,7 +261,7 @@ def _as_it_stands(
     )
 
 
-def _judge(
+def _evaluate(
     window: Window, members: Sequence[Member], rules: WindowRules, now: int, pending: PendingSlices
 ) -> Evaluation:
     interval, changed = window.key.interval, has_other_rules(window, rules)
@@ -397,13 +397,13 @@ def _behind(watermark: int | None) -> str:
 def _edges(window: Interval, edges: Sequence[Interval]) -> str:
     if len(edges) == 1 and edges[0] == window:
         return f"between {_at(window, window.start)} and {_at(window, window.end)}"
-    told = [
+    reasons = [
         f"before {_at(window, edge.end)}"
         if edge.start == window.start
         else f"after {_at(window, edge.start)}"
         for edge in edges
     ]
-    return " and ".join(told)
+    return " and ".join(reasons)
 
 
 def _at(window: Interval, instant: int) -> str:

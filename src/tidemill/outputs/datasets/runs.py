@@ -80,13 +80,13 @@ def _read(snapshot: Snapshot, entries: Sequence[SliceEntry]) -> dict[str, Ints]:
     for path in snapshot.paths(snapshot.select(None, ranges)):
         table = read_part(path, columns)
         names = table.column("slice").cast(pa.string()).combine_chunks()
-        places = pc.index_in(names, wanted).fill_null(-1).to_numpy(zero_copy_only=False)
+        positions = pc.index_in(names, wanted).fill_null(-1).to_numpy(zero_copy_only=False)
         times = table.column("event_time").cast(pa.int64()).to_numpy()
-        for place in np.unique(places[places >= 0]).tolist():
-            if ids[place] in own:
-                pieces.setdefault(ids[place], []).append(times[places == place])
+        for position in np.unique(positions[positions >= 0]).tolist():
+            if ids[position] in own:
+                pieces.setdefault(ids[position], []).append(times[positions == position])
         for name, repeat in repeats:
-            rows = np.flatnonzero(places == ids.index(repeat.slice))
+            rows = np.flatnonzero(positions == ids.index(repeat.slice))
             held = is_repeated(table.column("line").to_numpy()[rows], repeat)
             pieces.setdefault(name, []).append(times[rows[held]])
     found = {name: np.sort(np.concatenate(times)) for name, times in pieces.items()}

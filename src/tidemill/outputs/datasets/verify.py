@@ -23,7 +23,14 @@ from tidemill.outputs.datasets.catalog import dataset_of
 from tidemill.outputs.datasets.dataset import Layout, columns_name, dataset_schema, layout_of
 from tidemill.outputs.datasets.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.outputs.datasets.pending import PendingSlices
-from tidemill.outputs.datasets.rules import WATERMARK, WindowRules, admit, has_other_rules, judge, windows_of
+from tidemill.outputs.datasets.rules import (
+    WATERMARK,
+    WindowRules,
+    admit,
+    evaluate,
+    has_other_rules,
+    windows_of,
+)
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Snapshot
 
@@ -120,16 +127,22 @@ def verify_sets(
             continue
         used, _ = admit(window.key.interval, members, rules, window.sealed)
         counting = {member.name for member in members if member.desired}
-        judged = window.desired is not None and not waiting
-        if judged and set_hash(counting) == window.desired and counting != {m.name for m in used}:
+        evaluated = window.desired is not None and not waiting
+        if evaluated and set_hash(counting) == window.desired and counting != {m.name for m in used}:
             yield str(window.key.interval), "the slices that count are not those that the rules name"
-        elif judged and window.key not in due:
-            told = judge(window, members, rules, now, pending)
-            if WATERMARK not in (told.reason, window.reason) and (told.ready, told.reason) != (
+        elif evaluated and window.key not in due:
+            evaluation = evaluate(window, members, rules, now, pending)
+            if WATERMARK not in (evaluation.reason, window.reason) and (
+                evaluation.ready,
+                evaluation.reason,
+            ) != (
                 window.ready,
                 window.reason,
             ):
-                yield str(window.key.interval), f"it is {_verdict(window)}, by the rules {_verdict(told)}"
+                yield (
+                    str(window.key.interval),
+                    f"it is {_verdict(window)}, by the rules {_verdict(evaluation)}",
+                )
     for start, slices in sorted(touching.items()):
         key = WindowKey(stream, start, rules.span)
         yield str(key.interval), f"{len(slices)} slices touch it and there is no such window"
@@ -163,14 +176,14 @@ def _wrong(dataset: Dataset, window: Window, known: Mapping[str, SliceEntry]) ->
     if (dataset.key, dataset.revision, dataset.hash) != (window.key, window.revision, window.observed):
         yield f"{window.file} is not the dataset that the state knows"
     if (dataset.rows, dataset.bytes) != (window.rows, window.bytes):
-        told, found = f"{window.rows} rows, {window.bytes} bytes", f"{dataset.rows} and {dataset.bytes}"
-        yield f"the state says {told}; {window.file} has {found}"
+        evaluation, found = f"{window.rows} rows, {window.bytes} bytes", f"{dataset.rows} and {dataset.bytes}"
+        yield f"the state says {evaluation}; {window.file} has {found}"
     for name in dataset.slices:
-        slice_id, judgement = contribution_of(name)
+        slice_id, decision = contribution_of(name)
         entry = known.get(slice_id)
         if entry is None:
             yield f"{window.file} is made of a slice that the ledger does not know: {slice_id}"
-        elif entry.status is SliceStatus.ACCEPTED and entry.judgement == judgement:
+        elif entry.status is SliceStatus.ACCEPTED and entry.decision == decision:
             continue
         elif window.desired == window.observed:
             yield f"{window.file} is made of a slice that does not count any more: {slice_id}"
@@ -217,17 +230,17 @@ def _prove(proof: _Proof) -> Iterator[Difference]:
     """A kernel: builds the datasets of a unit again and compares them, each thrown away at once."""
     scratch = Path(proof.unit.warehouse)
     for number, (file, built) in enumerate(zip(proof.files, build_windows(proof.unit), strict=True)):
-        place = str(built.key.interval)
+        position = str(built.key.interval)
         if built.dataset is None:
-            yield place, f"it cannot be built again: {built.error}"
+            yield position, f"it cannot be built again: {built.error}"
             continue
         if not built.dataset.rows:  # how many rows its file has was looked at before
             if proof.rows[number]:
-                yield place, f"raw gives no rows, and {file} has {proof.rows[number]}"
+                yield position, f"raw gives no rows, and {file} has {proof.rows[number]}"
             continue
         fresh = scratch / built.dataset.file
         if not _same(Path(file), fresh):
-            yield place, f"raw gives something else than {file}"
+            yield position, f"raw gives something else than {file}"
         fresh.unlink()
 
 

@@ -66,7 +66,7 @@ class EntrySource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Position:
     number: int  # of the row group
     kind: str
     low: Edge | None
@@ -77,17 +77,17 @@ class _Place:
 @lru_cache(maxsize=256)
 def _directory(
     path: str, _size: int, _written: int
-) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Place]]]:
+) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Position]]]:
     with open_part(path) as file:
         metadata = file.metadata
-        column = {name: place for place, name in enumerate(file.schema_arrow.names)}
-    found: dict[str, list[_Place]] = {}
-    for where, place in _places(metadata, column):
-        found.setdefault(where, []).append(place)
+        column = {name: position for position, name in enumerate(file.schema_arrow.names)}
+    found: dict[str, list[_Position]] = {}
+    for where, position in _positions(metadata, column):
+        found.setdefault(where, []).append(position)
     return metadata, found
 
 
-def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tuple[str, _Place]]:
+def _positions(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tuple[str, _Position]]:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         path = group.column(column["path"]).statistics.min
@@ -98,7 +98,7 @@ def _places(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tu
             said = group.column(column["number" if kind == NUMBER else "text"]).statistics
             if said is not None and said.has_min_max:
                 low, high = _edge(said.min), _edge(said.max)
-        yield path, _Place(number, kind, low, high, group.num_rows)
+        yield path, _Position(number, kind, low, high, group.num_rows)
 
 
 def _edge(value: object) -> Edge:
@@ -125,35 +125,35 @@ def _metadata(path: str, _size: int, _written: int) -> pq.FileMetaData:
 @contextmanager
 def index_source(path: str, rows: int, extra: Mapping[str, Sequence[EntryGroup]]) -> Iterator[EntrySource]:
     """The entries of the index part of a raw part with so many rows, and what is known besides."""
-    metadata, places = _directory(path, *_written(path))
+    metadata, positions = _directory(path, *_written(path))
     tally = Tally()
     known: dict[str, Sequence[EntryGroup]] = dict(extra)
     with open_part(path, metadata=metadata) as file:
 
         def of(name: str) -> Sequence[EntryGroup]:
             if name not in known:
-                known[name] = [_file_group(file, place, tally) for place in places.get(name, ())]
+                known[name] = [_file_group(file, position, tally) for position in positions.get(name, ())]
             return known[name]
 
         yield EntrySource(rows, of, tally)
 
 
-def _file_group(file: pq.ParquetFile, place: _Place, tally: Tally) -> EntryGroup:
+def _file_group(file: pq.ParquetFile, position: _Position, tally: Tally) -> EntryGroup:
     def values() -> Values:
-        columns = ["number", "exact"] if place.kind == NUMBER else ["text"]
-        table = file.read_row_group(place.number, columns, use_threads=False)
-        if place.kind == NUMBER:
+        columns = ["number", "exact"] if position.kind == NUMBER else ["text"]
+        table = file.read_row_group(position.number, columns, use_threads=False)
+        if position.kind == NUMBER:
             return Values(number=one(table.column("number")).to_numpy(), exact=one(table.column("exact")))
         return Values(text=one(table.column("text")))
 
     def rows() -> Ints:
         tally.groups += 1
-        tally.entries += place.size
-        table = file.read_row_group(place.number, ["row"], use_threads=False)
+        tally.entries += position.size
+        table = file.read_row_group(position.number, ["row"], use_threads=False)
         found: Ints = one(table.column("row")).to_numpy()
         return found
 
-    return EntryGroup(place.kind, place.low, place.high, place.size, values, rows)
+    return EntryGroup(position.kind, position.low, position.high, position.size, values, rows)
 
 
 # -- what is in memory

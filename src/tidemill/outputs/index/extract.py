@@ -217,10 +217,10 @@ class Extraction:
         self._entries = {path: _Entries() for path in paths}
         leading = {path: _prefixes(path) for path in self._entries}
         columns = sorted({column for found in leading.values() for column, _ in found})
-        place = {column: number for number, column in enumerate(columns)}
+        position = {column: number for number, column in enumerate(columns)}
         self._paths = paths_of(columns)
         self._leading = {
-            path: [(place[column], steps) for column, steps in found] for path, found in leading.items()
+            path: [(position[column], steps) for column, steps in found] for path, found in leading.items()
         }
         self._seen: dict[tuple[bytes, tuple[str, ...]], tuple[Scalar, ...]] = {}
 

@@ -74,9 +74,9 @@ class Indexer:
             return Indexed(version=self.table.version)
         self.table.clean_staging()
         wanted = self._wanted(now)
-        standing = self.table.snapshot().by_name
-        missing = [raw for path, raw in wanted.items() if path not in standing]
-        gone = [part for path, part in standing.items() if path not in wanted]
+        current = self.table.snapshot().by_name
+        missing = [raw for path, raw in wanted.items() if path not in current]
+        gone = [part for path, part in current.items() if path not in wanted]
         entries = self._replace(missing, gone, now) if missing or gone else 0
         self._settled = (versions[0], self.table.version)
         self._due = self._next_expiry(wanted.values())
@@ -90,13 +90,13 @@ class Indexer:
         self.table.clean_staging()
         self._settled = None
         wanted = {path: raw for path, raw in self._wanted(now).items() if touches(raw, span)}
-        standing = self.table.snapshot().by_name
-        again = {path: raw for path, raw in wanted.items() if path in standing}
+        current = self.table.snapshot().by_name
+        again = {path: raw for path, raw in wanted.items() if path in current}
         built = self._build(list(again.values()))
         other = [
-            standing[path]
+            current[path]
             for path, part in zip(again, built, strict=True)
-            if not _same(Path(part.path), self.table.root / standing[path].path)
+            if not _same(Path(part.path), self.table.root / current[path].path)
         ]
         if other:  # removed first: a part under the name of one that readers see would never be taken
             self.table.commit([], other, info={"batch": "rebuild"}, now=now)
@@ -112,18 +112,18 @@ class Indexer:
         self.raw.refresh()
         self.table.refresh()
         wanted = self._wanted(now)
-        standing = self.table.snapshot().by_name
+        current = self.table.snapshot().by_name
         found = [
             IndexDifference(path, f"is missing for {raw.path}")
             for path, raw in wanted.items()
-            if path not in standing
+            if path not in current
         ]
-        found += [IndexDifference(path, "belongs to no raw part") for path in standing if path not in wanted]
+        found += [IndexDifference(path, "belongs to no raw part") for path in current if path not in wanted]
         folder = self.table.staging("verify")
         units = [
-            _CheckUnit(self._unit(raw, folder), str(self.table.root / standing[path].path))
+            _CheckUnit(self._unit(raw, folder), str(self.table.root / current[path].path))
             for path, raw in wanted.items()
-            if path in standing
+            if path in current
         ]
         try:
             found += self.engine.run(_check, units, "verify index", sum(raw.size for raw in wanted.values()))
@@ -190,14 +190,14 @@ def wanted_parts(stream: Stream, parts: Iterable[Part], now: int) -> dict[str, P
 @dataclass(frozen=True, slots=True)
 class _CheckUnit:
     build: IndexUnit
-    standing: str
+    current: str
 
 
 def _check(unit: _CheckUnit) -> Iterator[IndexDifference]:
     built = build_index(unit.build)
-    path = in_folder(unit.build.partition, Path(unit.standing).name)
+    path = in_folder(unit.build.partition, Path(unit.current).name)
     try:
-        if not _same(Path(built.path), Path(unit.standing)):
+        if not _same(Path(built.path), Path(unit.current)):
             yield IndexDifference(path, f"differs from what {unit.build.raw_path} gives")
     finally:
         Path(built.path).unlink()

@@ -68,17 +68,17 @@ def keys_of(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doubles
     exact = pa.nulls(starts.size, pa.string())
     long = is_whole & ((whole >= _WHOLE) | (whole <= -_WHOLE))
     if long.any():
-        exact = _placed(exact, long, _long_wholes(whole[long]))
+        exact = _positioned(exact, long, _long_wholes(whole[long]))
     rest = np.flatnonzero(~is_whole)
     if rest.size:
         found, texts = _fractions(data, starts[rest], ends[rest], tags[rest])
         nearest[rest] = found
         if texts.null_count < rest.size:
-            exact = _placed(exact, ~is_whole, texts)
+            exact = _positioned(exact, ~is_whole, texts)
     return nearest, exact
 
 
-def _placed(into: pa.StringArray, where: Mask, texts: pa.StringArray) -> pa.StringArray:
+def _positioned(into: pa.StringArray, where: Mask, texts: pa.StringArray) -> pa.StringArray:
     return pc.replace_with_mask(into, pa.array(where), texts)
 
 
@@ -120,4 +120,4 @@ def _fractions(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doub
             exact.append(key[1])
     nearest += 0.0
     texts = pa.nulls(starts.size, pa.string())
-    return nearest, _placed(texts, ~sure, pa.array(exact, pa.string())) if exact else texts
+    return nearest, _positioned(texts, ~sure, pa.array(exact, pa.string())) if exact else texts

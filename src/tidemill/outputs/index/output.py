@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from tidemill.config import Stream
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, RawFacts, RoundStart, Simple, Stage, Verified
@@ -28,7 +28,7 @@ class Index(Simple):
 
     def refresh(self, start: RoundStart) -> Indexed | None:
         name = self._stream.name
-        if is_judging_again(self._warehouse.state, name) or self._warehouse.existing("raw", name) is None:
+        if is_deciding_again(self._warehouse.state, name) or self._warehouse.existing("raw", name) is None:
             return None
         indexer = self._indexer()
         if indexer is None:

@@ -55,7 +55,7 @@ def keys_of(metric: Metric, events: pa.Table) -> pa.Table:
     return found.take(pa.array(first)).append_column("line", pa.array(least))
 
 
-def roster_schema(metric: Metric) -> pa.Schema:
+def admitted_schema(metric: Metric) -> pa.Schema:
     return pa.schema(
         [
             ("tenant", TEXT),
@@ -80,7 +80,7 @@ class AdmittedKeys:
 
     def keys(self, metric: str) -> pa.Table:
         found = self.admitted.get(metric)
-        return roster_schema(self.metrics[metric]).empty_table() if found is None else found
+        return admitted_schema(self.metrics[metric]).empty_table() if found is None else found
 
     def admit(self, cells: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         """Cells with the keys they count under; those that have one key now are still to be merged."""
@@ -133,11 +133,11 @@ class AdmittedKeys:
 
     def _with(self, metric: str, keys: pa.Table) -> pa.Table | None:
         declared, names = self.metrics[metric], key_columns(self.metrics[metric])
-        keys = joined([keys.select(roster_schema(declared).names).cast(roster_schema(declared))])
+        keys = joined([keys.select(admitted_schema(declared).names).cast(admitted_schema(declared))])
         if self.is_full_for(metric, one(keys.column("tenant")).dictionary.to_pylist()):
             return None
-        standing = self.keys(metric)
-        keys = keys.filter(pa.array(~_known(standing.select(names), keys.select(names))))
+        current = self.keys(metric)
+        keys = keys.filter(pa.array(~_known(current.select(names), keys.select(names))))
         if not keys.num_rows:
             return None
         keys = keys.take(
@@ -156,7 +156,7 @@ class AdmittedKeys:
         had = np.array([counts.get(name, 0) for name in texts.dictionary.to_pylist()], np.int64)
         room = (declared.limit or 0) - had[texts.indices.to_numpy(zero_copy_only=False)]
         admitted = keys.filter(pa.array(rank < room))
-        return joined([standing, admitted]) if admitted.num_rows else None
+        return joined([current, admitted]) if admitted.num_rows else None
 
 
 def _known(keys: pa.Table, table: pa.Table) -> Mask:
@@ -184,17 +184,17 @@ def _alike(keys: pa.Array, values: pa.Array) -> tuple[Ints, Ints, Mask]:
     if pa.types.is_dictionary(keys.type):
         texts = keys.dictionary
         mine = _codes(keys.indices)
-        place = pc.index_in(values.dictionary, pc.cast(texts, values.dictionary.type))
-        of_text = np.append(np.asarray(place.fill_null(-2)).astype(np.int64) + 1, 0)
+        position = pc.index_in(values.dictionary, pc.cast(texts, values.dictionary.type))
+        of_text = np.append(np.asarray(position.fill_null(-2)).astype(np.int64) + 1, 0)
         first = np.asarray(pc.index_in(texts, texts)).astype(np.int64)  # a dictionary may have a text twice
         mine = np.where(mine > 0, np.append(first, 0)[mine - 1] + 1, 0)
         their = of_text[_codes(values.indices) - 1]
         return mine, their, their < 0
     numbers = pc.unique(keys.drop_null())
     mine = np.asarray(pc.index_in(keys, numbers).fill_null(-1)).astype(np.int64) + 1
-    place = np.asarray(pc.index_in(values, numbers).fill_null(-1)).astype(np.int64) + 1
-    missing = (place == 0) & np.asarray(values.is_valid())
-    return mine, place, missing
+    position = np.asarray(pc.index_in(values, numbers).fill_null(-1)).astype(np.int64) + 1
+    missing = (position == 0) & np.asarray(values.is_valid())
+    return mine, position, missing
 
 
 def _codes(indices: pa.Array) -> Ints:

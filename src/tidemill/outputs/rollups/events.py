@@ -92,12 +92,12 @@ def read_tile_events(
         if not inside.any() or all(tiles[start] is None for start in tiles):
             return inside
         pairs = [
-            place * len(code) + code[name]
-            for place, start in enumerate(starts.tolist())
+            position * len(code) + code[name]
+            for position, start in enumerate(starts.tolist())
             for name in _either(tiles[start], code)
         ]
-        place = at * len(code) + slices.indices.to_numpy(zero_copy_only=False)
-        return inside & np.isin(place, np.array(pairs, np.int64))
+        position = at * len(code) + slices.indices.to_numpy(zero_copy_only=False)
+        return inside & np.isin(position, np.array(pairs, np.int64))
 
     return _read(plan, files, may_hold, wanted)
 

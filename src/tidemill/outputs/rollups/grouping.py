@@ -137,7 +137,7 @@ def grouped(columns: Sequence[GroupCodes]) -> tuple[Ints, Ints]:
 
 def _grouped(key: Ints, total: int) -> tuple[Ints, Ints]:
     if total <= 2 * key.size + 256:
-        return _by_place(key, total)
+        return _by_position(key, total)
     of, distinct, first = _by_hash(key)
     order = np.argsort(distinct)
     rank = np.empty(order.size, np.int64)
@@ -146,20 +146,20 @@ def _grouped(key: Ints, total: int) -> tuple[Ints, Ints]:
 
 
 @njit(cache=True, nogil=True)
-def _by_place(key: Ints, total: int) -> tuple[Ints, Ints]:
+def _by_position(key: Ints, total: int) -> tuple[Ints, Ints]:
     """Keys that are few enough to have a place each."""
-    place = np.zeros(total, np.int64)
+    position = np.zeros(total, np.int64)
     for i in range(key.size):
-        place[key[i]] = 1
+        position[key[i]] = 1
     size = 0
     for k in range(total):
-        if place[k]:
-            place[k] = size
+        if position[k]:
+            position[k] = size
             size += 1
     of = np.empty(key.size, np.int64)
     first = np.empty(size, np.int64)
     for i in range(key.size - 1, -1, -1):
-        of[i] = place[key[i]]
+        of[i] = position[key[i]]
         first[of[i]] = i
     return of, first
 

@@ -46,8 +46,10 @@ def history_files(
             )  # fmt: skip
     for metric, declared in metrics.items() if standing.sets else ():
         if declared.max_cardinality is not None:
-            roster = layout.admitted_keys(folder, metric)
-            yield StoredFile(warehouse, roster, FileKind.ADMITTED_KEYS, stream, check_file, lambda: True)
+            admitted_keys = layout.admitted_keys(folder, metric)
+            yield StoredFile(
+                warehouse, admitted_keys, FileKind.ADMITTED_KEYS, stream, check_file, lambda: True
+            )
 
 
 def read_log(folder: Path, state: State) -> ObservationLog:

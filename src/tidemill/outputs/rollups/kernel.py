@@ -34,10 +34,10 @@ MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 Admit = Callable[[Cells], Cells]
 """What becomes of cells just made of events before they are merged with others; it must be picklable."""
 
-Places = Mapping[str, Sequence[int]]
+Positions = Mapping[str, Sequence[int]]
 """Paths of parts, each with the starts (ascending) of some of the tiles in it."""
 
-NOWHERE: Final[Places] = {}
+NOWHERE: Final[Positions] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class TileWork:
     level: str
     tiles: Sequence[Tile]  # those that are written
     unkept: Sequence[int] = ()  # starts of those that are kept no more: made only for the levels above
-    old: Places = field(default_factory=dict)  # where those stand now that only grow
+    old: Positions = field(default_factory=dict)  # where those stand now that only grow
     again: Sequence[int] = ()  # starts of those that are made again,
-    below: Places = field(default_factory=dict)  # also from these tiles below, which did not change
+    below: Positions = field(default_factory=dict)  # also from these tiles below, which did not change
 
     @property
     def starts(self) -> list[int]:
@@ -97,7 +97,7 @@ class CarryUnit:
 
     spec: RollupSpec
     level: str
-    parts: Places  # with the tiles that leave
+    parts: Positions  # with the tiles that leave
     folder: str
 
 

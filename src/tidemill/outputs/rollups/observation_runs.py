@@ -33,7 +33,7 @@ FAN_IN: Final = 12  # sets of trails of about one size that are merged
 _LINES: Final = 200  # of the log, beyond what stands, before it is written anew
 
 
-def write_trail(path: Path, observations: pa.Table) -> None:
+def write_observations(path: Path, observations: pa.Table) -> None:
     """Write and sync it; a trail is named in the log only after that."""
     write_arrow(path, observations)
 
@@ -61,12 +61,14 @@ def asked(observations: pa.Table) -> Asked:
     return Asked(high[first], low[first], time[first], time[last])
 
 
-def histories_of(metric: Metric, trails: Sequence[str], objects: Asked, keys: tuple[int, int]) -> pa.Table:
+def histories_of(
+    metric: Metric, observation_files: Sequence[str], objects: Asked, keys: tuple[int, int]
+) -> pa.Table:
     """What the trails hold of the objects, whose keys lie in the range; sorted. When all rules of the metric
     are local, only the span asked for, with the observations next to it on either side."""
     assert metric.following is not None
     found = []
-    for path in trails:
+    for path in observation_files:
         run = within(read_arrow(path), *keys)
         if not run.num_rows or not objects.high.size:
             continue
@@ -127,19 +129,19 @@ class MergeObservations:
     before a place in the ledger."""
 
     metric: Metric
-    trails: Sequence[str]
+    observation_files: Sequence[str]
     low: int
     high: int
     target: str
     before: int | None = None
 
 
-def merge_trails(unit: MergeObservations) -> Iterator[str]:
-    tables = [within(read_arrow(path), unit.low, unit.high) for path in unit.trails]
+def merge_observations(unit: MergeObservations) -> Iterator[str]:
+    tables = [within(read_arrow(path), unit.low, unit.high) for path in unit.observation_files]
     if unit.before is not None:
         tables = [table.filter(pc.less(table.column("seq"), unit.before)) for table in tables]
     whole = in_order(joined([observation_schema(unit.metric).empty_table(), *tables]))
-    write_trail(Path(unit.target), whole)
+    write_observations(Path(unit.target), whole)
     yield unit.target
 
 
@@ -237,15 +239,15 @@ class ObservationLog:
         assert isinstance(gone, list)
         for name in gone:
             self.sets.pop(name, None)
-        told = line["set"]
-        if isinstance(told, dict):
-            self.sets[told["name"]] = ObservationSet(
-                name=told["name"],
-                batches={batch: (low, high) for batch, (low, high) in told["batches"].items()},
-                files=told["files"],
+        entry = line["set"]
+        if isinstance(entry, dict):
+            self.sets[entry["name"]] = ObservationSet(
+                name=entry["name"],
+                batches={batch: (low, high) for batch, (low, high) in entry["batches"].items()},
+                files=entry["files"],
                 touched={
-                    int(start): frozenset(told["slices"][i] for i in which)
-                    for start, which in told["touched"].items()
+                    int(start): frozenset(entry["slices"][i] for i in which)
+                    for start, which in entry["touched"].items()
                 },
             )
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, read_ipc, write_ipc
-from tidemill.formats.hashing import SEED_TRAIL
+from tidemill.formats.hashing import SEED_OBSERVATIONS
 from tidemill.formats.key_runs import hash_keys, sorted_order
 from tidemill.outputs.rollups.cells import TEXT, cell_schema
 from tidemill.outputs.rollups.events import passing
@@ -57,7 +57,7 @@ def observed(metric: Metric, events: pa.Table) -> pa.Table:
         events = events.take(pa.array(rows))
     tenant = coded_text(events.column("tenant"))
     high, low = hash_keys(
-        tenant, _text(events.column(f"d{following.object}")), seed=SEED_TRAIL, within=metric.name
+        tenant, _text(events.column(f"d{following.object}")), seed=SEED_OBSERVATIONS, within=metric.name
     )
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "high": pa.array(high),
@@ -113,10 +113,10 @@ def order_of(observations: pa.Table, rows: Ints | None = None) -> Ints | None:
 
 def _ties_by_id(observations: pa.Table, order: Ints, tied: Ints) -> Ints:
     """Rows of one object and instant, by their ids; after the places `tied` another of the same follows."""
-    places = np.union1d(tied, tied + 1)
-    begins = np.ones(places.size, np.bool_)
-    begins[1:] = ~np.isin(places[1:] - 1, tied, assume_unique=True)
-    rows = pa.array(order[places])
+    positions = np.union1d(tied, tied + 1)
+    begins = np.ones(positions.size, np.bool_)
+    begins[1:] = ~np.isin(positions[1:] - 1, tied, assume_unique=True)
+    rows = pa.array(order[positions])
     named = pa.table(
         {
             "group": np.cumsum(begins),
@@ -126,7 +126,7 @@ def _ties_by_id(observations: pa.Table, order: Ints, tied: Ints) -> Ints:
     )
     by_id = pc.sort_indices(named, [("group", "ascending"), ("id", "ascending"), ("state", "ascending")])
     out = order.copy()
-    out[places] = order[places[by_id.to_numpy()]]
+    out[positions] = order[positions[by_id.to_numpy()]]
     return out
 
 
@@ -137,12 +137,12 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
-def placed(observations: pa.Table, seqs: Mapping[str, int]) -> pa.Table:
+def positioned(observations: pa.Table, seqs: Mapping[str, int]) -> pa.Table:
     """With places in the ledger instead of the names of slices."""
     slices = one(observations.column("slice"))
-    places = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
+    positions = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
     at = observations.schema.get_field_index("slice")
-    column = pa.array(places[slices.indices.to_numpy(zero_copy_only=False)])
+    column = pa.array(positions[slices.indices.to_numpy(zero_copy_only=False)])
     return observations.set_column(at, "seq", column)
 
 
@@ -164,10 +164,12 @@ def read_seen(
         table.num_rows for table in tables
     ):  # else one copy of it all costs less than two of some
         tables = [table.take(pa.array(rows)) for table, rows in zip(tables, inside, strict=True)]
-        return in_order(joined([placed(table.combine_chunks(), seqs) for table in tables if table.num_rows]))
+        return in_order(
+            joined([positioned(table.combine_chunks(), seqs) for table in tables if table.num_rows])
+        )
     starts = np.cumsum([0, *(table.num_rows for table in tables[:-1])])
     rows = np.concatenate([start + rows for start, rows in zip(starts, inside, strict=True)])
-    whole = joined([placed(table, seqs) for table in tables])
+    whole = joined([positioned(table, seqs) for table in tables])
     order = order_of(whole, rows if held < whole.num_rows else None)
     return whole if order is None else whole.take(pa.array(order)).combine_chunks()
 

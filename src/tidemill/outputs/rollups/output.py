@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.levels import BASE, BY_NAME, LEVELS
@@ -75,7 +75,7 @@ class Rollups:
         if any(layout.staging(layout.rollups(self._warehouse.root, name)).glob("*")):
             return True
         declared = self._stream.kept_metrics and table is not None
-        return bool(declared) and state.marks(name).get(DECLARED) != declared_as(self._stream)
+        return bool(declared) and state.checkpoints(name).get(DECLARED) != declared_as(self._stream)
 
     def accepted(self, batch: Batch) -> None:
         self._has_batch = True
@@ -92,7 +92,7 @@ class Rollups:
         fresh, self._fresh = self._fresh, None  # what it refers to is gone after this round
         has_work = self.has_work()
         self._has_batch = False
-        if not has_work or is_judging_again(self._warehouse.state, self._stream.name):
+        if not has_work or is_deciding_again(self._warehouse.state, self._stream.name):
             return None
         roller, now = self._roller(), start.now
         self._warehouse.progress(self._stream.name, "tiles", 0.0)
@@ -122,7 +122,7 @@ class Rollups:
             return 0
         if not self._quiet.is_due(stream.name, table.version, stream.pack.idle, now):
             return 0
-        if is_judging_again(self._warehouse.state, stream.name):
+        if is_deciding_again(self._warehouse.state, stream.name):
             return 0
         if not crowded_parts(table.snapshot().parts):
             return 0
@@ -145,7 +145,7 @@ class Rollups:
             roller.spec, roller.plan, roller.raw, roller.table, self._warehouse.engine, known, folder
         )
         shutil.rmtree(folder, ignore_errors=True)
-        return Verified(tiles, sealed, [Difference("tile", one.place, one.what) for one in differences])
+        return Verified(tiles, sealed, [Difference("tile", one.position, one.what) for one in differences])
 
     def _known(
         self,
@@ -170,7 +170,7 @@ class Rollups:
         else:
             seqs = {entry.id: entry.seq for entry in entries}
             again = roller.state_history.recount(roller.raw.snapshot().paths(), seqs, folder)
-            admit = again.roster.admit if again.roster is not None else None
+            admit = again.admitted_keys.admit if again.admitted_keys is not None else None
             touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
         _join(desired, touched, {entry.id: entry.name for entry in entries})
         return known

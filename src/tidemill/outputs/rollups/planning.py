@@ -62,10 +62,12 @@ class Horizons:
         return self.raw is not None and key.start < self.raw
 
 
-def horizons_of(told: Mapping[str, int]) -> Horizons:
+def horizons_of(expired_until: Mapping[str, int]) -> Horizons:
     """As the log of expiries tells them: `raw`, and `rollups:` with the name of a level."""
-    levels = {name.removeprefix(ROLLUPS): at for name, at in told.items() if name.startswith(ROLLUPS)}
-    return Horizons(levels, told.get("raw"))
+    levels = {
+        name.removeprefix(ROLLUPS): at for name, at in expired_until.items() if name.startswith(ROLLUPS)
+    }
+    return Horizons(levels, expired_until.get("raw"))
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class Planner:
         raw: Snapshot,
         table: Snapshot,
         horizons: Horizons,
-        roster: AdmittedKeys | None,
+        admitted_keys: AdmittedKeys | None,
     ) -> None:
         self._spec = spec
         self._reading = reading
@@ -114,7 +116,7 @@ class Planner:
         self._raw = raw
         self._table = table
         self._horizons = horizons
-        self._roster = roster
+        self._admitted_keys = admitted_keys
         self._plan = TilePlan()
         self._again: set[int] = set()  # starts of 5s tiles that are made again
         self._left: Mapping[int, frozenset[str]] = {}  # what the batch left, by 5s tile
@@ -192,8 +194,8 @@ class Planner:
         known: dict[int, dict[int, TileState]] = {start: {} for start in parents}
         for tile in self._state.tiles(self._spec.stream, under.name, spans):
             known[level.tile_of(tile.key.start)][tile.key.start] = tile
-        places = [Interval(start, start + 1) for start in parents]
-        standing = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, places)}
+        positions = [Interval(start, start + 1) for start in parents]
+        standing = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, positions)}
         return {
             start: self._target_above(
                 TileKey(level.name, start), standing.get(start), known[start], {s: changed[s] for s in new}
@@ -310,7 +312,7 @@ class Planner:
             raw=raw_parts(self._raw, list(wanted)),
             wanted=wanted,
             whole=whole,
-            admit=self._roster.admit if self._roster is not None else None,
+            admit=self._admitted_keys.admit if self._admitted_keys is not None else None,
             days_too=self._plan.days_too,
         )
 
@@ -347,15 +349,15 @@ def carry_units(
     small: dict[str, tuple[int, dict[str, list[int]]]] = {}
     for path, starts in sorted(leaving.items()):
         part = table.by_path[path]
-        level, place = part.partition["level"], {str(table.root / path): sorted(starts)}
+        level, position = part.partition["level"], {str(table.root / path): sorted(starts)}
         if part.rows >= FEW_ROWS:
-            units.append(CarryUnit(spec, level, place, str(folder)))
+            units.append(CarryUnit(spec, level, position, str(folder)))
             continue
-        rows, places = small.get(level, (0, {}))
-        small[level] = (rows + part.rows, places | place)
+        rows, positions = small.get(level, (0, {}))
+        small[level] = (rows + part.rows, positions | position)
         if rows + part.rows >= UNIT_ROWS:
             units.append(CarryUnit(spec, level, small.pop(level)[1], str(folder)))
-    units += [CarryUnit(spec, level, places, str(folder)) for level, (_, places) in small.items()]
+    units += [CarryUnit(spec, level, positions, str(folder)) for level, (_, positions) in small.items()]
     return units
 
 

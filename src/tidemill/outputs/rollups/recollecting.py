@@ -21,13 +21,13 @@ from tidemill.outputs.rollups.admitted_keys import KEYS_LEFT, AdmittedKeys, keys
 from tidemill.outputs.rollups.cell_files import PARTIAL, write_partial
 from tidemill.outputs.rollups.cells import within_tiles
 from tidemill.outputs.rollups.events import read_events, read_tile_events
-from tidemill.outputs.rollups.observation_runs import asked, histories_of, write_trail
+from tidemill.outputs.rollups.observation_runs import asked, histories_of, write_observations
 from tidemill.outputs.rollups.observations import (
     SEEN,
     in_order,
     joined,
     observed,
-    placed,
+    positioned,
     read_seen,
     write_seen,
 )
@@ -78,7 +78,7 @@ def note_raw(unit: NoteUnit) -> Iterator[int]:
 
 def keys_left(metric: Metric, folder: Path, seqs: Mapping[str, int]) -> pa.Table | None:
     """The keys that `note` left, with their places in the ledger."""
-    tables = [placed(read_ipc(path), seqs) for path in left_by(folder, metric.name, KEYS_LEFT)]
+    tables = [positioned(read_ipc(path), seqs) for path in left_by(folder, metric.name, KEYS_LEFT)]
     return joined(tables) if tables else None
 
 
@@ -93,8 +93,8 @@ class EnterUnit:
     keys: tuple[int, int]
     seen: Sequence[str]
     seqs: Mapping[str, int]
-    trails: Sequence[str]  # what is known of objects so far
-    roster: AdmittedKeys | None
+    observation_files: Sequence[str]  # what is known of objects so far
+    admitted_keys: AdmittedKeys | None
     target: str  # the trail to write
     cells: str | None  # where to leave what they change; None: nowhere
 
@@ -102,7 +102,7 @@ class EnterUnit:
 @dataclass(frozen=True, slots=True)
 class Entered:
     metric: str
-    trail: str | None  # None: there is nothing to remember
+    observation_file: str | None  # None: there is nothing to remember
     touched: Sequence[tuple[int, int]]  # 5s tile, place in the ledger of the slice that touched it
 
 
@@ -112,37 +112,37 @@ def enter(unit: EnterUnit) -> Iterator[Entered]:
     if not added.num_rows:
         yield Entered(metric.name, None, [])
         return
-    write_trail(Path(unit.target), added)
-    before = histories_of(metric, unit.trails, asked(added), unit.keys)
+    write_observations(Path(unit.target), added)
+    before = histories_of(metric, unit.observation_files, asked(added), unit.keys)
     union, new = union_of(before, added)
-    tiles, places = touched_by(metric, union, new)
+    tiles, positions = touched_by(metric, union, new)
     if unit.cells is not None:
-        cells = signed_cells(metric, _renamed(unit.roster, metric, union), new)
+        cells = signed_cells(metric, _renamed(unit.admitted_keys, metric, union), new)
         write_partial(Path(unit.cells), {metric.name: cells})
-    yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), places.tolist(), strict=True)))
+    yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), positions.tolist(), strict=True)))
 
 
-def _renamed(roster: AdmittedKeys | None, metric: Metric, observations: pa.Table) -> pa.Table:
-    return observations if roster is None else roster.renamed(metric.name, observations)
+def _renamed(admitted_keys: AdmittedKeys | None, metric: Metric, observations: pa.Table) -> pa.Table:
+    return observations if admitted_keys is None else admitted_keys.renamed(metric.name, observations)
 
 
 # -- what stands in tiles
 
 
 @dataclass(frozen=True, slots=True)
-class TellUnit:
+class HistoryUnit:
     """5s tiles whose state cells are wanted in full."""
 
     spec: RollupSpec
     plan: ReadPlan
     tiles: Sequence[int]  # their starts, ascending
     raw: Sequence[str]  # parts that may hold their events
-    trails: Mapping[str, Sequence[str]]  # by metric
-    roster: AdmittedKeys | None
+    observation_files: Mapping[str, Sequence[str]]  # by metric
+    admitted_keys: AdmittedKeys | None
     out: str
 
 
-def tell(unit: TellUnit) -> Iterator[str]:
+def count_states(unit: HistoryUnit) -> Iterator[str]:
     """Which objects were seen in the tiles is read from raw, what was seen of them from the trails."""
     events = read_tile_events(unit.plan, unit.raw, dict.fromkeys(unit.tiles), BASE.tile)
     found = {}
@@ -154,10 +154,10 @@ def tell(unit: TellUnit) -> Iterator[str]:
         if not tables:
             continue
         objects = asked(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
-        known = histories_of(metric, unit.trails.get(metric.name, ()), objects, (0, 1 << 64))
+        known = histories_of(metric, unit.observation_files.get(metric.name, ()), objects, (0, 1 << 64))
         time = one(known.column("time")).to_numpy()
         wanted = within_tiles(time, unit.tiles, BASE.tile)
-        found[metric.name] = state_cells(metric, _renamed(unit.roster, metric, known), wanted)
+        found[metric.name] = state_cells(metric, _renamed(unit.admitted_keys, metric, known), wanted)
     write_partial(Path(unit.out), found)
     yield unit.out
 
@@ -173,7 +173,7 @@ class RecountUnit:
     keys: tuple[int, int]
     seen: Sequence[str]
     seqs: Mapping[str, int]
-    roster: AdmittedKeys | None
+    admitted_keys: AdmittedKeys | None
     folder: str
     name: str
 
@@ -186,8 +186,8 @@ class Recounted:
 
 def recount(unit: RecountUnit) -> Iterator[Recounted]:
     whole = read_seen(unit.metric, unit.seen, unit.seqs, unit.keys)
-    tiles, places = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
-    cells = state_cells(unit.metric, _renamed(unit.roster, unit.metric, whole))
+    tiles, positions = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
+    cells = state_cells(unit.metric, _renamed(unit.admitted_keys, unit.metric, whole))
     path = Path(unit.folder) / f"{unit.name}{PARTIAL}"
     write_partial(path, {unit.metric.name: cells})
-    yield Recounted(str(path), list(zip(tiles.tolist(), places.tolist(), strict=True)))
+    yield Recounted(str(path), list(zip(tiles.tolist(), positions.tolist(), strict=True)))

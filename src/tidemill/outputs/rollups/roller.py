@@ -148,7 +148,7 @@ class Roller:
         """Enter all tiles that the table holds in a state that was made anew, and those that are kept no
         more; how many the table holds."""
         self.state_history.catch_up()
-        self.state_history.tell_all()
+        self.state_history.count_all_states()
         builds = tile_builds(self.table, self.table.snapshot().parts)
         self.state.apply_tiles(self.stream.name, self.table.version, builds)
         for level in LEVELS:
@@ -204,7 +204,7 @@ class Roller:
     @property
     def declared_before(self) -> str | None:
         """The hash of the declarations that all tiles were last made for; None: nobody knows."""
-        return self.state.marks(self.stream.name).get(DECLARED)
+        return self.state.checkpoints(self.stream.name).get(DECLARED)
 
     def refresh(self, fresh: Fresh | None = None, now: int | None = None) -> list[Rebuilt]:
         """Build stale tiles, oldest first, each level from the one below; of very many, as many as one round
@@ -223,7 +223,7 @@ class Roller:
         stale = _some(self.state.stale_tiles(self.stream.name), TILES_PER_ROUND)
         done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh, now)]
         if not self._current:
-            self.state.set_mark(self.stream.name, DECLARED, self.spec.declared)
+            self.state.set_checkpoint(self.stream.name, DECLARED, self.spec.declared)
             self._current = True
         if done:
             self.compact(spared={part.path for part in self.table.snapshot().parts} - before, now=now)
@@ -232,7 +232,7 @@ class Roller:
     def _outdated(self) -> list[BaseTile]:
         """5s tiles that were made for metrics declared otherwise; those stay that raw is gone for."""
         name, horizons = self.stream.name, self.horizons()
-        if self._current or self.state.marks(name).get(DECLARED) == self.spec.declared:
+        if self._current or self.state.checkpoints(name).get(DECLARED) == self.spec.declared:
             return []
         made = declarations(self.table)
         found = []
@@ -294,7 +294,7 @@ class Roller:
             self.raw.snapshot(),
             self.table.snapshot(),
             self.horizons(),
-            self.state_history.roster,
+            self.state_history.admitted_keys,
         )
         plan = planner.plan(stale, fresh, folder, anew=anew)
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
@@ -425,11 +425,11 @@ class Roller:
         span = Interval(MIN_INSTANT, before)
         return [t for t in self.state.tiles(self.stream.name, level, span) if t.part is not None]
 
-    def _gone_with(self, told: str | None) -> list[TileBuild]:
+    def _gone_with(self, checkpoint: str | None) -> list[TileBuild]:
         """The tiles that went with a commit that says so, as the state knows them from then on."""
-        if told is None:
+        if checkpoint is None:
             return []
-        level, _, before = told.partition(":")
+        level, _, before = checkpoint.partition(":")
         tiles = self._kept_before(level, int(before))
         slices: dict[int, frozenset[str]] = {}
         if level == BASE.name:

@@ -142,9 +142,9 @@ def _tidied(column: pa.DictionaryArray) -> pa.DictionaryArray:
         texts = texts.take(pa.array(at))
     order = pc.array_sort_indices(texts)
     texts = texts.take(order)
-    place = np.zeros(used.size, np.int32)
-    place[at[order.to_numpy()]] = np.arange(at.size)
-    return pa.DictionaryArray.from_arrays(pa.array(place[codes], mask=absent), texts)
+    position = np.zeros(used.size, np.int32)
+    position[at[order.to_numpy()]] = np.arange(at.size)
+    return pa.DictionaryArray.from_arrays(pa.array(position[codes], mask=absent), texts)
 
 
 def _measured(cells: pa.Table, i: int, m: Measure) -> Columns:

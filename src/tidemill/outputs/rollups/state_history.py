@@ -21,7 +21,7 @@ from tidemill.formats.key_runs import crowded_tier, key_ranges
 from tidemill.formats.plan import ReadPlan
 from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
-from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOLD_PART
+from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOMBSTONE_PART
 from tidemill.model.slices import set_hash
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL
@@ -33,23 +33,23 @@ from tidemill.outputs.rollups.observation_runs import (
     ObservationSet,
     Touched,
     drop_log,
-    merge_trails,
-    write_trail,
+    merge_observations,
+    write_observations,
 )
 from tidemill.outputs.rollups.observations import SEEN, joined
 from tidemill.outputs.rollups.raw_parts import raw_parts
 from tidemill.outputs.rollups.recollecting import (
     EnterUnit,
+    HistoryUnit,
     NoteUnit,
     Recounted,
     RecountUnit,
-    TellUnit,
+    count_states,
     enter,
     keys_left,
     left_by,
     note_raw,
     recount,
-    tell,
 )
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.raw.footers import packed_footer
@@ -62,7 +62,7 @@ from tidemill.storage.tables.table import Table
 log = logging.getLogger(__name__)
 
 PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
-TOLD_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
+HISTORY_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
 ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
 
 
@@ -71,7 +71,7 @@ class Recount:
     """What raw alone says: files of 5s cells of state metrics, the roster, who touched which tiles."""
 
     cells: Sequence[str]
-    roster: AdmittedKeys | None
+    admitted_keys: AdmittedKeys | None
     touched: Touched
 
 
@@ -91,7 +91,7 @@ class StateHistory:
         self._raw = raw
         self._seen: int | None = None  # the version of raw that it is in line with
         self._log: ObservationLog | None = None
-        self._roster = AdmittedKeys.of(spec)
+        self._admitted_keys = AdmittedKeys.of(spec)
         self._shared: dict[str, Mapping[str, Sequence[str]]] = {}  # packed parts: batch -> its slices in them
 
     @property
@@ -103,16 +103,16 @@ class StateHistory:
         return tuple(metric for metric in self.spec.metrics if metric.following is not None)
 
     @property
-    def roster(self) -> AdmittedKeys | None:
+    def admitted_keys(self) -> AdmittedKeys | None:
         """The keys that are admitted; None when no metric has a limit. After `catch_up` it is that of raw."""
         if self.needed:
-            self._standing()  # reads it, the first time
-        return self._roster if self._roster.metrics else None
+            self._observed()  # reads it, the first time
+        return self._admitted_keys if self._admitted_keys.metrics else None
 
     @property
     def touched(self) -> Touched:
         """Everything that was ever told to the state, of the batches that there are."""
-        return _united(each.touched for each in self._standing().sets.values())
+        return _united(each.touched for each in self._observed().sets.values())
 
     # -- in line with raw
 
@@ -121,31 +121,31 @@ class StateHistory:
         look at the version of raw."""
         if not self.needed or self._raw.refresh() == self._seen:
             return
-        standing = self._standing()
+        observed = self._observed()
         in_raw = self._batches()
-        covered = {batch: place for each in standing.sets.values() for batch, place in each.batches.items()}
+        covered = {batch: offset for each in observed.sets.values() for batch, offset in each.batches.items()}
         # Raw may lose batches to its retention: what was seen then is still known. Undone ones nobody knows.
         gone = {
             batch
             for batch in covered.keys() - in_raw.keys()
             if not self._state.has_batch(self.spec.stream, batch)
         }
-        if (gone or in_raw.keys() - covered.keys()) and not self._mend(standing, in_raw, covered, gone):
+        if (gone or in_raw.keys() - covered.keys()) and not self._mend(observed, in_raw, covered, gone):
             return  # some of raw is for accept to tell of first
         self._seen = self._raw.version
 
-    def tell_all(self) -> None:
+    def count_all_states(self) -> None:
         """Bring it in line with raw and tell the state everything again: for one that `recover` made anew."""
         if not self.needed:
             return
-        standing = self._standing()
-        places = self._places()
-        covered = {batch: place for each in standing.sets.values() for batch, place in each.batches.items()}
-        if any(places.get(batch, place) != place for batch, place in covered.items()):
+        observed = self._observed()
+        positions = self._offsets()
+        covered = {batch: offset for each in observed.sets.values() for batch, offset in each.batches.items()}
+        if any(positions.get(batch, offset) != offset for batch, offset in covered.items()):
             log.warning("the ledger has another order", extra={"stream": self.spec.stream})
-            standing.enter(None, list(standing.sets))
-            standing.sweep()
-            self._roster = AdmittedKeys.of(self.spec)
+            observed.enter(None, list(observed.sets))
+            observed.sweep()
+            self._admitted_keys = AdmittedKeys.of(self.spec)
         self._seen = None
         self.catch_up()
         if touched := self.touched:
@@ -160,12 +160,12 @@ class StateHistory:
         to be made from raw too."""
         if not self.needed:
             return {}
-        standing = self._standing()
-        place = (min(slices.values(), default=0), max(slices.values(), default=0))
-        if self._seen != self._raw.refresh() - 1 or place[0] <= _last_place(standing):
+        observed = self._observed()
+        offset = (min(slices.values(), default=0), max(slices.values(), default=0))
+        if self._seen != self._raw.refresh() - 1 or offset[0] <= _last_offset(observed):
             self.catch_up()
             return None
-        touched = self._enter(standing, {batch: place}, slices, folder, folder)
+        touched = self._enter(observed, {batch: offset}, slices, folder, folder)
         self._seen = self._raw.version
         return touched
 
@@ -173,18 +173,18 @@ class StateHistory:
         """Merge sets of trails of about one size, so that there are few to look at; how many went."""
         if not self.needed:
             return 0
-        standing = self._standing()
+        observed = self._observed()
         sizes = {
             name: sum((self.folder / file).stat().st_size for file in each.names)
-            for name, each in standing.sets.items()
+            for name, each in observed.sets.items()
         }
-        old = [standing.sets[name] for name in crowded_tier(sizes, FAN_IN)]
+        old = [observed.sets[name] for name in crowded_tier(sizes, FAN_IN)]
         if not old:
             return 0
-        batches = {batch: place for each in old for batch, place in each.batches.items()}
+        batches = {batch: offset for each in old for batch, offset in each.batches.items()}
         touched = _united(each.touched for each in old)
-        self._replace(standing, old, ObservationSet(f"m{set_hash(batches)[:24]}", batches, {}, touched))
-        standing.sweep()
+        self._replace(observed, old, ObservationSet(f"m{set_hash(batches)[:24]}", batches, {}, touched))
+        observed.sweep()
         return len(old)
 
     # -- for tiles
@@ -195,28 +195,28 @@ class StateHistory:
             return []
         raw, starts = self._raw.snapshot(), sorted(tiles)
         size = _bytes(raw_parts(raw, starts))
-        count = max(2 * self._engine.parallelism, size // TOLD_BYTES) if size > PARALLEL_BYTES else 1
-        trails = {metric.name: self._trails(metric) for metric in self.followed}
+        count = max(2 * self._engine.parallelism, size // HISTORY_BYTES) if size > PARALLEL_BYTES else 1
+        observation_files = {metric.name: self._observation_files(metric) for metric in self.followed}
         groups = [[starts[i] for i in group] for group in spread([1] * len(starts), count)]
         units = [
-            TellUnit(
+            HistoryUnit(
                 spec=self.spec,
                 plan=self._plan,
                 tiles=group,
                 raw=raw_parts(raw, group),
-                trails=trails,
-                roster=self.roster,
+                observation_files=observation_files,
+                admitted_keys=self.admitted_keys,
                 out=str(folder / f"states-{group[0]}{PARTIAL}"),
             )
             for group in groups
         ]
-        return self._engine.run(tell, units, "states of tiles", size)
+        return self._engine.run(count_states, units, "states of tiles", size)
 
     def recount(self, raw: Sequence[str], seqs: Mapping[str, int], folder: Path) -> Recount:
         """Everything again, from raw parts alone (`seqs`: slice -> place in the ledger); in `folder`."""
         size = self._note(raw, folder)
-        roster = AdmittedKeys.of(self.spec).grown(self._keys(folder, seqs))
-        known = roster if roster.metrics else None
+        admitted_keys = AdmittedKeys.of(self.spec).grown(self._keys(folder, seqs))
+        known = admitted_keys if admitted_keys.metrics else None
         count = self._ranges(size) * -(-size // (1 << 30))
         units = [
             RecountUnit(
@@ -224,7 +224,7 @@ class StateHistory:
                 keys=keys,
                 seen=left_by(folder, metric.name, SEEN),
                 seqs=seqs,
-                roster=known,
+                admitted_keys=known,
                 folder=str(folder),
                 name=f"recount-{metric.name}-{i}",
             )
@@ -238,7 +238,7 @@ class StateHistory:
 
     # -- within
 
-    def _standing(self) -> ObservationLog:
+    def _observed(self) -> ObservationLog:
         """The log, with what it names checked once: what is gone or damaged is as if it had never been."""
         if self._log is None:
             self._log = self._open_log()
@@ -247,11 +247,11 @@ class StateHistory:
                 for each in self._log.sets.values()
                 if not all(is_whole(self.folder / name) for name in each.names)
             }
-            roster = self._read_roster() if self._log.sets else self._roster
-            if roster is None:
+            admitted_keys = self._read_admitted() if self._log.sets else self._admitted_keys
+            if admitted_keys is None:
                 broken = set(self._log.sets)
             else:
-                self._roster = roster
+                self._admitted_keys = admitted_keys
             if broken:
                 self._must_be_in_raw(self._broken(self._log))
                 log.warning(
@@ -259,7 +259,7 @@ class StateHistory:
                 )
                 self._log.enter(None, broken)
             self._log.sweep()
-            self._strike(_last_place(self._log) + 1)  # a process may have died before the log knew of keys
+            self._strike(_last_offset(self._log) + 1)  # a process may have died before the log knew of keys
         return self._log
 
     def _open_log(self) -> ObservationLog:
@@ -271,9 +271,9 @@ class StateHistory:
         drop_log(self.folder, self._state)
         return ObservationLog(self.folder, _made_for(self.spec), self._state)
 
-    def _broken(self, standing: ObservationLog) -> list[Path]:
+    def _broken(self, observed: ObservationLog) -> list[Path]:
         """Files of observations and of admitted keys that are missing or damaged."""
-        files = [self.folder / name for each in standing.sets.values() for name in each.names]
+        files = [self.folder / name for each in observed.sets.values() for name in each.names]
         files += [layout.admitted_keys(self.folder, metric) for metric in AdmittedKeys.of(self.spec).metrics]
         return [path for path in files if not is_whole(path)]
 
@@ -296,19 +296,19 @@ class StateHistory:
         found: dict[str, list[str]] = {}
         shared: dict[str, Mapping[str, Sequence[str]]] = {}
         for path in self._raw.snapshot().paths():
-            mark = Path(path).name.partition("-")[0]
-            if mark in (PACKED_PART, REST_PART):
+            prefix = Path(path).name.partition("-")[0]
+            if prefix in (PACKED_PART, REST_PART):
                 shared[path] = self._shared.get(path) or packed_footer(path).batches
                 for batch in shared[path]:
                     found.setdefault(batch, []).append(path)
-            elif mark not in (TOLD_PART, EXPIRED_PART):
-                found.setdefault(mark, []).append(path)
+            elif prefix not in (TOMBSTONE_PART, EXPIRED_PART):
+                found.setdefault(prefix, []).append(path)
         self._shared = shared
         return found
 
     def _mend(
         self,
-        standing: ObservationLog,
+        observed: ObservationLog,
         in_raw: Mapping[str, Sequence[str]],
         covered: Mapping[str, tuple[int, int]],
         gone: Collection[str],
@@ -316,23 +316,23 @@ class StateHistory:
         """Forget from the first place on where it is not in line with raw, and take up again what raw has;
         whether that is all of it."""
         seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
-        known = {batch: place for batch, place in self._places().items() if batch in in_raw}
-        places: dict[str, tuple[int, int]] = {**known, **covered}
-        wrong = {*gone, *(in_raw.keys() - covered.keys())} & places.keys()
+        known = {batch: offset for batch, offset in self._offsets().items() if batch in in_raw}
+        positions: dict[str, tuple[int, int]] = {**known, **covered}
+        wrong = {*gone, *(in_raw.keys() - covered.keys())} & positions.keys()
         if wrong:
-            start = min(places[batch][0] for batch in wrong)
-            while astride := [low for low, high in places.values() if low < start <= high]:
+            start = min(positions[batch][0] for batch in wrong)
+            while astride := [low for low, high in positions.values() if low < start <= high]:
                 start = min(astride)
             self._strike(start)  # first: as long as the log knows what is wrong, this is done again
-            for each in list(standing.sets.values()):
+            for each in list(observed.sets.values()):
                 if any(high >= start for _, high in each.batches.values()):
-                    self._cut(standing, each, start, seqs)
-            standing.sweep()
-            again = {batch: places[batch] for batch in in_raw if places.get(batch, (0, -1))[1] >= start}
-            self._take_up(again, in_raw, seqs, standing)
-        return in_raw.keys() <= places.keys()
+                    self._cut(observed, each, start, seqs)
+            observed.sweep()
+            again = {batch: positions[batch] for batch in in_raw if positions.get(batch, (0, -1))[1] >= start}
+            self._take_up(again, in_raw, seqs, observed)
+        return in_raw.keys() <= positions.keys()
 
-    def _places(self) -> dict[str, tuple[int, int]]:
+    def _offsets(self) -> dict[str, tuple[int, int]]:
         """Batches of the ledger with the first and last place of their slices."""
         found: dict[str, tuple[int, int]] = {}
         for entry in self._state.slices(self.spec.stream):
@@ -342,26 +342,26 @@ class StateHistory:
         return found
 
     def _cut(
-        self, standing: ObservationLog, old: ObservationSet, start: int, seqs: Mapping[str, int]
+        self, observed: ObservationLog, old: ObservationSet, start: int, seqs: Mapping[str, int]
     ) -> None:
         """Keep of a set what slices before a place in the ledger brought. Not by making it again: raw of that
         may have expired."""
-        kept = {batch: place for batch, place in old.batches.items() if place[1] < start}
+        kept = {batch: offset for batch, offset in old.batches.items() if offset[1] < start}
         story = {"stream": self.spec.stream}
         log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=story)
         if not kept:
-            standing.enter(None, [old.name])
+            observed.enter(None, [old.name])
             return
         touched = {
             tile: left
             for tile, names in old.touched.items()
             if (left := frozenset(name for name in names if seqs.get(name, start) < start))
         }
-        self._replace(standing, [old], ObservationSet(f"c{set_hash(kept)[:24]}", kept, {}, touched), start)
+        self._replace(observed, [old], ObservationSet(f"c{set_hash(kept)[:24]}", kept, {}, touched), start)
 
     def _replace(
         self,
-        standing: ObservationLog,
+        observed: ObservationLog,
         old: Sequence[ObservationSet],
         new: ObservationSet,
         before: int | None = None,
@@ -374,12 +374,12 @@ class StateHistory:
             if (files := [str(self.folder / f) for each in old for f in each.files.get(metric.name, ())])
             for i, (low, high) in enumerate(key_ranges(self._ranges(size)))
         ]
-        self._engine.run(merge_trails, units, "merge trails", size)
+        self._engine.run(merge_observations, units, "merge trails", size)
         named: dict[str, list[str]] = {}
         for unit in units:
             named.setdefault(unit.metric.name, []).append(Path(unit.target).name)
         failpoint("chronicle.after_merge")
-        standing.enter(replace(new, files=named), [each.name for each in old])
+        observed.enter(replace(new, files=named), [each.name for each in old])
 
     def _target(self, name: str, number: int, metric: Metric) -> Path:
         return self.folder / f"{name}-{number}~{metric.name}{layout.OBSERVATIONS_SUFFIX}"
@@ -389,7 +389,7 @@ class StateHistory:
         missing: Mapping[str, tuple[int, int]],
         in_raw: Mapping[str, Sequence[str]],
         seqs: Mapping[str, int],
-        standing: ObservationLog,
+        observed: ObservationLog,
     ) -> None:
         rows = {str(self._raw.root / part.path): part.rows for part in self._raw.snapshot().parts}
         order = sorted(missing, key=lambda batch: missing[batch])
@@ -408,7 +408,7 @@ class StateHistory:
             story = {"stream": self.spec.stream}
             log.info("taking %d batches up from raw", len(taken), extra=story)
             self._note(paths, folder, taken)
-            self._enter(standing, {batch: missing[batch] for batch in taken}, seqs, folder, None)
+            self._enter(observed, {batch: missing[batch] for batch in taken}, seqs, folder, None)
             for path in folder.iterdir():
                 path.unlink()
             folder.rmdir()
@@ -436,7 +436,7 @@ class StateHistory:
 
     def _enter(
         self,
-        standing: ObservationLog,
+        observed: ObservationLog,
         batches: Mapping[str, tuple[int, int]],
         seqs: Mapping[str, int],
         folder: Path,
@@ -445,7 +445,7 @@ class StateHistory:
         """Trails first, then the state hears what they touch, then the roster, then the log says that they
         count: whatever a crash leaves behind is made again, and nothing is told twice to another effect."""
         make_folder(self.folder, top=self._warehouse)
-        roster = self._roster.grown(self._keys(folder, seqs))
+        admitted_keys = self._admitted_keys.grown(self._keys(folder, seqs))
         name = set_hash(batches)[:24]
         seen = {metric.name: left_by(folder, metric.name, SEEN) for metric in self.followed}
         size = _bytes(path for paths in seen.values() for path in paths)
@@ -455,8 +455,8 @@ class StateHistory:
                 keys=keys,
                 seen=seen[metric.name],
                 seqs=seqs,
-                trails=self._trails(metric),
-                roster=roster if metric.limit is not None else None,
+                observation_files=self._observation_files(metric),
+                admitted_keys=admitted_keys if metric.limit is not None else None,
                 target=str(self._target(name, i, metric)),
                 cells=None if cells is None else str(cells / f"states-{i}~{metric.name}{PARTIAL}"),
             )
@@ -471,37 +471,37 @@ class StateHistory:
         if touched:
             self._state.touch_tiles(self.spec.stream, touched)
         failpoint("chronicle.after_state")
-        self._write_roster(roster, first=not standing.sets)
+        self._write_admitted(admitted_keys, first=not observed.sets)
         files: dict[str, list[str]] = {}
         for each in entered:
-            if each.trail is not None:
-                files.setdefault(each.metric, []).append(Path(each.trail).name)
-        standing.enter(ObservationSet(name, dict(batches), files, touched))
+            if each.observation_file is not None:
+                files.setdefault(each.metric, []).append(Path(each.observation_file).name)
+        observed.enter(ObservationSet(name, dict(batches), files, touched))
         failpoint("chronicle.after_log")
         return touched
 
-    def _trails(self, metric: Metric) -> list[str]:
-        sets = self._standing().sets.values()
+    def _observation_files(self, metric: Metric) -> list[str]:
+        sets = self._observed().sets.values()
         return [str(self.folder / name) for each in sets for name in each.files.get(metric.name, ())]
 
     def _ranges(self, size: int) -> int:
         return self._engine.parallelism if size > PARALLEL_BYTES else 1
 
-    def _write_roster(self, roster: AdmittedKeys, *, first: bool) -> None:
-        for metric in roster.metrics:
-            if first or roster.keys(metric) is not self._roster.keys(metric):
-                write_trail(layout.admitted_keys(self.folder, metric), roster.keys(metric))
-        self._roster = roster
+    def _write_admitted(self, admitted_keys: AdmittedKeys, *, first: bool) -> None:
+        for metric in admitted_keys.metrics:
+            if first or admitted_keys.keys(metric) is not self._admitted_keys.keys(metric):
+                write_observations(layout.admitted_keys(self.folder, metric), admitted_keys.keys(metric))
+        self._admitted_keys = admitted_keys
 
     def _strike(self, start: int) -> None:
         """Keys that came from this place in the ledger on are admitted no longer, on disk neither."""
-        kept = self._roster.before(start)
+        kept = self._admitted_keys.before(start)
         for metric in kept.metrics:
-            if kept.keys(metric).num_rows < self._roster.keys(metric).num_rows:
-                write_trail(layout.admitted_keys(self.folder, metric), kept.keys(metric))
-        self._roster = kept
+            if kept.keys(metric).num_rows < self._admitted_keys.keys(metric).num_rows:
+                write_observations(layout.admitted_keys(self.folder, metric), kept.keys(metric))
+        self._admitted_keys = kept
 
-    def _read_roster(self) -> AdmittedKeys | None:
+    def _read_admitted(self) -> AdmittedKeys | None:
         """As it was last written; None when a part of it is gone."""
         empty = AdmittedKeys.of(self.spec)
         paths = {metric: layout.admitted_keys(self.folder, metric) for metric in empty.metrics}
@@ -514,14 +514,16 @@ class StateHistory:
 class Recollection:
     """What a chronicle holds, for those who only look."""
 
-    trails: Mapping[str, Sequence[str]]  # files by metric; they may be merged into others at any time
-    roster: AdmittedKeys
+    observation_files: Mapping[
+        str, Sequence[str]
+    ]  # files by metric; they may be merged into others at any time
+    admitted_keys: AdmittedKeys
 
     def admitted(self, cells: Cells) -> Cells:
-        return self.roster.admit(cells)
+        return self.admitted_keys.admit(cells)
 
     def renamed(self, metric: str, observations: pa.Table) -> pa.Table:
-        return self.roster.renamed(metric, observations)
+        return self.admitted_keys.renamed(metric, observations)
 
 
 def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
@@ -531,18 +533,18 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
     known = ObservationLog(folder, _made_for(spec))
     if not known.is_there:
         return None
-    trails: dict[str, list[str]] = {}
+    observation_files: dict[str, list[str]] = {}
     for each in known.sets.values():
         for metric, names in each.files.items():
-            trails.setdefault(metric, []).extend(str(folder / name) for name in names)
+            observation_files.setdefault(metric, []).extend(str(folder / name) for name in names)
     limited = AdmittedKeys.of(spec).metrics
     admitted = {metric: joined([read_arrow(layout.admitted_keys(folder, metric))]) for metric in limited}
-    return Recollection(trails, AdmittedKeys(limited, admitted))
+    return Recollection(observation_files, AdmittedKeys(limited, admitted))
 
 
-def _last_place(standing: ObservationLog) -> int:
+def _last_offset(observed: ObservationLog) -> int:
     """In the ledger, of what the log stands for; -1: nothing."""
-    return max((high for each in standing.sets.values() for _, high in each.batches.values()), default=-1)
+    return max((high for each in observed.sets.values() for _, high in each.batches.values()), default=-1)
 
 
 def _made_for(spec: RollupSpec) -> str:

@@ -169,16 +169,16 @@ def write_tiles(
         return
     tiles = sorted(tiles, key=lambda tile: tile.start)
     starts = np.array([tile.start for tile in tiles], np.int64)
-    places = {name: _places(table, starts, level) for name, table in cells.items()}
-    rows = _counted(places.values(), starts.size)
-    groups = spread(_weights(spec, cells, places, rows).tolist(), -(-int(rows.sum()) // PART_ROWS) or 1)
-    divided = _divided(cells, places, groups, starts.size)
+    positions = {name: _positions(table, starts, level) for name, table in cells.items()}
+    rows = _counted(positions.values(), starts.size)
+    groups = spread(_weights(spec, cells, positions, rows).tolist(), -(-int(rows.sum()) // PART_ROWS) or 1)
+    divided = _divided(cells, positions, groups, starts.size)
     for group, its in zip(groups, divided, strict=True):
         named = [tiles[i]._replace(rows=int(rows[i])) for i in group]
         yield TilePart(level.name, _write(spec, level, named, its, folder), named)
 
 
-def _places(table: pa.Table, starts: Ints, level: Level) -> Ints:
+def _positions(table: pa.Table, starts: Ints, level: Level) -> Ints:
     """Of each row the place of its tile."""
     bucket = one(table.column("bucket")).to_numpy()
     found: Ints = np.searchsorted(starts, bucket, side="right") - 1
@@ -186,27 +186,27 @@ def _places(table: pa.Table, starts: Ints, level: Level) -> Ints:
     return found
 
 
-def _counted(places: Iterable[Ints], size: int) -> Ints:
+def _counted(positions: Iterable[Ints], size: int) -> Ints:
     total = np.zeros(size, np.int64)
-    for place in places:
-        total += np.bincount(place, minlength=size)
+    for position in positions:
+        total += np.bincount(position, minlength=size)
     return total
 
 
-def _weights(spec: RollupSpec, cells: Cells, places: Mapping[str, Ints], rows: Ints) -> Ints:
+def _weights(spec: RollupSpec, cells: Cells, positions: Mapping[str, Ints], rows: Ints) -> Ints:
     """Of each tile, in rows."""
     weights = rows.copy()
     for metric in spec.metrics:
         table = cells.get(metric.name)
         if metric.kind is MetricKind.HISTOGRAM and table is not None and table.num_rows:
             offsets = one(table.column("bins")).offsets.to_numpy()
-            bins = np.bincount(places[metric.name], np.diff(offsets), minlength=rows.size)
+            bins = np.bincount(positions[metric.name], np.diff(offsets), minlength=rows.size)
             weights += bins.astype(np.int64) // BINS_PER_ROW
     return weights
 
 
 def _divided(
-    cells: Cells, places: Mapping[str, Ints], groups: Sequence[Sequence[int]], tiles: int
+    cells: Cells, positions: Mapping[str, Ints], groups: Sequence[Sequence[int]], tiles: int
 ) -> Iterator[Cells]:
     """The cells of each group of tiles, in their order."""
     if len(groups) == 1:
@@ -217,7 +217,7 @@ def _divided(
         group_of[group] = number
     sorted_by_group: dict[str, tuple[pa.Table, Ints]] = {}
     for name, table in cells.items():
-        of_row = group_of[places[name]]
+        of_row = group_of[positions[name]]
         order = np.argsort(of_row, kind="stable")
         ends = np.searchsorted(of_row[order], np.arange(len(groups) + 1))
         sorted_by_group[name] = (table.take(pa.array(order)), ends)

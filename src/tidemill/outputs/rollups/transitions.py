@@ -64,9 +64,9 @@ def state_cells(metric: Metric, observations: pa.Table, wanted: Mask | None = No
     its beginning; when all rules are local, from the one before the first that is wanted."""
     if not observations.num_rows:
         return cell_schema(metric).empty_table()
-    told = histories(metric, observations)
+    known = histories(metric, observations)
     every = np.ones(observations.num_rows, np.bool_) if wanted is None else wanted
-    return _summed(metric, observations, told, list(_rows(metric, told, every, 1)))
+    return _summed(metric, observations, known, list(_rows(metric, known, every, 1)))
 
 
 def contribution(metric: Metric, before: pa.Table, added: pa.Table) -> pa.Table:
@@ -94,14 +94,14 @@ def signed_cells(metric: Metric, union: pa.Table, new: Mask) -> pa.Table:
     assert metric.following is not None
     if not new.any():
         return cell_schema(metric).empty_table()
-    told = histories(metric, union)
+    known = histories(metric, union)
     after_new = np.zeros(new.size, np.bool_)
-    after_new[1:] = new[:-1] & ~told.begins[1:]
+    after_new[1:] = new[:-1] & ~known.begins[1:]
     affected = new | after_new if metric.following.is_local else np.ones(new.size, np.bool_)
-    rows = list(_rows(metric, told, affected, 1))
+    rows = list(_rows(metric, known, affected, 1))
     if not new.all():
-        rows += _rows(metric, told.where(~new), affected[~new], -1)
-    return _summed(metric, union, told, rows)
+        rows += _rows(metric, known.where(~new), affected[~new], -1)
+    return _summed(metric, union, known, rows)
 
 
 def histories(metric: Metric, observations: pa.Table) -> Histories:
@@ -122,9 +122,9 @@ def _key_columns(metric: Metric) -> list[str]:
 # -- rows
 
 
-def _rows(metric: Metric, told: Histories, wanted: Mask, sign: int) -> Iterator[_Rows]:
+def _rows(metric: Metric, known: Histories, wanted: Mask, sign: int) -> Iterator[_Rows]:
     assert metric.following is not None
-    begins, state, key, bucket = told.begins, told.state, told.key, told.bucket
+    begins, state, key, bucket = known.begins, known.state, known.key, known.bucket
     changed = begins.copy()
     changed[1:] |= state[1:] != state[:-1]
     moved = changed.copy()
@@ -136,17 +136,17 @@ def _rows(metric: Metric, told: Histories, wanted: Mask, sign: int) -> Iterator[
     for number, rule in enumerate(metric.following.rules):
         counted = changed & wanted
         if rule.to is not None:
-            counted &= _among(told.texts, rule.to)[state]
+            counted &= _among(known.texts, rule.to)[state]
         if rule.until:
-            counted &= _looked_at(told, rule.until)
+            counted &= _looked_at(known, rule.until)
         at = np.flatnonzero(counted)
         if rule.from_last:
-            before = np.where(begins[at], len(told.texts), state[at - 1])
+            before = np.where(begins[at], len(known.texts), state[at - 1])
         else:
-            at, before = _seen_before(told, at)
+            at, before = _seen_before(known, at)
             kept = before != state[at]
             if rule.from_states is not None:
-                kept &= _among(told.texts, rule.from_states)[before]
+                kept &= _among(known.texts, rule.from_states)[before]
             at, before = at[kept], before[kept]
         yield _Rows(sign, key[at], bucket[at], state[at], number, before)
 
@@ -156,49 +156,49 @@ def _among(texts: Sequence[str], names: Collection[str]) -> Mask:
     return np.array([text in names for text in texts], np.bool_)
 
 
-def _looked_at(told: Histories, until: Collection[str]) -> Mask:
+def _looked_at(known: Histories, until: Collection[str]) -> Mask:
     """Observations up to the first one of a state in `until`, that one included, of each object."""
-    number = np.cumsum(told.begins) - 1
-    ends = np.flatnonzero(_among(told.texts, until)[told.state])
+    number = np.cumsum(known.begins) - 1
+    ends = np.flatnonzero(_among(known.texts, until)[known.state])
     objects, first = np.unique(number[ends], return_index=True)
     last = np.full(int(number[-1]) + 1, number.size)
     last[objects] = ends[first]
     return np.arange(number.size) <= last[number]
 
 
-def _seen_before(told: Histories, at: Ints) -> tuple[Ints, Ints]:
+def _seen_before(known: Histories, at: Ints) -> tuple[Ints, Ints]:
     """For each of the given observations each state that its object was in before: where, and which."""
-    number = np.cumsum(told.begins) - 1
-    _, first = np.unique(number * len(told.texts) + told.state, return_index=True)
+    number = np.cumsum(known.begins) - 1
+    _, first = np.unique(number * len(known.texts) + known.state, return_index=True)
     firsts = np.sort(first)  # where an object is first seen in a state
     upto = np.searchsorted(firsts, at)
-    since = np.searchsorted(firsts, np.flatnonzero(told.begins)[number[at]])
+    since = np.searchsorted(firsts, np.flatnonzero(known.begins)[number[at]])
     many = upto - since
     starts = np.repeat(since - (np.cumsum(many) - many), many)
-    return np.repeat(at, many), told.state[firsts[starts + np.arange(starts.size)]]
+    return np.repeat(at, many), known.state[firsts[starts + np.arange(starts.size)]]
 
 
 # -- cells
 
 
-def _summed(metric: Metric, observations: pa.Table, told: Histories, rows: Sequence[_Rows]) -> pa.Table:
+def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequence[_Rows]) -> pa.Table:
     """Cells of the rows: one for each key, state or transition, and bucket; none where they cancel out."""
     assert metric.following is not None
     rows = [each for each in rows if each.key.size]
     if not rows:
         return cell_schema(metric).empty_table()
-    states, rules = len(told.texts), len(metric.following.rules)
+    states, rules = len(known.texts), len(metric.following.rules)
     least = min(int(each.bucket.min()) for each in rows)
     most = max(int(each.bucket.max()) for each in rows)
-    sizes = (told.keys.size, states + rules * (states + 1) * states, (most - least) // BASE.width + 1)
+    sizes = (known.keys.size, states + rules * (states + 1) * states, (most - least) // BASE.width + 1)
     parts = [(r.key, _what(r, states), (r.bucket - least) // BASE.width, r.sign) for r in rows]
     key, what, bucket, counts = _tallied(parts, sizes)
     net = what < states
     rule, rest = np.divmod(np.where(net, 0, what - states), (states + 1) * states)
     left, to = np.divmod(rest, max(1, states))
-    texts = pa.array([*told.texts, NONE_STATE], pa.string())
+    texts = pa.array([*known.texts, NONE_STATE], pa.string())
     names = pa.array([each.name for each in metric.following.rules], pa.string())
-    where = pa.array(told.keys[key])
+    where = pa.array(known.keys[key])
     columns: dict[str, pa.Array] = {
         name: one(observations.column(name)).take(where) for name in _key_columns(metric)
     }
@@ -226,13 +226,13 @@ def _tallied(parts: Sequence[_Part], sizes: tuple[int, int, int]) -> tuple[Ints,
     keys, whats, buckets = sizes
     total, many = keys * whats * buckets, sum(part[0].size for part in parts)
     if total <= 4 * many + 4096:  # few enough for a place each
-        places = np.zeros(total, np.int64)
+        positions = np.zeros(total, np.int64)
         for key, what, bucket, sign in parts:
-            _tally(places, (key * whats + what) * buckets + bucket, sign)
-        at = np.flatnonzero(places)
+            _tally(positions, (key * whats + what) * buckets + bucket, sign)
+        at = np.flatnonzero(positions)
         pair, bucket = np.divmod(at, buckets)
         key, what = np.divmod(pair, whats)
-        return key, what, bucket, places[at]
+        return key, what, bucket, positions[at]
     key, what, bucket = (np.concatenate([part[i] for part in parts]) for i in range(3))
     of, first = grouped([GroupCodes(key, keys), GroupCodes(what, whats), GroupCodes(bucket, buckets)])
     signs = np.concatenate([np.full(part[0].size, part[3]) for part in parts])
@@ -243,9 +243,9 @@ def _tallied(parts: Sequence[_Part], sizes: tuple[int, int, int]) -> tuple[Ints,
 
 
 @njit(cache=True, nogil=True)
-def _tally(places: Ints, at: Ints, sign: int) -> None:
+def _tally(positions: Ints, at: Ints, sign: int) -> None:
     for i in range(at.size):
-        places[at[i]] += sign
+        positions[at[i]] += sign
 
 
 def _text(codes: Ints, texts: pa.StringArray, absent: Mask) -> pa.DictionaryArray:
@@ -265,13 +265,16 @@ def touched_by(metric: Metric, union: pa.Table, new: Mask) -> tuple[Ints, Ints]:
     begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     tile = time // BASE.tile
     find = _next_to if metric.following.is_local else _ahead
-    tiles, places = find(begins, seq, new, tile)
+    tiles, positions = find(begins, seq, new, tile)
     if not tiles.size:
-        return tiles, places
+        return tiles, positions
     _, first = grouped(
-        [GroupCodes(tiles - tiles.min(), int(np.ptp(tiles)) + 1), GroupCodes(places, int(places.max()) + 1)]
+        [
+            GroupCodes(tiles - tiles.min(), int(np.ptp(tiles)) + 1),
+            GroupCodes(positions, int(positions.max()) + 1),
+        ]
     )
-    return tiles[first] * BASE.tile, places[first]
+    return tiles[first] * BASE.tile, positions[first]
 
 
 @njit(cache=True, nogil=True)
@@ -283,7 +286,7 @@ def _next_to(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints
     least = np.empty(seq.size, np.int64)  # of the object, up to here
     for i in range(seq.size):
         least[i] = seq[i] if begins[i] else min(seq[i], least[i - 1])
-    tiles, places = np.empty(16, np.int64), np.empty(16, np.int64)
+    tiles, positions = np.empty(16, np.int64), np.empty(16, np.int64)
     size = 0
     for i in range(seq.size):
         if begins[i]:
@@ -292,19 +295,19 @@ def _next_to(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints
         while new[p] and seq[p] > seq[i]:
             if seq[p] < nearest:
                 nearest = seq[p]
-                tiles, places = _room(tiles, size), _room(places, size)
-                tiles[size], places[size] = tile[i], nearest
+                tiles, positions = _room(tiles, size), _room(positions, size)
+                tiles[size], positions[size] = tile[i], nearest
                 size += 1
             if begins[p] or least[p] >= nearest:
                 break
             p -= 1
-    return tiles[:size], places[:size]
+    return tiles[:size], positions[:size]
 
 
 @njit(cache=True, nogil=True)
 def _ahead(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints]:
     """An observation is changed by any later slice that has one before it."""
-    tiles, places = np.empty(16, np.int64), np.empty(16, np.int64)
+    tiles, positions = np.empty(16, np.int64), np.empty(16, np.int64)
     size = 0
     start = 0
     for p in range(seq.size):
@@ -324,11 +327,11 @@ def _ahead(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints]:
         while i < seq.size and not begins[i]:
             if seq[i] < seq[p] and tile[i] != last:
                 last = tile[i]
-                tiles, places = _room(tiles, size), _room(places, size)
-                tiles[size], places[size] = last, seq[p]
+                tiles, positions = _room(tiles, size), _room(positions, size)
+                tiles[size], positions[size] = last, seq[p]
                 size += 1
             i += 1
-    return tiles[:size], places[:size]
+    return tiles[:size], positions[:size]
 
 
 @njit(cache=True, nogil=True)

@@ -26,7 +26,7 @@ from tidemill.model.time import Interval, format_instant
 from tidemill.outputs.rollups.cell_files import read_cells, read_partial, write_cells
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles
 from tidemill.outputs.rollups.events import read_events
-from tidemill.outputs.rollups.kernel import NOWHERE, Admit, Places
+from tidemill.outputs.rollups.kernel import NOWHERE, Admit, Positions
 from tidemill.outputs.rollups.planning import UNIT_ROWS, tiles_hash
 from tidemill.outputs.rollups.recall import tile_builds
 from tidemill.outputs.rollups.rows import read_tiles, row_buckets
@@ -48,7 +48,7 @@ class TileDifference:
     what: str
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         return f"{self.level} {format_instant(self.start)}" if self.level else "table"
 
 
@@ -69,7 +69,7 @@ class SpanCheck:
     plan: ReadPlan
     span: Interval
     raw: Sequence[str]
-    stored: Mapping[str, Places]  # by level
+    stored: Mapping[str, Positions]  # by level
     out: str
     passed: Passed = field(default_factory=Passed)
     extra: Sequence[str] = ()  # 5s cells that are added as they are: those of state metrics
@@ -82,7 +82,7 @@ class HighCheck:
 
     spec: RollupSpec
     cells: Sequence[str]  # 1h cells, as recomputed
-    stored: Mapping[str, Places]
+    stored: Mapping[str, Positions]
     passed: Passed = field(default_factory=Passed)
 
 
@@ -132,7 +132,7 @@ def check_high(unit: HighCheck) -> Iterator[TileDifference]:
 
 
 def _compare(
-    spec: RollupSpec, level: Level, cells: Cells, stored: Places, passed: Passed
+    spec: RollupSpec, level: Level, cells: Cells, stored: Positions, passed: Passed
 ) -> Iterator[TileDifference]:
     wanted = _not_passed(cells, level, passed)
     read: dict[str, Cells] = {}
@@ -282,8 +282,8 @@ def _stored(table: Table, builds: Sequence[TileBuild]) -> dict[str, dict[str, li
     """By level, where these tiles stand."""
     found: dict[str, dict[str, list[int]]] = {}
     for build in sorted(builds, key=lambda build: build.key):
-        places = found.setdefault(build.key.level, {})
-        places.setdefault(str(table.root / str(build.part)), []).append(build.key.start)
+        positions = found.setdefault(build.key.level, {})
+        positions.setdefault(str(table.root / str(build.part)), []).append(build.key.start)
     return found
 
 

@@ -94,9 +94,9 @@ def collapsed(found: Arranged, groups: Ints, vector: Vector) -> pa.Table:
     folded = _folded(found, ends, vector)
     stay = np.flatnonzero(~merged)
     checkpoints = _checkpoints(found.rows, groups, ends, folded)
-    place = np.argsort(np.concatenate([stay, ends]), kind="stable")
+    position = np.argsort(np.concatenate([stay, ends]), kind="stable")
     both = pa.concat_tables([found.rows.take(pa.array(stay)), checkpoints]).combine_chunks()
-    return both.take(pa.array(place))
+    return both.take(pa.array(position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +220,8 @@ def spans_within(paths: Sequence[str], memory: int) -> list[Span]:
     if count <= 1:
         return [EVERYTHING]
     keys = pa.concat_tables(pieces).sort_by([("tenant", "ascending"), ("vector_id", "ascending")])
-    places = np.unique(np.arange(1, count) * keys.num_rows // count)
-    cuts = keys.take(pa.array(places)).to_pylist()
+    positions = np.unique(np.arange(1, count) * keys.num_rows // count)
+    cuts = keys.take(pa.array(positions)).to_pylist()
     edges = [None, *dict.fromkeys((cut["tenant"], cut["vector_id"]) for cut in cuts), None]
     return list(pairwise(edges))
 
@@ -288,11 +288,11 @@ def _less(rows: pa.Table, again: frozenset[Key]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ChainUnit:
-    """Deltas to be put into a bucket; with `standing`, into one part together with what is there."""
+    """Deltas to be put into a bucket; with `current`, into one part together with what is there."""
 
     bucket: str
     fresh: Sequence[str]  # staged by `gather`
-    standing: Sequence[str]
+    current: Sequence[str]
     again: frozenset[Key]  # vectors that `fresh` has all deltas of: what stands of them goes
     made: Made
     declared: str
@@ -302,11 +302,11 @@ class ChainUnit:
 
 def build(unit: ChainUnit) -> Iterator[StagedPart]:
     rows = pa.concat_tables([ROWS.empty_table(), *map(read_ipc, unit.fresh)])
-    if unit.standing:
-        standing = read_rows(unit.standing)
+    if unit.current:
+        current = read_rows(unit.current)
         if unit.again:
-            standing = _less(standing, unit.again)
-        rows = pa.concat_tables([standing, rows])
+            current = _less(current, unit.again)
+        rows = pa.concat_tables([current, rows])
     if rows.num_rows:
         yield _write(unit, arranged(rows).rows)
 
@@ -316,27 +316,27 @@ class LateUnit:
     """Deltas for a bucket, held against its checkpoints."""
 
     fresh: Sequence[str]
-    standing: Sequence[str]
+    current: Sequence[str]
 
 
 def late(unit: LateUnit) -> Iterator[Key]:
     """Vectors that have a delta which comes before a checkpoint of theirs."""
     heads: dict[Key, tuple[int, str]] = {}
-    for path in unit.standing:
+    for path in unit.current:
         with open_part(path) as file:
             rows = file.read(columns=["tenant", "vector_id", "kind", "ts", "delta_id"], use_threads=False)
-        for key, place in _places(rows.filter(pc.equal(rows.column("kind"), CHECKPOINT))):
-            heads[key] = max(place, heads.get(key, place))
+        for key, position in _positions(rows.filter(pc.equal(rows.column("kind"), CHECKPOINT))):
+            heads[key] = max(position, heads.get(key, position))
     found = {
         key
         for path in unit.fresh
-        for key, place in _places(read_ipc(path))
-        if key in heads and place < heads[key]
+        for key, position in _positions(read_ipc(path))
+        if key in heads and position < heads[key]
     }
     yield from sorted(found)
 
 
-def _places(rows: pa.Table) -> Iterator[tuple[Key, tuple[int, str]]]:
+def _positions(rows: pa.Table) -> Iterator[tuple[Key, tuple[int, str]]]:
     names = (rows.column(name).to_pylist() for name in ("tenant", "vector_id", "delta_id"))
     for tenant, vector, delta, ts in zip(*names, rows.column("ts").cast(pa.int64()).to_pylist(), strict=True):
         yield (tenant, vector), (ts, delta)
@@ -350,7 +350,7 @@ class CompactUnit:
     """A bucket to be compacted as of `now`; with `force` whatever can be merged is."""
 
     bucket: str
-    standing: Sequence[str]
+    current: Sequence[str]
     settings: CompactionSettings
     vector: Vector
     now: int
@@ -378,12 +378,12 @@ class Compacted:
 
 def compact(unit: CompactUnit) -> Iterator[Compacted]:
     """What comes of it does not depend on in how many pieces it is done."""
-    spans = spans_within(unit.standing, unit.memory)
+    spans = spans_within(unit.current, unit.memory)
     reasons: Counter[str] = Counter()
     deltas = 0
     pieces = []
     for number, span in enumerate(spans):
-        done = _merged(unit, arranged(read_rows(unit.standing, span)))
+        done = _merged(unit, arranged(read_rows(unit.current, span)))
         reasons.update(done.reasons)
         deltas += done.deltas
         if len(spans) == 1:
@@ -414,9 +414,9 @@ def _merged(unit: CompactUnit, found: Arranged) -> _Merged:
         reasons[reasons == NONE] = REASONS.index(Reason.ASKED)
     groups = merges(found.chains, unit.settings, unit.now, reads, reasons != NONE)
     touched = np.unique(found.deltas.vectors[groups != NONE])
-    told = Counter(REASONS[number].value for number in reasons[touched].tolist())
+    answers = Counter(REASONS[number].value for number in reasons[touched].tolist())
     deltas = int(np.count_nonzero((groups != NONE) & found.chains.pending))
-    return _Merged(collapsed(found, groups, unit.vector), deltas, told)
+    return _Merged(collapsed(found, groups, unit.vector), deltas, answers)
 
 
 def overflowed(rows: pa.Table) -> int:

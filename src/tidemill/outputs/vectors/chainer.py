@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.ingest import arguments
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, Interval, format_duration, format_instant, parse_duration
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemill.formats.delta_arrays import Deltas
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.outputs.vectors.batches import BatchStats, WindowBatch
-    from tidemill.outputs.vectors.keeper import Chained, ChainKeeper, Compaction, CompactionStep, Reads
+    from tidemill.outputs.vectors.store import Chained, ChainStore, Compaction, CompactionStep, Reads
     from tidemill.outputs.vectors.table import ChainFooter
     from tidemill.outputs.vectors.verify import ChainDifference
     from tidemill.storage.tables.snapshot import Snapshot
@@ -43,7 +43,7 @@ class ChainRound:
 
     folded: Chained
     compacted: Compaction | None = None  # None: it is not done in the background
-    standing: ChainStanding | None = None  # the chains afterwards; None: nobody looked
+    current: ChainStatus | None = None  # the chains afterwards; None: nobody looked
 
     @property
     def idle(self) -> bool:
@@ -51,7 +51,7 @@ class ChainRound:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainStanding:
+class ChainStatus:
     """What the chain table of a stream holds; from its log and the footers of its parts."""
 
     parts: int = 0
@@ -92,7 +92,7 @@ class Batches:
 
 class Chainer:
     """Of one warehouse. The caller must hold the lock of a round, but for what only looks (`plan`, `windows`,
-    `batches`, `verify`, `standing`), `was_read` and `compact_now`."""
+    `batches`, `verify`, `current`), `was_read` and `compact_now`."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class Chainer:
         self._raw = raw
         self._deltas = deltas
         self._published = published
-        self._keepers: dict[str, ChainKeeper] = {}
+        self._stores: dict[str, ChainStore] = {}
         self._reads: dict[str, Reads] = {}
         self._overflowed: dict[str, int] = {}  # checkpoints that were warned of, by stream
 
-    def keeper(self, stream: str) -> ChainKeeper:
+    def store(self, stream: str) -> ChainStore:
         """Who keeps the chains of a stream; InputError when it is none of deltas."""
-        from tidemill.outputs.vectors.keeper import ChainKeeper
+        from tidemill.outputs.vectors.store import ChainStore
 
         warehouse, declared = self._warehouse, self._declared(stream)
-        if stream not in self._keepers:
-            self._keepers[stream] = ChainKeeper(
+        if stream not in self._stores:
+            self._stores[stream] = ChainStore(
                 warehouse.root,
                 declared,
                 warehouse.engine,
@@ -126,11 +126,11 @@ class Chainer:
                 self._reads_of(stream),
                 min(declared.compaction.memory or sys.maxsize, warehouse.project.engine.compaction_memory),
             )
-        return self._keepers[stream]
+        return self._stores[stream]
 
     def forget(self, stream: str) -> None:
         """Open the tables of a stream anew when they are needed next."""
-        self._keepers.pop(stream, None)
+        self._stores.pop(stream, None)
 
     def round(self, stream: str, now: int) -> ChainRound | None:
         """Fold in what was accepted, then compact what needs it, when that is done in the background. None:
@@ -138,7 +138,7 @@ class Chainer:
         from tidemill.storage.tables.tidy import tidy
 
         warehouse, declared = self._warehouse, self._warehouse.project.stream(stream)
-        if declared.kind != "delta" or is_judging_again(warehouse.state, stream):
+        if declared.kind != "delta" or is_deciding_again(warehouse.state, stream):
             return None
         if warehouse.existing("raw", stream) is None:
             return None
@@ -147,11 +147,11 @@ class Chainer:
         warehouse.progress(stream, "chains", 0.5)
         compacted = self.compact(stream, now) if declared.compaction.background else None
         warehouse.progress(stream, "chains", 1.0)
-        keeper = self.keeper(stream)
-        tidy([keeper.table], warehouse.project.engine.keep_replaced, now)
-        standing = _standing(keeper.table.snapshot(), list(keeper.footers().values()))
-        self._warn_of_overflow(declared, standing.overflowed)
-        return ChainRound(folded, compacted, standing)
+        store = self.store(stream)
+        tidy([store.table], warehouse.project.engine.keep_replaced, now)
+        current = _status(store.table.snapshot(), list(store.footers().values()))
+        self._warn_of_overflow(declared, current.overflowed)
+        return ChainRound(folded, compacted, current)
 
     def _warn_of_overflow(self, stream: Stream, overflowed: int) -> None:
         """Once for each that is new."""
@@ -162,18 +162,18 @@ class Chainer:
 
     def refresh(self, stream: str, now: int) -> Chained:
         """Fold in what was accepted since."""
-        return self.keeper(stream).refresh(now)
+        return self.store(stream).refresh(now)
 
     def compact(self, stream: str, now: int, *, force: bool = False) -> Compaction:
         """Compact the chains that need it; with `force`, whatever can be merged."""
-        return self.keeper(stream).compact(now, force=force)
+        return self.store(stream).compact(now, force=force)
 
     def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
         """Fold in what was accepted, then compact; with `rebuild`, all chains are rebuilt from raw first.
         Takes the tick lock. Returns what was done."""
         with exclusive(layout.tick_lock(self._warehouse.root), "compact"):
             self._check_settled(stream)
-            folded = self.keeper(stream).rebuild(now) if rebuild else self.refresh(stream, now)
+            folded = self.store(stream).rebuild(now) if rebuild else self.refresh(stream, now)
             return ChainRound(folded, self.compact(stream, now, force=force))
 
     def plan(self, stream: str, now: int, *, force: bool = False) -> list[CompactionStep]:
@@ -181,7 +181,7 @@ class Chainer:
         self._declared(stream)
         if self._warehouse.existing("chains", stream) is None:
             return []
-        return self.keeper(stream).plan(now, force=force)
+        return self.store(stream).plan(now, force=force)
 
     def batches(
         self,
@@ -243,7 +243,7 @@ class Chainer:
         return declared
 
     def _check_settled(self, stream: str) -> None:
-        if is_judging_again(self._warehouse.state, stream):
+        if is_deciding_again(self._warehouse.state, stream):
             raise InputError(
                 f"slices of {stream!r} are being decided again",
                 hint="run `tidemill run --once`, then the same again",
@@ -255,7 +255,7 @@ class Chainer:
             return 0, []
         from tidemill.outputs.vectors.verify import verify_chains
 
-        return verify_chains(self.keeper(stream))
+        return verify_chains(self.store(stream))
 
     def was_read(self, stream: str, tenant: str, ids: Collection[str]) -> None:
         """Somebody read these vectors: `adaptive` keeps their chains shorter."""
@@ -263,11 +263,11 @@ class Chainer:
             self._reads_of(stream).add([(tenant, name) for name in ids])
 
     def _reads_of(self, stream: str) -> Reads:
-        from tidemill.outputs.vectors.keeper import Reads
+        from tidemill.outputs.vectors.store import Reads
 
         return self._reads.setdefault(stream, Reads())
 
-    def standing(self, stream: str) -> ChainStanding | None:
+    def current(self, stream: str) -> ChainStatus | None:
         """Starts nothing and opens no table to write; None: the stream has no vectors."""
         if self._warehouse.project.stream(stream).kind != "delta":
             return None
@@ -276,12 +276,12 @@ class Chainer:
 
         found = self._warehouse.snapshot("chains", stream)
         if found is None:
-            return ChainStanding()
-        return _standing(found, [ChainFooter.from_footer(read_footer(path)) for path in found.paths()])
+            return ChainStatus()
+        return _status(found, [ChainFooter.from_footer(read_footer(path)) for path in found.paths()])
 
 
-def _standing(found: Snapshot, footers: Sequence[ChainFooter]) -> ChainStanding:
-    return ChainStanding(
+def _status(found: Snapshot, footers: Sequence[ChainFooter]) -> ChainStatus:
+    return ChainStatus(
         len(found.parts),
         sum(part.size for part in found.parts),
         sum(footer.checkpoints for footer in footers),

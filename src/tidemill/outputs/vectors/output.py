@@ -31,7 +31,7 @@ class Vectors(Simple):
 
     def rebuild(self, span: Interval | None, now: int) -> ChainRound:
         """A chain is made again as a whole, whatever the span."""
-        return ChainRound(self._chainer.keeper(self._stream.name).rebuild(now))
+        return ChainRound(self._chainer.store(self._stream.name).rebuild(now))
 
     def lose(self, files: Collection[str], now: int) -> None:
         """Chains say together what they are made of: with one part, all go, and are made again from raw."""

@@ -37,8 +37,8 @@ class _Group:
         """Any of `ids`, which are in order?"""
         if self.first is None or self.last is None:
             return True
-        place = bisect_left(ids, self.first)
-        return place < len(ids) and ids[place] <= self.last
+        position = bisect_left(ids, self.first)
+        return position < len(ids) and ids[position] <= self.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,5 +140,5 @@ def _groups(path: str) -> list[_Group]:
 
 def statistics_of(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
     """Of a column, which is not where it is in the schema: lists have leaves of other names."""
-    columns = (group.column(place) for place in range(group.num_columns))
+    columns = (group.column(position) for position in range(group.num_columns))
     return next((column.statistics for column in columns if column.path_in_schema == name), None)

@@ -24,9 +24,9 @@ from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import format_instant
 from tidemill.outputs.vectors.fold import FoldedVectors, fold
-from tidemill.outputs.vectors.keeper import declared_as
 from tidemill.outputs.vectors.parts import ChainParts
 from tidemill.outputs.vectors.payloads import raw_rows
+from tidemill.outputs.vectors.store import declared_as
 from tidemill.outputs.vectors.table import CHECKPOINT, INSTANT, ROWS, Made
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.readers import TableReaders
@@ -105,15 +105,15 @@ class VectorReader:
         fresh = self.waiting_rows(look, vector, tenant, names, at)
         rows = self.chain_rows(look, tenant, names)
         links = linked(rows, fresh)
-        told = _Answers(names, vector)
+        answers = _Answers(names, vector)
         torn = links.torn(_EVER if at is None else at)
-        told.take(links, at)
+        answers.take(links, at)
         if torn:
             self._check_seal(stream, rows, torn)
-            told.forget(torn)
+            answers.forget(torn)
             again = self._from_raw(look, look.accepted, vector, tenant, torn, (None, at))
-            told.take(linked(ROWS.empty_table(), again), at)
-        return told
+            answers.take(linked(ROWS.empty_table(), again), at)
+        return answers
 
     # -- what there is
 
@@ -248,10 +248,10 @@ class Linked:
         ts, of = self.deltas.ts, self.deltas.vectors
         torn = np.zeros(len(self.deltas.names), np.bool_)
         torn[of[self.checkpoint & (self.first <= at) & (ts > at)]] = True
-        place, last = np.arange(ts.size), np.full(torn.size, -1, np.int64)
+        position, last = np.arange(ts.size), np.full(torn.size, -1, np.int64)
         base = self.checkpoint & (ts <= at)
-        np.maximum.at(last, of[base], place[base])
-        torn[of[self.waiting & (place < last[of])]] = True
+        np.maximum.at(last, of[base], position[base])
+        torn[of[self.waiting & (position < last[of])]] = True
         found: list[str] = self.deltas.names.filter(pa.array(torn)).to_pylist()
         return found
 
@@ -289,26 +289,26 @@ class _Answers:
         deltas = links.deltas
         done = folded(links, self._vector, at)
         left_out = np.where(deltas.ts <= (_EVER if at is None else at), links.left_out, 0) + done.left_out
-        place = pc.index_in(deltas.names, self._names).to_numpy(zero_copy_only=False)
-        self._matrix[place], self._exists[place] = done.matrix, done.exists
-        self._known[place] = done.last >= 0
-        self._ts[place] = deltas.ts[done.last] if len(deltas) else 0
-        self._left_out[place] = np.bincount(deltas.vectors, left_out, len(deltas.names))
+        position = pc.index_in(deltas.names, self._names).to_numpy(zero_copy_only=False)
+        self._matrix[position], self._exists[position] = done.matrix, done.exists
+        self._known[position] = done.last >= 0
+        self._ts[position] = deltas.ts[done.last] if len(deltas) else 0
+        self._left_out[position] = np.bincount(deltas.vectors, left_out, len(deltas.names))
 
     def forget(self, names: Collection[str]) -> None:
-        place = pc.index_in(pa.array(list(names), pa.string()), self._names).to_numpy(zero_copy_only=False)
-        self._exists[place] = self._known[place] = False
+        position = pc.index_in(pa.array(list(names), pa.string()), self._names).to_numpy(zero_copy_only=False)
+        self._exists[position] = self._known[position] = False
 
     def table(self, asked: pa.Array, dimension: int, *, pending: bool) -> pa.Table:
-        place = pc.index_in(asked, self._names).to_numpy(zero_copy_only=False)
-        if not np.array_equal(place, np.arange(len(self._names))):
-            matrix, exists = self._matrix[place], self._exists[place]
+        position = pc.index_in(asked, self._names).to_numpy(zero_copy_only=False)
+        if not np.array_equal(position, np.arange(len(self._names))):
+            matrix, exists = self._matrix[position], self._exists[position]
         else:
             matrix, exists = self._matrix, self._exists
         flat = pa.array(matrix.reshape(-1))
         values = pa.FixedSizeListArray.from_arrays(flat, dimension, mask=pa.array(~exists))
-        ts = pa.array(self._ts[place], mask=~self._known[place]).cast(INSTANT)
-        overflow = exists & ~np.isfinite(matrix).all(axis=1) | (self._left_out[place] > 0)
+        ts = pa.array(self._ts[position], mask=~self._known[position]).cast(INSTANT)
+        overflow = exists & ~np.isfinite(matrix).all(axis=1) | (self._left_out[position] > 0)
         return pa.table(
             {
                 "vector_id": asked,

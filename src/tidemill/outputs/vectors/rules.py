@@ -136,8 +136,8 @@ def _keys(chains: Chains, chain: Ints, settings: CompactionSettings, now: int, r
     pending = chains.count(chains.pending)
     before: Ints = np.cumsum(chains.pending) - chains.pending  # pending rows before each row, of all chains …
     firsts = np.concatenate([before, [0]])[chains.starts[:-1]] if chain.size else np.zeros(0, np.int64)
-    place = before - firsts[chain]  # … and of its own
-    recent = chains.pending & (place >= (pending - settings.keep_recent)[chain])
+    position = before - firsts[chain]  # … and of its own
+    recent = chains.pending & (position >= (pending - settings.keep_recent)[chain])
     if settings.strategy == "adaptive":
         recent &= ~(reads * pending >= HOT)[chain]
     return np.where(recent, NONE, merge)

@@ -18,9 +18,9 @@ from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import read_ipc
 from tidemill.formats.delta_arrays import deltas_from_rows
 from tidemill.outputs.vectors.building import Arranged, Gathered, arranged, collapsed, read_rows
-from tidemill.outputs.vectors.keeper import ChainKeeper
 from tidemill.outputs.vectors.payloads import Key
 from tidemill.outputs.vectors.rules import NONE
+from tidemill.outputs.vectors.store import ChainStore
 from tidemill.outputs.vectors.table import BUCKETS, ROWS
 
 
@@ -36,38 +36,38 @@ class ChainDifference:
 class _Unit:
     bucket: str
     raw: Sequence[str]
-    standing: Sequence[str]
+    current: Sequence[str]
     vector: Vector
 
 
-def verify_chains(keeper: ChainKeeper) -> tuple[int, list[ChainDifference]]:
+def verify_chains(store: ChainStore) -> tuple[int, list[ChainDifference]]:
     """How many chains were compared, and what differs; not what they have not come to yet."""
-    keeper.raw.refresh()
-    keeper.table.refresh()
-    folder = keeper.table.staging("verify")
+    store.raw.refresh()
+    store.table.refresh()
+    folder = store.table.staging("verify")
     try:
-        gathered: list[Gathered] | None = keeper.gather_all(folder)
+        gathered: list[Gathered] | None = store.gather_all(folder)
         if gathered is None:
             return 0, []
-        standing = keeper.buckets()
+        current = store.buckets()
         units = []
         for number in range(BUCKETS):
             bucket = f"{number:02d}"
-            parts = [str(keeper.table.root / part.path) for part in standing.get(bucket, ())]
+            parts = [str(store.table.root / part.path) for part in current.get(bucket, ())]
             raw = [found.path for found in gathered if found.bucket == bucket]
             if raw or parts:
-                units.append(_Unit(bucket, raw, parts, keeper.vector))
-        size = sum(part.size for parts in standing.values() for part in parts)
-        told = keeper.engine.run(_check, units, "verify chains", size)
+                units.append(_Unit(bucket, raw, parts, store.vector))
+        size = sum(part.size for parts in current.values() for part in parts)
+        answers = store.engine.run(_check, units, "verify chains", size)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    wrong = [each for each in told if isinstance(each, ChainDifference)]
-    return sum(each for each in told if isinstance(each, int)), wrong
+    wrong = [each for each in answers if isinstance(each, ChainDifference)]
+    return sum(each for each in answers if isinstance(each, int)), wrong
 
 
 def _check(unit: _Unit) -> Iterator[int | ChainDifference]:
     truth = arranged(pa.concat_tables([ROWS.empty_table(), *map(read_ipc, unit.raw)]))
-    held = arranged(read_rows(unit.standing))
+    held = arranged(read_rows(unit.current))
     kept, deltas = _chains(held), _chains(truth)
     yield len(kept.keys() | deltas.keys())
     expected = arranged(collapsed(truth, _groups(truth, deltas, held, kept), unit.vector))
@@ -105,9 +105,9 @@ def _groups(
     merged, pending = held.rows.column("merged").to_pylist(), held.chains.pending.tolist()
     for key, (start, end) in deltas.items():
         marked = [row for row in range(*kept.get(key, (0, 0))) if not pending[row]]
-        places = {(times[row], ids[row]): row for row in range(start, end)} if marked else {}
+        positions = {(times[row], ids[row]): row for row in range(start, end)} if marked else {}
         for row in marked:
-            last = places.get((at[row], ends[row]))
+            last = positions.get((at[row], ends[row]))
             first = last + 1 - merged[row] if last is not None else -1
             if last is not None and first >= start:  # otherwise nothing is merged, and the rows will differ
                 groups[first : last + 1] = group

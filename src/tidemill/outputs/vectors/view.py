@@ -79,15 +79,20 @@ class ChainView:
 
 
 def chain_of(
-    desk: VectorReader, stream: Stream, vector_id: str, now: int, tenant: str | None = None, reads: int = 0
+    vector_reader: VectorReader,
+    stream: Stream,
+    vector_id: str,
+    now: int,
+    tenant: str | None = None,
+    reads: int = 0,
 ) -> ChainView:
     vector = vector_of(stream)
-    look = desk.look(stream.name)
-    whose = desk.tenant_of(stream.name, look, tenant)
-    standing = desk.chain_rows(look, whose, [vector_id])
-    waiting = desk.waiting_rows(look, vector, whose, [vector_id], None)
-    found = linked(standing, waiting)
-    rows = pa.concat_tables([standing, waiting]).take(pa.array(found.rows)).to_pylist()
+    look = vector_reader.look(stream.name)
+    whose = vector_reader.tenant_of(stream.name, look, tenant)
+    current = vector_reader.chain_rows(look, whose, [vector_id])
+    waiting = vector_reader.waiting_rows(look, vector, whose, [vector_id], None)
+    found = linked(current, waiting)
+    rows = pa.concat_tables([current, waiting]).take(pa.array(found.rows)).to_pylist()
     if not rows:
         raise NotFoundError(
             f"there is no delta of a vector {vector_id!r} in {stream.name!r}",

@@ -119,8 +119,8 @@ class Members:
     def followed_by(self, other: Members) -> Members:
         """Results of both, one after another."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))
-        places = {name: code for code, name in enumerate(names)}
-        theirs = np.array([places[name] for name in other.names], np.int64)
+        positions = {name: code for code, name in enumerate(names)}
+        theirs = np.array([positions[name] for name in other.names], np.int64)
         codes = np.concatenate([self.codes, theirs[other.codes] if theirs.size else other.codes])
         return Members(names, np.concatenate([self.starts, other.starts + self.codes.size]), codes)
 

@@ -23,7 +23,7 @@ MOST: Final = 500  # windows that are told of one by one; more at once are a bac
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Announced:
     """What came out of one window of the grid, or of several windows together."""
 
     start: int
@@ -37,12 +37,12 @@ class Told:
     triggers: tuple[str, ...]
 
 
-def told_of(spec: WindowSpec, table: pa.Table) -> list[Told]:
+def announcements(spec: WindowSpec, table: pa.Table) -> list[Announced]:
     """By window where windows lie on a grid, else all of them as one; from rows of the results table."""
     table = table.filter(pc.not_equal(table.column("trigger").cast(pa.string()), Trigger.HAVING.value))
     if not table.num_rows:
         return []
-    told = pa.table(
+    announced = pa.table(
         {
             "start": table.column("start").cast(pa.int64()),
             "end": table.column("end").cast(pa.int64()),
@@ -55,8 +55,8 @@ def told_of(spec: WindowSpec, table: pa.Table) -> list[Told]:
         }
     )
     if not spec.kind.by_time:
-        return [_whole(told)]
-    sums = told.group_by(["start", "end"]).aggregate(
+        return [_whole(announced)]
+    sums = announced.group_by(["start", "end"]).aggregate(
         [
             ("gone", "sum"),
             ("gone", "count"),
@@ -67,7 +67,7 @@ def told_of(spec: WindowSpec, table: pa.Table) -> list[Told]:
         ]
     )
     return [
-        Told(
+        Announced(
             start=row["start"],
             end=row["end"],
             windows=1,
@@ -82,30 +82,32 @@ def told_of(spec: WindowSpec, table: pa.Table) -> list[Told]:
     ]
 
 
-def _whole(told: pa.Table) -> Told:
-    gone = pc.sum(told.column("gone")).as_py()
-    return Told(
-        start=pc.min(told.column("start")).as_py(),
-        end=pc.max(told.column("end")).as_py(),
-        windows=pc.count_distinct(told.column("id")).as_py(),
-        results=told.num_rows - gone,
+def _whole(announced: pa.Table) -> Announced:
+    gone = pc.sum(announced.column("gone")).as_py()
+    return Announced(
+        start=pc.min(announced.column("start")).as_py(),
+        end=pc.max(announced.column("end")).as_py(),
+        windows=pc.count_distinct(announced.column("id")).as_py(),
+        results=announced.num_rows - gone,
         withdrawn=gone,
-        rows=pc.sum(told.column("rows")).as_py(),
-        late_rows=pc.sum(told.column("late")).as_py(),
-        revision=pc.max(told.column("revision")).as_py(),
-        triggers=tuple(sorted(pc.unique(told.column("trigger")).to_pylist())),
+        rows=pc.sum(announced.column("rows")).as_py(),
+        late_rows=pc.sum(announced.column("late")).as_py(),
+        revision=pc.max(announced.column("revision")).as_py(),
+        triggers=tuple(sorted(pc.unique(announced.column("trigger")).to_pylist())),
     )
 
 
-def results_available(spec: WindowSpec, told: Sequence[Told], batch: int, now: int) -> list[OutboxEvent]:
+def results_available(
+    spec: WindowSpec, announced: Sequence[Announced], batch: int, now: int
+) -> list[OutboxEvent]:
     """The events of one commit."""
-    if spec.kind.by_time and len(told) <= MOST:
-        return [_event(spec, one, batch, now) for one in sorted(told, key=lambda one: one.start)]
-    return [_event(spec, _together(told), batch, now)] if told else []
+    if spec.kind.by_time and len(announced) <= MOST:
+        return [_event(spec, one, batch, now) for one in sorted(announced, key=lambda one: one.start)]
+    return [_event(spec, _together(announced), batch, now)] if announced else []
 
 
-def _together(told: Iterable[Told]) -> Told:
-    first, *others = told
+def _together(announced: Iterable[Announced]) -> Announced:
+    first, *others = announced
     for one in others:
         first = replace(
             first,
@@ -122,24 +124,39 @@ def _together(told: Iterable[Told]) -> Told:
     return first
 
 
-def _event(spec: WindowSpec, told: Told, batch: int, now: int) -> OutboxEvent:
+def _event(spec: WindowSpec, announced: Announced, batch: int, now: int) -> OutboxEvent:
     data: dict[str, object] = {
         "stream": spec.stream,
         "window": spec.name,
         "kind": spec.kind.value,
-        "start": format_instant(told.start),
-        "end": format_instant(told.end),
-        "windows": told.windows,
-        "results": told.results,
-        "withdrawn": told.withdrawn,
-        "rows": told.rows,
-        "late_rows": told.late_rows,
-        "revision": told.revision,
-        "triggers": list(told.triggers),
+        "start": format_instant(announced.start),
+        "end": format_instant(announced.end),
+        "windows": announced.windows,
+        "results": announced.results,
+        "withdrawn": announced.withdrawn,
+        "rows": announced.rows,
+        "late_rows": announced.late_rows,
+        "revision": announced.revision,
+        "triggers": list(announced.triggers),
         "location": layout.results_location(spec.stream, spec.name),
         "batch": batch,
     }
-    content = (told.results, told.withdrawn, told.rows, told.late_rows, told.revision)
-    parts = (AVAILABLE, spec.stream, spec.name, spec.fingerprint, batch, told.start, told.end, *content)
+    content = (
+        announced.results,
+        announced.withdrawn,
+        announced.rows,
+        announced.late_rows,
+        announced.revision,
+    )
+    parts = (
+        AVAILABLE,
+        spec.stream,
+        spec.name,
+        spec.fingerprint,
+        batch,
+        announced.start,
+        announced.end,
+        *content,
+    )
     event_id = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
     return OutboxEvent(0, event_id, AVAILABLE, spec.stream, now, data)

@@ -197,9 +197,9 @@ def _holding(condition: DeclaredCondition, rows: pa.Table) -> Mask:
 
 
 def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
-    places = np.arange(found.start.size)
+    positions = np.arange(found.start.size)
     anew = _changes(found.start) | _changes(keys.first[found.head])
-    ordinal = places - np.maximum.accumulate(np.where(anew, places, 0))
+    ordinal = positions - np.maximum.accumulate(np.where(anew, positions, 0))
     head = keys.order[found.head]
     closed = np.ones(head.size, np.bool_) if flush else found.closed
     windows = _Windows(found.first, found.stop - found.first, found.start, found.end, ordinal, head, closed)

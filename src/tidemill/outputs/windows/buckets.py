@@ -43,8 +43,8 @@ def buckets_of(
     tenant: pa.ChunkedArray | pa.Array, key: Sequence[pa.ChunkedArray | pa.Array], buckets: int
 ) -> Ints:
     """Per row the bucket of its tenant and key."""
-    told = [_json(column) for column in key]
-    values = pc.binary_join_element_wise(*told, ", ") if told else ""
+    key_texts = [_json(column) for column in key]
+    values = pc.binary_join_element_wise(*key_texts, ", ") if key_texts else ""
     texts = one(pc.binary_join_element_wise("[", _json(tenant), ", [", values, "]]", ""))
     offsets, data = string_buffers(texts)
     out = np.empty(len(texts), np.int64)

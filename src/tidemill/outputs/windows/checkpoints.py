@@ -35,10 +35,10 @@ def fingerprint_of(spec: WindowSpec, stream: Stream) -> str:
     return f"{spec.fingerprint}/{stream.aggregation_span}" if by_datasets else spec.fingerprint
 
 
-def read_mark(text: str | None, fingerprint: str) -> Checkpoint | None:
+def read_checkpoint(text: str | None, fingerprint: str) -> Checkpoint | None:
     """None when there is none, or when it is of another declaration."""
     if text is None:
         return None
-    told = json.loads(text)
-    mark = Checkpoint(**{**told, "carried": tuple(told["carried"])})
-    return mark if mark.fingerprint == fingerprint else None
+    fields = json.loads(text)
+    checkpoint = Checkpoint(**{**fields, "carried": tuple(fields["carried"])})
+    return checkpoint if checkpoint.fingerprint == fingerprint else None

@@ -17,7 +17,7 @@ from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.keys import Key, key_codes
 from tidemill.outputs.windows.opened import carries_sums, first_starts
-from tidemill.outputs.windows.results import ResultScope, known, standing
+from tidemill.outputs.windows.results import ResultScope, current_results, known
 from tidemill.outputs.windows.rows import AT, FIELD, TENANT
 from tidemill.storage.checksums import read_arrow
 
@@ -59,7 +59,7 @@ def restarts(
             first = first_starts if carries_sums(spec) else first_instants
             for key, at in first(spec, table).items():
                 opened[key] = min(at, opened.get(key, at))
-    table = known(standing(spec, stream, held, ResultScope(since=dict.fromkeys(keys, -(2**63)))))
+    table = known(current_results(spec, stream, held, ResultScope(since=dict.fromkeys(keys, -(2**63)))))
     spans: dict[Key, list[tuple[int, int]]] = {}
     columns = ["tenant", *(column_name(name) for name in spec.key)]
     for row in table.select(["start", "end", *columns]).cast(_plain(table, columns)).to_pylist():

@@ -19,7 +19,7 @@ from tidemill.model.names import column_name
 from tidemill.model.streaming import Trigger, WindowKind, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.aggregate import GROUP, aggregate, fresh_schema
-from tidemill.outputs.windows.announce import Told, told_of
+from tidemill.outputs.windows.announce import Announced, announcements
 from tidemill.outputs.windows.assign import Assigned, assign, assign_in_pieces
 from tidemill.outputs.windows.keys import Key, bucket_of, key_codes
 from tidemill.outputs.windows.opened import (
@@ -36,8 +36,8 @@ from tidemill.outputs.windows.results import (
     ResultScope,
     ResultsFooter,
     changes,
+    current_results,
     known,
-    standing,
     write_results,
 )
 from tidemill.outputs.windows.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
@@ -84,7 +84,7 @@ class FoldedResults:
     withdrawn: int
     carried: str | None
     unsettled: int | None  # the least start of a window that is open and that there are results of
-    told: Sequence[Told]
+    announced: Sequence[Announced]
 
 
 def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
@@ -110,7 +110,7 @@ def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
         part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
     unsettled = _unsettled(unit, [held, found.table], starts)
     yield FoldedResults(
-        part, found.results, found.withdrawn, carried, unsettled, told_of(unit.spec, found.table)
+        part, found.results, found.withdrawn, carried, unsettled, announcements(unit.spec, found.table)
     )
 
 
@@ -185,7 +185,7 @@ def rows_in(unit: FoldUnit) -> pa.Table:
 
 def _behind_sealed(unit: FoldUnit, rows: pa.Table, sealed: int) -> pa.Table:
     """Without the rows of windows that began before raw was gone, and went on."""
-    held = known(standing(unit.spec, unit.stream, unit.held, ResultScope(whole=True)))
+    held = known(current_results(unit.spec, unit.stream, unit.held, ResultScope(whole=True)))
     start, end = (held.column(name).cast(pa.int64()).to_numpy() for name in ("start", "end"))
     held = held.filter(pa.array((start < sealed) & (end > sealed)))
     if not held.num_rows or not rows.num_rows:
@@ -210,10 +210,10 @@ def held_by(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None = None) 
     """What stands of what this bucket answers for."""
     spec = unit.spec
     if spec.kind.by_time:
-        return standing(spec, unit.stream, unit.held, ResultScope(starts=unit.starts))
+        return current_results(spec, unit.stream, unit.held, ResultScope(starts=unit.starts))
     if not unit.whole:
-        return standing(spec, unit.stream, unit.held, ResultScope(since=_since(unit, rows, opened)))
-    held = standing(spec, unit.stream, unit.held, ResultScope(whole=True))
+        return current_results(spec, unit.stream, unit.held, ResultScope(since=_since(unit, rows, opened)))
+    held = current_results(spec, unit.stream, unit.held, ResultScope(whole=True))
     if unit.sealed is not None:
         starts = held.column("start").cast(pa.int64()).to_numpy()
         held = held.filter(pa.array(starts >= unit.sealed))

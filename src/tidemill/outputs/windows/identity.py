@@ -26,17 +26,17 @@ def window_ids(spec: WindowSpec, fresh: pa.Table) -> pa.StringArray:
     """Of each fresh result, the id of its window."""
     named = [fresh.column(name) for name in ("tenant", *(GROUP + column for column in spec.key))]
     whose = combined([codes(column) for column in named], fresh.num_rows)
-    places = [fresh.column(name) for name in ("start", "ordinal")]
-    windows = combined([whose, *(codes(column) for column in places)], fresh.num_rows)
+    positions = [fresh.column(name) for name in ("start", "ordinal")]
+    windows = combined([whose, *(codes(column) for column in positions)], fresh.num_rows)
     _, heads, window = np.unique(windows.values, return_index=True, return_inverse=True)
     _, firsts, who = np.unique(whose.values[heads], return_index=True, return_inverse=True)
     # What windows of one key have in common is said once: the text is long and the rest of it is two numbers.
-    told = [one(column).take(pa.array(heads[firsts])).to_pylist() for column in named]
+    key_values = [one(column).take(pa.array(heads[firsts])).to_pylist() for column in named]
     common = [
         json.dumps([spec.stream, spec.name, tenant, key], ensure_ascii=False)[:-1].encode()
-        for tenant, *key in zip(*told, strict=True)
+        for tenant, *key in zip(*key_values, strict=True)
     ]
-    start, ordinal = (integers(column)[heads].tolist() for column in places)
+    start, ordinal = (integers(column)[heads].tolist() for column in positions)
     ids = [
         sha256(b"%b, %d, %d]" % (common[key], begins, number)).hexdigest()[:24]
         for key, begins, number in zip(who.tolist(), start, ordinal, strict=True)

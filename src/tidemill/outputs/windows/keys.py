@@ -24,11 +24,11 @@ def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Ints, list
     """Per row the number of its combination of values, and the combinations."""
     found = combined([codes(column) for column in columns], len(columns[0])).values
     _, heads, numbers = np.unique(found, return_index=True, return_inverse=True)
-    told = [one(column).take(pa.array(heads)).to_pylist() for column in columns]
-    return numbers.astype(np.int64), list(zip(*told, strict=True))
+    identity = [one(column).take(pa.array(heads)).to_pylist() for column in columns]
+    return numbers.astype(np.int64), list(zip(*identity, strict=True))
 
 
 def bucket_of(key: Key, buckets: int) -> int:
     """Where the rows of a key are folded."""
-    told = json.dumps([key[0], list(key[1])], ensure_ascii=False)
-    return zlib.crc32(told.encode("utf-8", "surrogatepass")) % buckets
+    identity = json.dumps([key[0], list(key[1])], ensure_ascii=False)
+    return zlib.crc32(identity.encode("utf-8", "surrogatepass")) % buckets

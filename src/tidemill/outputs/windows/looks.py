@@ -40,6 +40,6 @@ class WindowWork:
     """What is to be computed of a window, as of one look."""
 
     look: Look
-    mark: Checkpoint  # when it is done
+    checkpoint: Checkpoint  # when it is done
     task: Task
     batch: int

@@ -65,20 +65,20 @@ def reaches(at: Ints, key: Ints, back: int, ahead: int) -> tuple[Ints, Ints]:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _count_and_place(values: Ints, next_place: Ints, order: Ints) -> None:
+def _count_and_position(values: Ints, next_position: Ints, order: Ints) -> None:
     for value in values:
-        next_place[value + 1] += 1
-    for value in range(next_place.size - 1):
-        next_place[value + 1] += next_place[value]
+        next_position[value + 1] += 1
+    for value in range(next_position.size - 1):
+        next_position[value + 1] += next_position[value]
     for row in range(values.size):
         value = values[row]
-        order[next_place[value]] = row
-        next_place[value] += 1
+        order[next_position[value]] = row
+        next_position[value] += 1
 
 
 def counting_order(values: Ints, size: int) -> Ints:
     """Rows sorted by codes below `size`; equal ones stay in their order. The time is that of a pass over the
     rows and one over all codes."""
     order = np.empty(values.size, np.int64)
-    _count_and_place(np.require(values, np.int64, ["C", "W"]), np.zeros(size + 1, np.int64), order)
+    _count_and_position(np.require(values, np.int64, ["C", "W"]), np.zeros(size + 1, np.int64), order)
     return order

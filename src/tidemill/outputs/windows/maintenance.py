@@ -12,7 +12,7 @@ from functools import partial
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
 from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Progress
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.looks import Look, WindowWork
@@ -47,7 +47,7 @@ class StreamingWindows:
         self._progress = progress
         self._expiries = expiries
         self._refreshers: dict[tuple[str, str], Refresher] = {}
-        self._places: dict[str, SliceOffsets] = {}
+        self._positions: dict[str, SliceOffsets] = {}
         self._shared: dict[str, RowGroups] = {}
         self._raw: dict[str, Table] = {}
 
@@ -109,13 +109,13 @@ class StreamingWindows:
         missing then comes out again, and windows that are open are found again."""
         for refresher in self._of(stream):
             if refresher.spec.name == window and not refresher.repair(now, read=True):
-                self._state.set_mark(stream, window, None)
+                self._state.set_checkpoint(stream, window, None)
 
     def forget(self, stream: str) -> None:
         """Open everything of a stream anew when it is needed next."""
         self._raw.pop(stream, None)
         self._shared.pop(stream, None)
-        self._places.pop(stream, None)
+        self._positions.pop(stream, None)
         for key in [key for key in self._refreshers if key[0] == stream]:
             del self._refreshers[key]
 
@@ -132,7 +132,7 @@ class StreamingWindows:
                         batches.setdefault(batch, []).append(path)
             for batch, parts in sorted(batches.items()):
                 events = refresher.events(parts, batch, now)
-                self._state.set_mark(stream, refresher.spec.name, None, events)
+                self._state.set_checkpoint(stream, refresher.spec.name, None, events)
                 found += 1
         return found
 
@@ -155,7 +155,7 @@ class StreamingWindows:
         return sum(refresher.sealed(look) for refresher in self._of(stream)) if look is not None else 0
 
     def _look(self, stream: str, now: int, *, flush: bool) -> Look | None:
-        if stream not in self.declared or is_judging_again(self._state, stream):
+        if stream not in self.declared or is_deciding_again(self._state, stream):
             return None
         raw = self._raw.get(stream) or Table.existing(layout.raw(self._project.warehouse, stream))
         if raw is None:
@@ -168,12 +168,12 @@ class StreamingWindows:
 
     def _of(self, stream: str) -> list[Refresher]:
         declared = self._project.stream(stream)
-        places = self._places.setdefault(stream, SliceOffsets(self._state, stream))
+        positions = self._positions.setdefault(stream, SliceOffsets(self._state, stream))
         needed = (column for spec in declared.window_specs for column in spec.columns)
         shared = self._shared.setdefault(stream, RowGroups(needed))
         for spec in declared.window_specs:
             if (stream, spec.name) not in self._refreshers:
                 self._refreshers[stream, spec.name] = Refresher(
-                    self._project.warehouse, declared, spec, self._engine(), self._state, places, shared
+                    self._project.warehouse, declared, spec, self._engine(), self._state, positions, shared
                 )
         return [self._refreshers[stream, spec.name] for spec in declared.window_specs]

@@ -42,8 +42,8 @@ class Picked:
     def of(self, values: Ints) -> Ints:
         return values if self.rows is None else values[self.rows]
 
-    def rows_at(self, places: Ints) -> Ints:
-        return places if self.rows is None else self.rows[places]
+    def rows_at(self, positions: Ints) -> Ints:
+        return positions if self.rows is None else self.rows[positions]
 
     def where(self, mask: Mask | None) -> Mask | None:
         return mask if mask is None or self.rows is None else mask[self.rows]
@@ -160,10 +160,10 @@ def _extreme(measured: Measured, *, least: bool) -> pa.Array:
 def _at_edge(measured: Measured, *, first: bool) -> pa.Array:
     runs, valid = measured.runs, measured.valid
     if valid is None:
-        places = runs.starts if first else runs.stops - 1
+        positions = runs.starts if first else runs.stops - 1
     else:
         everywhere = np.arange(runs.total)
-        places = (
+        positions = (
             runs.least(np.where(valid, everywhere, _MOST))
             if first
             else runs.greatest(np.where(valid, everywhere, -1))
@@ -171,8 +171,8 @@ def _at_edge(measured: Measured, *, first: bool) -> pa.Array:
     there = measured.there
     missing = None
     if there is not None:
-        places, missing = np.where(there, places, 0), ~there
-    return plain(measured.column.take(pa.array(measured.picked.rows_at(places), mask=missing)))
+        positions, missing = np.where(there, positions, 0), ~there
+    return plain(measured.column.take(pa.array(measured.picked.rows_at(positions), mask=missing)))
 
 
 def _percentile(measured: Measured, quantile: Fraction) -> pa.Array:
@@ -182,8 +182,8 @@ def _percentile(measured: Measured, quantile: Fraction) -> pa.Array:
     ranks = np.array(
         [max(1, -(-quantile.numerator * n // quantile.denominator)) for n in sizes.tolist()], np.int64
     )
-    places = np.cumsum(counts) - counts + ranks[which] - 1
+    positions = np.cumsum(counts) - counts + ranks[which] - 1
     if measured.there is not None:
-        places = np.where(measured.there, places, 0)
+        positions = np.where(measured.there, positions, 0)
     values = measured.sorted
-    return measured.restored(values[places] if values.size else np.zeros(counts.size, np.int64))
+    return measured.restored(values[positions] if values.size else np.zeros(counts.size, np.int64))

@@ -16,7 +16,7 @@ from tidemill.storage.state.protocol import State
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    place: RowPosition
+    position: RowPosition
     observed: Interval
     watermark: int
 
@@ -54,7 +54,7 @@ class SliceOffsets:
     def touching(self, span: Interval) -> dict[str, RowPosition]:
         """Slices with rows that may count at an instant of `span`: where they are, or came late."""
         return {
-            name: known.place
+            name: known.position
             for name, known in self._known.items()
             if known.observed.start < span.end
             and (known.observed.end > span.start or known.watermark >= span.start - 1)

@@ -12,7 +12,7 @@ from tidemill.model.damage import FileKind
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
-from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
+from tidemill.outputs.windows.checkpoints import fingerprint_of, read_checkpoint
 from tidemill.outputs.windows.maintenance import StreamingWindows
 from tidemill.outputs.windows.refresh import WindowRefresh
 from tidemill.storage import layout
@@ -51,9 +51,9 @@ class WindowResults(Simple):
             if isinstance(found, int):
                 compared += found
             else:
-                window = found.place.split(" ", 1)[0]
+                window = found.position.split(" ", 1)[0]
                 command = f"tidemill rebuild {self._stream.name} --results {window}"
-                differences.append(Difference("result", found.place, found.what, command))
+                differences.append(Difference("result", found.position, found.what, command))
         is_sealed = self._warehouse.expiries.seal(self._stream.name) is not None
         sealed = self._flow.sealed(self._stream.name) if is_sealed else 0
         return Verified(compared, sealed, differences)
@@ -76,8 +76,8 @@ class WindowResults(Simple):
         return name in self._names_carried(spec)
 
     def _names_carried(self, spec: WindowSpec) -> Sequence[str]:
-        mark = self._warehouse.state.marks(self._stream.name).get(spec.name)
-        found = read_mark(mark, fingerprint_of(spec, self._stream))
+        checkpoint = self._warehouse.state.checkpoints(self._stream.name).get(spec.name)
+        found = read_checkpoint(checkpoint, fingerprint_of(spec, self._stream))
         return found.carried if found is not None else ()
 
     def recover(self, now: int) -> int:

@@ -17,7 +17,7 @@ from tidemill.config.stream import Stream
 from tidemill.model.errors import NotFoundError
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
-from tidemill.outputs.windows.checkpoints import fingerprint_of, read_mark
+from tidemill.outputs.windows.checkpoints import fingerprint_of, read_checkpoint
 from tidemill.outputs.windows.identity import newest
 from tidemill.outputs.windows.results import ResultsFooter, current, group_columns, results_schema
 from tidemill.storage import layout
@@ -51,23 +51,23 @@ def spec_named(stream: Stream, window: str) -> WindowSpec:
     )
 
 
-def standings(warehouse: Path, stream: Stream, marks: Mapping[str, str]) -> list[ResultStatus]:
-    """Of all windows of the stream, as declared; `marks` are those of the state."""
-    return [_standing(warehouse, stream, spec, marks.get(spec.name)) for spec in stream.window_specs]
+def standings(warehouse: Path, stream: Stream, checkpoint_texts: Mapping[str, str]) -> list[ResultStatus]:
+    """Of all windows of the stream, as declared; `checkpoint_texts` are those of the state."""
+    return [_status(warehouse, stream, spec, checkpoint_texts.get(spec.name)) for spec in stream.window_specs]
 
 
-def _standing(warehouse: Path, stream: Stream, spec: WindowSpec, told: str | None) -> ResultStatus:
+def _status(warehouse: Path, stream: Stream, spec: WindowSpec, fingerprints: str | None) -> ResultStatus:
     root = _root(warehouse, spec)
-    mark = read_mark(told, fingerprint_of(spec, stream))
+    checkpoint = read_checkpoint(fingerprints, fingerprint_of(spec, stream))
     snapshot = _snapshot(root)
     is_current = snapshot is None or _is_current(spec, stream, snapshot)
     if snapshot is None or not is_current or not snapshot.parts:
-        return ResultStatus(spec, 0, None, mark.watermark if mark else None, is_current, root)
+        return ResultStatus(spec, 0, None, checkpoint.watermark if checkpoint else None, is_current, root)
     names = ["window_id", "end", *group_columns(spec), "revision", "withdrawn"]
     schema = pa.schema([results_schema(spec, stream).field(name) for name in names])
     found = newest(_read(snapshot.paths(), schema).combine_chunks(), group_columns(spec))
     ends = found.filter(pc.invert(found.column("withdrawn"))).column("end").cast(pa.int64())
-    watermark = mark.watermark if mark is not None else None
+    watermark = checkpoint.watermark if checkpoint is not None else None
     return ResultStatus(spec, len(ends), pc.max(ends).as_py(), watermark, True, root)
 
 
@@ -152,8 +152,8 @@ def _snapshot(root: Path) -> Snapshot | None:
 
 def _is_current(spec: WindowSpec, stream: Stream, snapshot: Snapshot) -> bool:
     """Whether they are of this declaration; those of another one are all cleared at once, never mixed."""
-    told = (ResultsFooter.from_footer(read_footer(path)).fingerprint for path in snapshot.paths()[:1])
-    return all(one == fingerprint_of(spec, stream) for one in told)
+    fingerprints = (ResultsFooter.from_footer(read_footer(path)).fingerprint for path in snapshot.paths()[:1])
+    return all(one == fingerprint_of(spec, stream) for one in fingerprints)
 
 
 def _read(paths: Sequence[str], schema: pa.Schema) -> pa.Table:

@@ -91,12 +91,12 @@ class RowReader:
         has_met = watermark.is_valid().to_numpy(zero_copy_only=False)
         fate = fates(self._spec, time, _ints(watermark.fill_null(0)), has_met)
         ids = narrow.slices.dictionary.to_pylist()
-        places = [self._unit.ledger.get(name) for name in ids]
-        known = [place for place in places if place is not None]
+        positions = [self._unit.ledger.get(name) for name in ids]
+        known = [position for position in positions if position is not None]
         if not known:
             return
         code = narrow.slices.indices.to_numpy(zero_copy_only=False)
-        in_ledger = np.array([place is not None for place in places], np.bool_)
+        in_ledger = np.array([position is not None for position in positions], np.bool_)
         keep = fate.used & in_ledger[code] & (fate.at >= self._floor) & (fate.at < self._wanted.span.end)
         if self._members is not None:
             keep &= self._members.hold(time, code, ids)
@@ -105,9 +105,9 @@ class RowReader:
             rows = rows[self._grid.holds(fate.at[rows])]
         if not rows.size:
             return
-        seq = np.array([place.seq if place is not None else -1 for place in places], np.int64)
+        seq = np.array([position.seq if position is not None else -1 for position in positions], np.int64)
         number = np.cumsum(in_ledger) - 1  # of a slice among the known ones
-        names = pa.array([place.name for place in known], pa.string())
+        names = pa.array([position.name for position in known], pa.string())
         if whole is None and self._shared.is_on and rows.size * _MOSTLY >= time.size:
             whole = self._shared.get(which, lambda: self._decode(file, group, narrow))
         found = self._payloads(file, group, rows) if whole is None else _taken(whole, rows)
@@ -262,8 +262,8 @@ def _ints(column: pa.Array) -> Ints:
 def _bounds(file: pq.ParquetFile, group: int, column: str) -> tuple[int, int, bool]:
     """Least and greatest value of a column of instants, both included, as far as is known; and whether it can
     have any value."""
-    place = file.schema_arrow.get_field_index(column)
-    stats = file.metadata.row_group(group).column(place).statistics
+    position = file.schema_arrow.get_field_index(column)
+    stats = file.metadata.row_group(group).column(position).statistics
     if stats is None or not stats.has_min_max:
         empty = stats is not None and stats.has_null_count and stats.num_values == 0
         return _LEAST, _MOST, not empty

@@ -25,8 +25,8 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.streaming import Close, WindowKind, WindowSpec
 from tidemill.model.time import Interval, format_instant
 from tidemill.model.windows import OutboxEvent
-from tidemill.outputs.windows.announce import results_available, told_of
-from tidemill.outputs.windows.checkpoints import Checkpoint, fingerprint_of, read_mark
+from tidemill.outputs.windows.announce import announcements, results_available
+from tidemill.outputs.windows.checkpoints import Checkpoint, fingerprint_of, read_checkpoint
 from tidemill.outputs.windows.compaction import ResultMergeUnit, crowded_results, merge_results
 from tidemill.outputs.windows.complete import has_news, heard_of
 from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out
@@ -41,9 +41,9 @@ from tidemill.outputs.windows.results import (
     ResultScope,
     ResultsFooter,
     current,
+    current_results,
     results_schema,
     results_table,
-    standing,
 )
 from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, RowScope, extract, rows_of
 from tidemill.outputs.windows.tasks import (
@@ -97,14 +97,14 @@ class Refresher:
         spec: WindowSpec,
         engine: Engine,
         state: State,
-        places: SliceOffsets,
+        slice_offsets: SliceOffsets,
         shared: RowGroups,
     ) -> None:
         self.stream = stream
         self.spec = spec
         self.engine = engine
         self.state = state
-        self.places = places
+        self.slice_offsets = slice_offsets
         self.shared = shared
         self.root = layout.results(warehouse, stream.name, spec.name)
         self._warehouse = warehouse
@@ -123,34 +123,34 @@ class Refresher:
     def fingerprint(self) -> str:
         return fingerprint_of(self.spec, self.stream)
 
-    def mark(self) -> Checkpoint | None:
+    def checkpoint(self) -> Checkpoint | None:
         """How far the results have come, with what a crash left between the commit and the state taken up."""
-        mark = self._known()
-        if mark is not None and self._table is None and Table.existing(self.root) is None:
-            mark = None  # somebody removed the results, to have them made anew
-        if mark is None:
+        checkpoint = self._known()
+        if checkpoint is not None and self._table is None and Table.existing(self.root) is None:
+            checkpoint = None  # somebody removed the results, to have them made anew
+        if checkpoint is None:
             self._clear_other()
-            self._tell_last()
+            self._announce_last()
             return None
-        self.table.expect(mark.version)
-        if self.table.version != mark.version:
-            for commit in self.table.commits(after=mark.version):
+        self.table.expect(checkpoint.version)
+        if self.table.version != checkpoint.version:
+            for commit in self.table.commits(after=checkpoint.version):
                 if "batch" in commit.info:
                     self._take_up(commit, commit.info.get("mark"))
                     log.warning("took up committed results", extra={"stream": self.stream.name})
             self._seen_up_to(self.table.version)
-            mark = self._known()
-        return mark
+            checkpoint = self._known()
+        return checkpoint
 
     def _seen_up_to(self, version: int) -> None:
         """Commits up to this version of the results table change nothing in what was computed."""
-        mark = self._known()
-        if mark is not None and mark.version < version:
-            told = replace(mark, version=version).text()
-            self.state.set_mark(self.stream.name, self.spec.name, told)
+        checkpoint = self._known()
+        if checkpoint is not None and checkpoint.version < version:
+            announced = replace(checkpoint, version=version).text()
+            self.state.set_checkpoint(self.stream.name, self.spec.name, announced)
 
     def _known(self) -> Checkpoint | None:
-        return read_mark(self.state.marks(self.stream.name).get(self.spec.name), self.fingerprint)
+        return read_checkpoint(self.state.checkpoints(self.stream.name).get(self.spec.name), self.fingerprint)
 
     def _clear_other(self) -> None:
         """Results of another declaration go: they are made again from raw, as this one has them."""
@@ -165,47 +165,50 @@ class Refresher:
             log.warning("the declaration of the window changed: its results are computed again", extra=story)
             self._table = None
             # Whoever declares the window again as it was must not take the next table for this one.
-            self.state.set_mark(self.stream.name, self.spec.name, None)
+            self.state.set_checkpoint(self.stream.name, self.spec.name, None)
             with storage_errors("clear the results", self.root):
                 shutil.rmtree(self.root)
 
-    def _tell_last(self) -> None:
+    def _announce_last(self) -> None:
         """A process may have died between the first commit of a table and its mark."""
         existing = Table.existing(self.root)
         if existing is not None and existing.version > 0:
             for commit in existing.commits(after=existing.version - 1):
                 self._take_up(commit, None)
 
-    def _take_up(self, commit: Commit, mark: str | None) -> None:
+    def _take_up(self, commit: Commit, checkpoint: str | None) -> None:
         if "batch" in commit.info:
             parts = [str(self.root / path) for path in commit.added]
-            told = self.events(parts, int(commit.info["batch"]), int(commit.info["now"]))
-            self.state.set_mark(self.stream.name, self.spec.name, mark, told)
+            announced = self.events(parts, int(commit.info["batch"]), int(commit.info["now"]))
+            self.state.set_checkpoint(self.stream.name, self.spec.name, checkpoint, announced)
 
     def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
         """What a commit has to tell, from the parts that it added."""
         columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
         tables = [read_part(path, [*columns, "batch"]) for path in parts]
         its = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
-        told = [one for table in its if table.num_rows for one in told_of(self.spec, table)]
-        return results_available(self.spec, told, batch, now)
+        announced = [one for table in its if table.num_rows for one in announcements(self.spec, table)]
+        return results_available(self.spec, announced, batch, now)
 
     # -- what is to be done
 
     def needed(self, raw: int) -> tuple[int, str]:
         """From which instant on results that are yet to come out need raw, which is at this version."""
-        mark = self._known()
-        if mark is None:
+        checkpoint = self._known()
+        if checkpoint is None:
             return ALL.start, "whose results are not made yet"
         if self.spec.close is Close.COMPLETE:
-            news = has_news(self.state, self.stream.name, mark.heard)
+            news = has_news(self.state, self.stream.name, checkpoint.heard)
             return (ALL.start, "which has not heard of all datasets") if news else (ALL.end, "")
-        if mark.raw != raw or mark.watermark is None:
+        if checkpoint.raw != raw or checkpoint.watermark is None:
             return ALL.start, "whose results are behind raw"
         if self.spec.kind.by_time:
-            return mark.watermark - self.spec.size + 1, f"which is out up to {format_instant(mark.watermark)}"
-        at = mark.watermark + 1
-        carried = self._carried(mark)
+            return (
+                checkpoint.watermark - self.spec.size + 1,
+                f"which is out up to {format_instant(checkpoint.watermark)}",
+            )
+        at = checkpoint.watermark + 1
+        carried = self._carried(checkpoint)
         if carried is None:
             return ALL.start, "whose open windows have to be found again"
         column = "start" if carries_sums(self.spec) else AT
@@ -221,7 +224,7 @@ class Refresher:
         snapshot = self.table.snapshot()
         paths = snapshot.paths(snapshot.select(None, {"start": (None, sealed - 1)}))
         scope = ResultScope(starts=[Interval(ALL.start, sealed)])
-        return int(current(standing(self.spec, self.stream, paths, scope)).num_rows)
+        return int(current(current_results(self.spec, self.stream, paths, scope)).num_rows)
 
     def damaged(self, *, read: bool) -> list[DamagedPart]:
         """Parts of the results that somebody deleted or damaged."""
@@ -238,7 +241,7 @@ class Refresher:
             log.warning("results are damaged and made again: %s", what, extra=story)
             leave_out(self.root, damaged, now)
             self._table = None
-            self.state.set_mark(self.stream.name, self.spec.name, None)
+            self.state.set_checkpoint(self.stream.name, self.spec.name, None)
         return len(damaged)
 
     def refresh(self, look: Look) -> WindowRefresh:
@@ -251,43 +254,49 @@ class Refresher:
         if look.watermark is not None and not self.stream.in_event_time:
             look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
         self.repair(look.now, read=False)
-        mark = self.mark()
+        checkpoint = self.checkpoint()
         new = Checkpoint(self.fingerprint, -1, look.snapshot.version, look.watermark)
         if self.spec.close is Close.COMPLETE:
-            task, new = self._by_datasets(mark, new, look)
+            task, new = self._by_datasets(checkpoint, new, look)
         else:
-            if mark is None and look.watermark is None and not (look.flush or self.table.snapshot().parts):
+            if (
+                checkpoint is None
+                and look.watermark is None
+                and not (look.flush or self.table.snapshot().parts)
+            ):
                 return WindowRefresh(self.spec.name)
-            task = self._by_watermark(mark, look)
+            task = self._by_watermark(checkpoint, look)
         if task is None:
-            return self._nothing(mark, new)
-        self.places.look(look.snapshot.version, anew=task.whole)
+            return self._nothing(checkpoint, new)
+        self.slice_offsets.look(look.snapshot.version, anew=task.whole)
         return WindowWork(look, new, task, self.table.version + 1)
 
-    def _nothing(self, mark: Checkpoint | None, new: Checkpoint) -> WindowRefresh:
+    def _nothing(self, checkpoint: Checkpoint | None, new: Checkpoint) -> WindowRefresh:
         """Nothing to compute: remember what was looked at, so that it is not looked at again."""
-        if mark is not None:
-            new = replace(new, version=mark.version, carried=mark.carried, unsettled=mark.unsettled)
-            if (new.raw, new.heard) != (mark.raw, mark.heard):
-                self.state.set_mark(self.stream.name, self.spec.name, new.text())
+        if checkpoint is not None:
+            new = replace(
+                new, version=checkpoint.version, carried=checkpoint.carried, unsettled=checkpoint.unsettled
+            )
+            if (new.raw, new.heard) != (checkpoint.raw, checkpoint.heard):
+                self.state.set_checkpoint(self.stream.name, self.spec.name, new.text())
             if not self._cleaned:
                 self._clean_up(new)
         return WindowRefresh(self.spec.name)
 
     def _by_datasets(
-        self, mark: Checkpoint | None, new: Checkpoint, look: Look
+        self, checkpoint: Checkpoint | None, new: Checkpoint, look: Look
     ) -> tuple[Task | None, Checkpoint]:
-        before = mark.heard if mark is not None else 0
+        before = checkpoint.heard if checkpoint is not None else 0
         sealed = look.sealed_for(self.spec)
         heard, task = heard_of(self.spec, self.stream, self.state, before, sealed)
         return task, replace(new, heard=heard, watermark=None)
 
-    def _by_watermark(self, mark: Checkpoint | None, look: Look) -> Task | None:
-        added = self._added(mark, look)
-        if mark is None or added is None:
-            return self._anew(look, gone=mark is not None)
+    def _by_watermark(self, checkpoint: Checkpoint | None, look: Look) -> Task | None:
+        added = self._added(checkpoint, look)
+        if checkpoint is None or added is None:
+            return self._anew(look, gone=checkpoint is not None)
         watermark = look.watermark
-        before = mark.watermark
+        before = checkpoint.watermark
         if watermark is None or (before is not None and watermark < before):
             return self._anew(look, gone=True)
         late = self._late_rows(added, before, look) if before is not None else None
@@ -301,7 +310,7 @@ class Refresher:
             return self._of_grid(starts, look) if starts else None
         if before == watermark and late is None and not look.flush:
             return None
-        return self._of_keys(mark, late, watermark, look)
+        return self._of_keys(checkpoint, late, watermark, look)
 
     def _anew(self, look: Look, *, gone: bool) -> Task:
         trigger = first_trigger(self.spec, flush=look.flush)
@@ -320,8 +329,10 @@ class Refresher:
         trigger = first_trigger(self.spec, flush=look.flush)
         return Task(RowScope(span, starts=starts), starts, flush=look.flush, trigger=trigger)
 
-    def _of_keys(self, mark: Checkpoint, late: pa.Table | None, watermark: int, look: Look) -> Task | None:
-        carried = self._carried(mark)
+    def _of_keys(
+        self, checkpoint: Checkpoint, late: pa.Table | None, watermark: int, look: Look
+    ) -> Task | None:
+        carried = self._carried(checkpoint)
         if carried is None:
             return self._anew(look, gone=False)
         again: dict[Key, int] = {}
@@ -329,17 +340,17 @@ class Refresher:
             held = self.table.snapshot().paths()
             first = first_instants(self.spec, late)
             again = restarts(self.spec, self.stream, first, carried, held, look.sealed)
-        low = ALL.start if mark.watermark is None else mark.watermark + 1
+        low = ALL.start if checkpoint.watermark is None else checkpoint.watermark + 1
         span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
         if not (carried or again or look.flush or parts_for(self.spec, look.snapshot, [span])):
             return None
         floor = None
-        if self.spec.kind is WindowKind.PER_ROW and mark.watermark is not None:
+        if self.spec.kind is WindowKind.PER_ROW and checkpoint.watermark is not None:
             floor = low - self.spec.reach
         concerned = [
             low if floor is None else floor,
             *again.values(),
-            *([mark.unsettled] if mark.unsettled is not None else []),
+            *([checkpoint.unsettled] if checkpoint.unsettled is not None else []),
         ]
         return Task(
             held_from=min(concerned),
@@ -351,21 +362,21 @@ class Refresher:
             trigger=first_trigger(self.spec, flush=look.flush),
         )
 
-    def _carried(self, mark: Checkpoint) -> list[str] | None:
+    def _carried(self, checkpoint: Checkpoint) -> list[str] | None:
         """Files about windows that are open; None when one is missing or damaged, or from before sessions had
         sums: then all is found again from raw."""
-        paths = [layout.open_rows(self.root) / name for name in mark.carried]
+        paths = [layout.open_rows(self.root) / name for name in checkpoint.carried]
         sums = carries_sums(self.spec)
         if not all(is_whole(path) and (path.suffix == layout.OPEN_SUMS_SUFFIX) == sums for path in paths):
             return None
         return [str(path) for path in paths]
 
-    def _added(self, mark: Checkpoint | None, look: Look) -> list[Part] | None:
+    def _added(self, checkpoint: Checkpoint | None, look: Look) -> list[Part] | None:
         """Parts of raw since the mark; None when that is not known, or when some went."""
-        if mark is None:
+        if checkpoint is None:
             return None
         try:
-            commits = look.raw.commits(after=mark.raw)
+            commits = look.raw.commits(after=checkpoint.raw)
         except StorageError:  # trimmed
             return None
         added: dict[str, None] = {}
@@ -386,7 +397,7 @@ class Refresher:
         """The used rows of new parts that count where windows may be out already; None: there are none."""
         if not added:
             return None
-        self.places.look(look.snapshot.version, anew=False)
+        self.slice_offsets.look(look.snapshot.version, anew=False)
         low = look.sealed if look.sealed is not None else ALL.start
         if low > before:
             return None
@@ -412,7 +423,7 @@ class Refresher:
             return []
         folder = self.table.staging(name)
         size = sum(part.size for part in parts)
-        ledger = self.places.touching(wanted.span)
+        ledger = self.slice_offsets.touching(wanted.span)
         paths = snapshot.paths(parts)
         groups = spread([max(1, part.size) for part in parts], buckets_for(size, 2 * self.engine.parallelism))
         units = [
@@ -502,18 +513,18 @@ class Refresher:
         unreadable = [one for one in self.damaged(read=True) if not one.readable]
         if unreadable:
             return [ResultDifference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
-        mark = self.mark()
-        if mark is None or mark.raw != look.snapshot.version:
+        checkpoint = self.checkpoint()
+        if checkpoint is None or checkpoint.raw != look.snapshot.version:
             return []
-        look = replace(look, watermark=mark.watermark)
+        look = replace(look, watermark=checkpoint.watermark)
         task: Task | None = self._anew(look, gone=False)
         if self.spec.close is Close.COMPLETE:
             heard, task = heard_of(self.spec, self.stream, self.state, 0, look.sealed_for(self.spec))
-            if heard != mark.heard:
+            if heard != checkpoint.heard:
                 return []
         if task is None:
             return []
-        self.places.look(look.snapshot.version, anew=True)
+        self.slice_offsets.look(look.snapshot.version, anew=True)
         units = self._units(task, look, self.table.version + 1)
         size = sum(part.size for part in look.snapshot.parts)
         found = self.engine.run(check, units, f"verify {self.spec.name}", size)
@@ -534,7 +545,7 @@ class Refresher:
         failpoint("results.after_fold")
         carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
         unsettled = min((one.unsettled for one in folded if one.unsettled is not None), default=None)
-        new = replace(work.mark, version=table.version, carried=carried, unsettled=unsettled)
+        new = replace(work.checkpoint, version=table.version, carried=carried, unsettled=unsettled)
         parts = [one.part for one in folded if one.part is not None]
         events: list[OutboxEvent] = []
         if parts:
@@ -545,9 +556,9 @@ class Refresher:
             version = table.commit(published, info=info)
             assert version == batch, (version, batch)
             failpoint("results.after_commit")
-            told = [told for one in folded for told in one.told]
-            events = results_available(self.spec, told, batch, look.now)
-        self.state.set_mark(self.stream.name, self.spec.name, new.text(), events)
+            announced = [announced for one in folded for announced in one.announced]
+            events = results_available(self.spec, announced, batch, look.now)
+        self.state.set_checkpoint(self.stream.name, self.spec.name, new.text(), events)
         failpoint("results.after_state")
         self._clean_up(new)
         if parts:
@@ -590,11 +601,11 @@ class Refresher:
             replace(unit, open_file=str(folder / f"{number:08d}-{unit.bucket:04d}{suffix}")) for unit in units
         ]
 
-    def _clean_up(self, mark: Checkpoint) -> None:
+    def _clean_up(self, checkpoint: Checkpoint) -> None:
         """Rows of windows that were open before are not needed any more, nor is what a crash left."""
         self.table.clean_staging()
         folder = layout.open_rows(self.root)
         for path in folder.iterdir() if folder.is_dir() else ():
-            if path.name not in mark.carried:
+            if path.name not in checkpoint.carried:
                 path.unlink(missing_ok=True)
         self._cleaned = True

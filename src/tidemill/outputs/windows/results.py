@@ -142,7 +142,7 @@ class ResultScope:
         return by_start or last >= min((self.since or {}).values(), default=_MOST)
 
 
-def standing(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: ResultScope) -> pa.Table:
+def current_results(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: ResultScope) -> pa.Table:
     """What stands in these parts of the results table and lies in the scope (withdrawn ones too, so that
     their revision goes on), in the schema of the table."""
     schema = results_schema(spec, stream)
@@ -181,8 +181,8 @@ def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _starts(file: pq.ParquetFile, group: int) -> tuple[int, int]:
-    place = file.schema_arrow.get_field_index("start")
-    stats = file.metadata.row_group(group).column(place).statistics
+    position = file.schema_arrow.get_field_index("start")
+    stats = file.metadata.row_group(group).column(position).statistics
     if stats is None or not stats.has_min_max:
         return _LEAST, _MOST
     return stats.min_raw, stats.max_raw

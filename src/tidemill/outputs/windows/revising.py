@@ -61,7 +61,7 @@ class Revising:
             # The same slices can hold other rows for it: where windows end follows from rows, those of other
             # groups too; each aggregation window has slices of its own; and what was judged again after a
             # retraction met another watermark.
-            for name, new in self._told():
+            for name, new in self._columns():
                 old = _take(held, name, olds)
                 same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old, near=name in self._near)
         comes = closed & ~same
@@ -102,7 +102,7 @@ class Revising:
         names |= {name: GROUP + name for name in self._spec.grouped_by if name not in names}
         return holds(having.condition, lambda name: (one(fresh.column(names[name])), 0))
 
-    def _told(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    def _columns(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
         """What a result says of its rows: its columns in the table, and fresh."""
         for name in ("end", "rows", "late_rows", "first_time", "last_time", "bytes"):
             yield name, self._fresh.column(name)
@@ -236,8 +236,8 @@ class Revising:
         never = self._hidden.copy()  # and did not stand before
         never[there] &= self._was_hidden[self._before_rows[there]]
         why[never] = 3
-        told = [each.value for each in (self._trigger, Trigger.LATE, Trigger.RETRACTION, Trigger.HAVING)]
-        return pa.array(told, pa.string()).take(pa.array(why))
+        triggers = [each.value for each in (self._trigger, Trigger.LATE, Trigger.RETRACTION, Trigger.HAVING)]
+        return pa.array(triggers, pa.string()).take(pa.array(why))
 
     def _supersedes(self) -> pa.Array:
         ids = self._ids.take(pa.array(self._rows))
@@ -266,9 +266,9 @@ class Revising:
 
     def _table(self, columns: dict[str, pa.Array | pa.ChunkedArray], count: int) -> pa.Table:
         arrays = []
-        for told in self._schema:
-            column = columns.get(told.name)
-            arrays.append(pa.nulls(count, told.type) if column is None else column.cast(told.type))
+        for triggers in self._schema:
+            column = columns.get(triggers.name)
+            arrays.append(pa.nulls(count, triggers.type) if column is None else column.cast(triggers.type))
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
 

@@ -25,7 +25,7 @@ _STORY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ResultDifference:
-    place: str
+    position: str
     what: str
 
 
@@ -48,18 +48,18 @@ def check(unit: FoldUnit) -> Iterator[ResultDifference | int]:
     still_open = set(zip(*(waiting.column(n).to_pylist() for n in ("tenant", "start")), strict=True))
     found, wanted = _by_key(unit.spec, current(held)), _by_key(unit.spec, expected)
     for key in sorted(wanted.keys() - found.keys(), key=str):
-        yield ResultDifference(_place(unit.spec, wanted[key]), "is missing")
+        yield ResultDifference(_position(unit.spec, wanted[key]), "is missing")
     for key in sorted(found.keys() - wanted.keys(), key=str):
         row = found[key]
         open_yet = (row["tenant"], row["start"]) in still_open or _begins_after(
             unit.spec, row, unit.watermark
         )
         if not (row["trigger"] == Trigger.STOP.value and open_yet):
-            yield ResultDifference(_place(unit.spec, row), "should not be there")
+            yield ResultDifference(_position(unit.spec, row), "should not be there")
     for key in sorted(wanted.keys() & found.keys(), key=str):
         wrong = [name for name in wanted[key] if name not in _STORY and wanted[key][name] != found[key][name]]
         if wrong:
-            yield ResultDifference(_place(unit.spec, wanted[key]), f"differs in {', '.join(wrong)}")
+            yield ResultDifference(_position(unit.spec, wanted[key]), f"differs in {', '.join(wrong)}")
     yield len(wanted)
 
 
@@ -77,7 +77,7 @@ def _begins_after(spec: WindowSpec, row: dict[str, object], watermark: int | Non
     return watermark is None or int(str(row["start"])) > watermark - spec.opens_after
 
 
-def _place(spec: WindowSpec, row: dict[str, object]) -> str:
+def _position(spec: WindowSpec, row: dict[str, object]) -> str:
     group = "".join(f" {name}={row[column_name(name)]}" for name in spec.grouped_by)
     start, end = (format_instant(int(str(row[name]))) for name in ("start", "end"))
     return f"{spec.name} {start}..{end} {row['tenant']}{group}"

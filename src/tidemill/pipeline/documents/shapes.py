@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemill.model.completeness import Completeness, Pending
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
-    from tidemill.pipeline.reports import SourceStanding, StreamStatus
+    from tidemill.pipeline.reports import SourceStatus, StreamStatus
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
     from tidemill.query.cover import CoverPiece
@@ -190,7 +190,7 @@ def fault(of: Fault) -> Document:
     }
 
 
-def source(of: SourceStanding, now: int) -> Document:
+def source(of: SourceStatus, now: int) -> Document:
     """How far one source has come in event time."""
     return {
         "source": of.source,

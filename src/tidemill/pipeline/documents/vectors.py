@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tidemill.outputs.vectors.batches import BatchStats
     from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound
-    from tidemill.outputs.vectors.keeper import CompactionStep
+    from tidemill.outputs.vectors.store import CompactionStep
     from tidemill.outputs.vectors.view import ChainLink, ChainView
 
 

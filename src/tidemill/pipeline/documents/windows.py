@@ -29,7 +29,7 @@ def view(of: WindowView) -> Document:
     return {
         **key(window.key),
         "window_id": window.key.id,
-        "state": of.standing.value,
+        "state": of.status.value,
         "reason": of.reason,
         "detail": of.detail,
         "remedy": of.remedy,

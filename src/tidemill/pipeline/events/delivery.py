@@ -87,12 +87,12 @@ class Delivery:
 
     def deliver(self, now: int) -> list[Delivered]:
         """Send what the sinks do not have yet, and say what happened; sinks without news are left out."""
-        told = self._collect(now)
+        reported = self._collect(now)
         begun = [lane for lane in self._lanes if self._is_due(lane, now)]
         for lane in begun:
             self._begin(lane, now)
         wait([lane.running for lane in begun if lane.running], timeout=self._patience)
-        return told + self._collect(now)
+        return reported + self._collect(now)
 
     def close(self, patience: float = STOP) -> None:
         """Begin nothing more, and wait a while for requests under way; what they leave is repeated."""
@@ -147,13 +147,13 @@ class Delivery:
         return encoded(cloud_event(event, self._events.source, self._warehouse))
 
     def _collect(self, now: int) -> list[Delivered]:
-        told = []
+        reported = []
         for lane in self._lanes:
             if lane.running is None or not lane.running.done():
                 continue
             finished, lane.running = lane.running, None
-            told.append(self._settled(lane, finished.result(), now))
-        return told
+            reported.append(self._settled(lane, finished.result(), now))
+        return reported
 
     def _settled(self, lane: _Lane, done: _Round, now: int) -> Delivered:
         """Remember how it went, and decide when the sink is tried again."""

@@ -92,61 +92,61 @@ T = TypeVar("T")
 def query_from(document: Document | str) -> Query:
     """The query that a document (or its JSON) says. Positions are those of `text_of` the query, so that
     what a plan has against it can be pointed at there."""
-    place = _Place("query")
-    asked = _mapping(_loaded(document, place), place)
-    _known(asked, QUERY_KEYS, place)
+    position = _Position("query")
+    asked = _mapping(_loaded(document, position), position)
+    _known(asked, QUERY_KEYS, position)
     for needed in ("select", "from"):
         if needed not in asked:
-            place.refuse(f"{needed!r} is missing", f"give {needed!r}; keys: {', '.join(QUERY_KEYS)}")
+            position.refuse(f"{needed!r} is missing", f"give {needed!r}; keys: {', '.join(QUERY_KEYS)}")
     query = Query(
-        items=tuple(_item(*each) for each in _some(asked["select"], place / "select")),
-        source=_path(asked["from"], place / "from"),
-        explain=_flag(asked, "explain", place),
-        where=_optional(asked, "where", place, lambda given, at: _condition(given, at, 0)),
-        filter=_optional(asked, "filter", place, lambda given, at: _condition(given, at, 0)),
-        time=_time(asked, place),
-        bucket=_bucket(asked, place),
-        timezone=_optional(asked, "timezone", place, _zone),
-        week_start=_optional(asked, "week_start", place, _word),
-        origin=_optional(asked, "origin", place, _origin),
-        groups=_optional(asked, "group_by", place, _groups) or (),
-        having=_optional(asked, "having", place, _having),
-        edges=_optional(asked, "edges", place, _word),
-        fill=_optional(asked, "fill", place, _word),
-        order=_optional(asked, "order_by", place, _order) or (),
-        limit=_optional(asked, "limit", place, _limit),
-        offset=_optional(asked, "offset", place, _limit) or 0,
-        format=_optional(asked, "format", place, _word),
+        items=tuple(_item(*each) for each in _some(asked["select"], position / "select")),
+        source=_path(asked["from"], position / "from"),
+        explain=_flag(asked, "explain", position),
+        where=_optional(asked, "where", position, lambda given, at: _condition(given, at, 0)),
+        filter=_optional(asked, "filter", position, lambda given, at: _condition(given, at, 0)),
+        time=_time(asked, position),
+        bucket=_bucket(asked, position),
+        timezone=_optional(asked, "timezone", position, _zone),
+        week_start=_optional(asked, "week_start", position, _word),
+        origin=_optional(asked, "origin", position, _origin),
+        groups=_optional(asked, "group_by", position, _groups) or (),
+        having=_optional(asked, "having", position, _having),
+        edges=_optional(asked, "edges", position, _word),
+        fill=_optional(asked, "fill", position, _word),
+        order=_optional(asked, "order_by", position, _order) or (),
+        limit=_optional(asked, "limit", position, _limit),
+        offset=_optional(asked, "offset", position, _limit) or 0,
+        format=_optional(asked, "format", position, _word),
     )
-    return _placed(query, place, parse)
+    return _positioned(query, position, parse)
 
 
 def search_from(document: Document | str) -> Search:
     """The search that a document (or its JSON) says; as `query_from`."""
-    place = _Place("search")
-    asked = _mapping(_loaded(document, place), place)
-    _known(asked, SEARCH_KEYS, place)
+    position = _Position("search")
+    asked = _mapping(_loaded(document, position), position)
+    _known(asked, SEARCH_KEYS, position)
     search = Search(
-        where=_optional(asked, "where", place, lambda given, at: _condition(given, at, 0)),
-        filter=_optional(asked, "filter", place, lambda given, at: _condition(given, at, 0)),
-        time=_time(asked, place),
-        order=_optional(asked, "order_by", place, _search_order) or (),
-        limit=_optional(asked, "limit", place, _limit),
-        explain=_flag(asked, "explain", place),
+        where=_optional(asked, "where", position, lambda given, at: _condition(given, at, 0)),
+        filter=_optional(asked, "filter", position, lambda given, at: _condition(given, at, 0)),
+        time=_time(asked, position),
+        order=_optional(asked, "order_by", position, _search_order) or (),
+        limit=_optional(asked, "limit", position, _limit),
+        explain=_flag(asked, "explain", position),
     )
-    return _placed(search, place, parse_search)
+    return _positioned(search, position, parse_search)
 
 
-class _Place:
+class _Position:
     """Where in the document: what it is, and a JSON pointer."""
 
     def __init__(self, what: str, pointer: str = "") -> None:
         self.what = what
         self.pointer = pointer
 
-    def __truediv__(self, key: str | int) -> _Place:
+    def __truediv__(self, key: str | int) -> _Position:
         step = str(key).replace("~", "~0").replace("/", "~1")
-        return _Place(self.what, f"{self.pointer}/{step}")
+        return _Position(self.what, f"{self.pointer}/{step}")
 
     @property
     def key(self) -> str:
@@ -157,51 +157,53 @@ class _Place:
         raise QueryError(message, hint=hint, where=where)
 
 
-def _placed(said: T, place: _Place, reader: Callable[[str], T]) -> T:
+def _positioned(said: T, position: _Position, reader: Callable[[str], T]) -> T:
     """The same, with the positions of its text: which also holds it to the bounds that texts have."""
     assert isinstance(said, Query | Search)
     try:
         return reader(text_of(said))
     except QueryError as error:
-        raise QueryError(error.message, hint=error.hint, where=f"{place.what}, as text") from None
+        raise QueryError(error.message, hint=error.hint, where=f"{position.what}, as text") from None
 
 
 # -- parts of a document
 
 
-def _loaded(document: Document | str, place: _Place) -> object:
+def _loaded(document: Document | str, position: _Position) -> object:
     if not isinstance(document, str):
         return document
     if len(document) > MAX_JSON:
-        place.refuse(f"the document has {len(document)} characters", f"use {MAX_JSON} at most")
+        position.refuse(f"the document has {len(document)} characters", f"use {MAX_JSON} at most")
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            place.refuse(f"the key {twice[:40]!r} is given twice in one object", "give each key once")
+            position.refuse(f"the key {twice[:40]!r} is given twice in one object", "give each key once")
         return found
 
     def constant(word: str) -> NoReturn:
-        place.refuse(f"{word} is not a JSON value", "use a number, a string, true or false")
+        position.refuse(f"{word} is not a JSON value", "use a number, a string, true or false")
 
     def number(text: str) -> int | Decimal:
         try:
             return int(text) if text.lstrip("-").isdigit() else Decimal(text)
         except (ValueError, ArithmeticError):
-            place.refuse("a number of the document is too long", f"use {MAX_DIGITS} digits at most")
+            position.refuse("a number of the document is too long", f"use {MAX_DIGITS} digits at most")
 
     try:
         return json.loads(
             document, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
         )
     except json.JSONDecodeError as error:
-        place.refuse(
+        position.refuse(
             f"the document is not JSON: {error.msg} at character {error.pos + 1}", "give one JSON object"
         )
     except RecursionError:
-        place.refuse("the document is nested too deeply", f"{MAX_DEPTH} conditions inside each other at most")
+        position.refuse(
+            "the document is nested too deeply", f"{MAX_DEPTH} conditions inside each other at most"
+        )
 
 
 def _kind(given: object) -> str:
@@ -221,129 +223,129 @@ def _kind(given: object) -> str:
     return f"a {type(given).__name__}"
 
 
-def _mapping(given: object, place: _Place, hint: str = "give an object") -> Mapping[str, object]:
+def _mapping(given: object, position: _Position, hint: str = "give an object") -> Mapping[str, object]:
     if not isinstance(given, Mapping):
-        place.refuse(f"{_kind(given)} is not valid here", hint)
+        position.refuse(f"{_kind(given)} is not valid here", hint)
     return given
 
 
-def _text(given: object, place: _Place, hint: str) -> str:
+def _text(given: object, position: _Position, hint: str) -> str:
     if not isinstance(given, str):
-        place.refuse(f"{_kind(given)} is not valid here", hint)
+        position.refuse(f"{_kind(given)} is not valid here", hint)
     try:
         check_characters(given, "string", MAX_TEXT)
     except QueryError as error:
-        place.refuse(error.message, error.hint)
+        position.refuse(error.message, error.hint)
     return given
 
 
-def _some(given: object, place: _Place) -> list[tuple[object, _Place]]:
+def _some(given: object, position: _Position) -> list[tuple[object, _Position]]:
     """The elements of a list that is not empty, each with its place."""
     if not isinstance(given, list | tuple):
-        place.refuse(f"{_kind(given)} is not valid here", "give a list")
+        position.refuse(f"{_kind(given)} is not valid here", "give a list")
     if not 1 <= len(given) <= MAX_ELEMENTS:
-        place.refuse(f"the list has {len(given)} elements", f"give 1 to {MAX_ELEMENTS}")
-    return [(each, place / index) for index, each in enumerate(given)]
+        position.refuse(f"the list has {len(given)} elements", f"give 1 to {MAX_ELEMENTS}")
+    return [(each, position / index) for index, each in enumerate(given)]
 
 
-def _known(given: Mapping[str, object], keys: Sequence[str], place: _Place) -> None:
+def _known(given: Mapping[str, object], keys: Sequence[str], position: _Position) -> None:
     for key in given:
         if key not in keys:
-            (place / str(key)[:40]).refuse(
+            (position / str(key)[:40]).refuse(
                 f"there is no key {str(key)[:40]!r} here", f"keys: {', '.join(keys)}"
             )
 
 
 def _optional(
-    asked: Mapping[str, object], key: str, place: _Place, reader: Callable[[object, _Place], T]
+    asked: Mapping[str, object], key: str, position: _Position, reader: Callable[[object, _Position], T]
 ) -> T | None:
-    return reader(asked[key], place / key) if key in asked else None
+    return reader(asked[key], position / key) if key in asked else None
 
 
-def _flag(asked: Mapping[str, object], key: str, place: _Place) -> bool:
+def _flag(asked: Mapping[str, object], key: str, position: _Position) -> bool:
     given = asked.get(key, False)
     if not isinstance(given, bool):
-        (place / key).refuse(f"{_kind(given)} is not valid here", "use true or false")
+        (position / key).refuse(f"{_kind(given)} is not valid here", "use true or false")
     return given
 
 
-def _read(given: object, place: _Place, reader: Callable[[str], T], hint: str) -> T:
+def _read(given: object, position: _Position, reader: Callable[[str], T], hint: str) -> T:
     try:
-        return reader(_text(given, place, hint))
+        return reader(_text(given, position, hint))
     except InputError as error:
-        place.refuse(error.message, error.hint)
+        position.refuse(error.message, error.hint)
 
 
-def _path(given: object, place: _Place) -> Path:
-    return _read(given, place, path_of, "give a name as a string")
+def _path(given: object, position: _Position) -> Path:
+    return _read(given, position, path_of, "give a name as a string")
 
 
-def _expression(given: object, place: _Place) -> Expression:
-    return _said(given, place, parse_expression)
+def _expression(given: object, position: _Position) -> Expression:
+    return _said(given, position, parse_expression)
 
 
-def _said(given: object, place: _Place, reader: Callable[[str], T]) -> T:
-    text = _text(given, place, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
+def _said(given: object, position: _Position, reader: Callable[[str], T]) -> T:
+    text = _text(given, position, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
     try:
         return reader(text)
     except QueryError as error:
-        place.refuse(error.message, error.hint)
+        position.refuse(error.message, error.hint)
 
 
-def _having(given: object, place: _Place) -> Having:
-    return _said(given, place, parse_having)
+def _having(given: object, position: _Position) -> Having:
+    return _said(given, position, parse_having)
 
 
-def _zone(given: object, place: _Place) -> Choice:
-    return Choice(_text(given, place, 'give the name of a time zone as a string, such as "Europe/Paris"'))
+def _zone(given: object, position: _Position) -> Choice:
+    return Choice(_text(given, position, 'give the name of a time zone as a string, such as "Europe/Paris"'))
 
 
-def _origin(given: object, place: _Place) -> OriginClause:
-    moment = _moment(given, place)
+def _origin(given: object, position: _Position) -> OriginClause:
+    moment = _moment(given, position)
     if isinstance(moment, Now):
-        place.refuse("buckets cannot start at now", 'give an instant such as "2024-01-01T06:00:00Z"')
+        position.refuse("buckets cannot start at now", 'give an instant such as "2024-01-01T06:00:00Z"')
     return OriginClause(moment)
 
 
-def _item(given: object, place: _Place) -> Item:
+def _item(given: object, position: _Position) -> Item:
     if isinstance(given, str):
-        return Item(_expression(given, place))
-    asked = _mapping(given, place, 'give a value such as "count", or {"value": "count", "as": "events"}')
-    _known(asked, ("value", "as"), place)
+        return Item(_expression(given, position))
+    asked = _mapping(given, position, 'give a value such as "count", or {"value": "count", "as": "events"}')
+    _known(asked, ("value", "as"), position)
     if "value" not in asked:
-        place.refuse("'value' is missing", 'give {"value": "count", "as": "events"}')
-    return Item(_expression(asked["value"], place / "value"), _optional(asked, "as", place, _path))
+        position.refuse("'value' is missing", 'give {"value": "count", "as": "events"}')
+    return Item(_expression(asked["value"], position / "value"), _optional(asked, "as", position, _path))
 
 
-def _groups(given: object, place: _Place) -> tuple[Path, ...]:
-    return tuple(_path(*each) for each in _some(given, place))
+def _groups(given: object, position: _Position) -> tuple[Path, ...]:
+    return tuple(_path(*each) for each in _some(given, position))
 
 
-def _word(given: object, place: _Place) -> Choice:
-    choices = WORDS[place.key]
+def _word(given: object, position: _Position) -> Choice:
+    choices = WORDS[position.key]
     if not isinstance(given, str) or given not in choices:
         shown = repr(given[:40]) if isinstance(given, str) else _kind(given)
-        place.refuse(f"{shown} is not valid here", f"use one of {', '.join(choices)}")
+        position.refuse(f"{shown} is not valid here", f"use one of {', '.join(choices)}")
     return Choice(given)
 
 
-def _limit(given: object, place: _Place) -> int:
+def _limit(given: object, position: _Position) -> int:
     if type(given) is not int or given not in range(INT64.stop):
-        place.refuse(
+        position.refuse(
             f"{_kind(given)} is not valid here" if type(given) is not int else f"{given} is out of range",
             f"use a whole number from 0 to {INT64.stop - 1}",
         )
     return given
 
 
-def _time(asked: Mapping[str, object], place: _Place) -> Between | Since | None:
+def _time(asked: Mapping[str, object], position: _Position) -> Between | Since | None:
     if "between" in asked and "since" in asked:
-        (place / "since").refuse("'between' is given too", "give one of 'between' and 'since'")
+        (position / "since").refuse("'between' is given too", "give one of 'between' and 'since'")
     if "since" in asked:
-        return _since(asked["since"], place / "since")
+        return _since(asked["since"], position / "since")
     if "between" not in asked:
         return None
-    at = place / "between"
+    at = position / "between"
     bounds = _some(asked["between"], at)
     if len(bounds) != 2:
         at.refuse(f"the list has {len(bounds)} elements", "give [start, end], two instants")
@@ -355,13 +357,13 @@ def _time(asked: Mapping[str, object], place: _Place) -> Between | Since | None:
     return Between(start, end)
 
 
-def _since(given: object, place: _Place) -> Between | Since:
+def _since(given: object, position: _Position) -> Between | Since:
     if isinstance(given, str):
-        found = _read(given, place, since_of, "")
+        found = _read(given, position, since_of, "")
         if isinstance(found, Since):
             return found
     else:
-        found = _moment(given, place, 'give a duration such as "2h", or an instant')
+        found = _moment(given, position, 'give a duration such as "2h", or an instant')
     if isinstance(found, Now) and found.offset <= 0:
         return Since(-found.offset)
     return Between(found, Now())
@@ -369,29 +371,29 @@ def _since(given: object, place: _Place) -> Between | Since:
 
 def _moment(
     given: object,
-    place: _Place,
+    position: _Position,
     hint: str = 'give an instant such as "2024-01-15T14:00:00Z" or "now-1h", or an epoch number',
 ) -> Moment:
     if isinstance(given, int | float | Decimal) and not isinstance(given, bool):
-        return _read(str(given), place, epoch_of, hint)
-    return _read(given, place, moment_of, hint)
+        return _read(str(given), position, epoch_of, hint)
+    return _read(given, position, moment_of, hint)
 
 
-def _bucket(asked: Mapping[str, object], place: _Place) -> Rollup | Every | None:
+def _bucket(asked: Mapping[str, object], position: _Position) -> Rollup | Every | None:
     if "rollup" in asked and "interval" in asked:
-        (place / "interval").refuse("'rollup' is given too", "give one of 'rollup' and 'interval'")
+        (position / "interval").refuse("'rollup' is given too", "give one of 'rollup' and 'interval'")
     if "rollup" in asked:
-        return Rollup(_text(asked["rollup"], place / "rollup", 'give a level such as "1m"'))
+        return Rollup(_text(asked["rollup"], position / "rollup", 'give a level such as "1m"'))
     if "interval" in asked:
-        at = place / "interval"
+        at = position / "interval"
         return _read(asked["interval"], at, every_of, 'give a duration such as "30s" or "1mo"')
     return None
 
 
-def _keys(given: object, place: _Place) -> list[tuple[object, bool, _Place]]:
+def _keys(given: object, position: _Position) -> list[tuple[object, bool, _Position]]:
     """What to order by, whether the greatest comes first, and where it stands."""
-    found: list[tuple[object, bool, _Place]] = []
-    for key, at in _some(given, place):
+    found: list[tuple[object, bool, _Position]] = []
+    for key, at in _some(given, position):
         if isinstance(key, str):
             found.append((key, False, at))
             continue
@@ -403,13 +405,13 @@ def _keys(given: object, place: _Place) -> list[tuple[object, bool, _Place]]:
     return found
 
 
-def _order(given: object, place: _Place) -> tuple[OrderKey, ...]:
-    return tuple(OrderKey(_expression(by, at), descending) for by, descending, at in _keys(given, place))
+def _order(given: object, position: _Position) -> tuple[OrderKey, ...]:
+    return tuple(OrderKey(_expression(by, at), descending) for by, descending, at in _keys(given, position))
 
 
-def _search_order(given: object, place: _Place) -> tuple[tuple[str, bool], ...]:
+def _search_order(given: object, position: _Position) -> tuple[tuple[str, bool], ...]:
     order: dict[str, bool] = {}
-    for by, descending, at in _keys(given, place):
+    for by, descending, at in _keys(given, position):
         if not isinstance(by, str) or by not in SEARCH_ORDERS or by in order:
             hint = f"order by {' or '.join(SEARCH_ORDERS)}, each once"
             at.refuse(f"{_kind(by) if not isinstance(by, str) else repr(by[:40])} is not valid here", hint)
@@ -425,44 +427,44 @@ _FORMS: Final = (
 )
 
 
-def _condition(given: object, place: _Place, depth: int) -> Condition:
-    asked = _mapping(given, place, _FORMS)
+def _condition(given: object, position: _Position, depth: int) -> Condition:
+    asked = _mapping(given, position, _FORMS)
     if depth > MAX_DEPTH:
-        place.refuse("the condition is nested too deeply", f"{MAX_DEPTH} levels at most")
+        position.refuse("the condition is nested too deeply", f"{MAX_DEPTH} levels at most")
     for word, join in (("and", All), ("or", AnyOf)):
         if word in asked:
-            _known(asked, (word,), place)
-            terms = tuple(_condition(term, at, depth + 1) for term, at in _some(asked[word], place / word))
+            _known(asked, (word,), position)
+            terms = tuple(_condition(term, at, depth + 1) for term, at in _some(asked[word], position / word))
             return join(terms) if len(terms) > 1 else terms[0]
     if "not" in asked:
-        _known(asked, ("not",), place)
-        return Not(_condition(asked["not"], place / "not", depth + 1))
-    return _test(asked, place)
+        _known(asked, ("not",), position)
+        return Not(_condition(asked["not"], position / "not", depth + 1))
+    return _test(asked, position)
 
 
-def _test(asked: Mapping[str, object], place: _Place) -> Condition:
+def _test(asked: Mapping[str, object], position: _Position) -> Condition:
     name = "dimension" if "dimension" in asked else "field"
     operator = asked.get("op")
     if name not in asked or "op" not in asked:
-        place.refuse("this is no condition", _FORMS)
+        position.refuse("this is no condition", _FORMS)
     if not isinstance(operator, str) or operator not in OPERATORS:
         shown = repr(operator[:40]) if isinstance(operator, str) else _kind(operator)
-        (place / "op").refuse(f"{shown} is no operator", f"operators: {', '.join(OPERATORS)}")
+        (position / "op").refuse(f"{shown} is no operator", f"operators: {', '.join(OPERATORS)}")
     kind, negated = NEGATABLE.get(operator, (operator, False))
     needed = {"in": ("values",), "between": ("values",), "is_null": ()}.get(kind, ("value",))
-    _known(asked, (name, "op", *needed), place)
+    _known(asked, (name, "op", *needed), position)
     for key in needed:
         if key not in asked:
-            place.refuse(f"{key!r} is missing", f"{operator!r} needs {key!r}")
-    path = _path(asked[name], place / name)
+            position.refuse(f"{key!r} is missing", f"{operator!r} needs {key!r}")
+    path = _path(asked[name], position / name)
     if kind == "is_null":
         return IsNull(path, negated)
     if kind == "in":
-        values = _some(asked["values"], place / "values")
+        values = _some(asked["values"], position / "values")
         return Among(path, tuple(Literally(_scalar(*each)) for each in values), negated)
     if kind == "between":
-        return _within(path, asked["values"], place / "values", negated)
-    at = place / "value"
+        return _within(path, asked["values"], position / "values", negated)
+    at = position / "value"
     if kind in ("like", "ilike"):
         pattern = _text(asked["value"], at, "give a pattern as a string")
         if is_open(pattern):
@@ -471,38 +473,38 @@ def _test(asked: Mapping[str, object], place: _Place) -> Condition:
     return Compare(path, operator, Literally(_scalar(asked["value"], at)))
 
 
-def _within(path: Path, given: object, place: _Place, negated: bool) -> Condition:
-    bounds = _some(given, place)
+def _within(path: Path, given: object, position: _Position, negated: bool) -> Condition:
+    bounds = _some(given, position)
     if len(bounds) != 2:
-        place.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")
+        position.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")
     low, high = (Literally(_scalar(*each)) for each in bounds)
     return Within(path, low, high, negated)
 
 
-def _scalar(given: object, place: _Place) -> Scalar:
+def _scalar(given: object, position: _Position) -> Scalar:
     if isinstance(given, bool):
         return given
     if isinstance(given, str):
-        return _text(given, place, "")
+        return _text(given, position, "")
     if isinstance(given, float) and math.isfinite(given):
         given = repr(given)  # the shortest decimal that means it: what was written
     elif isinstance(given, int | Decimal):
-        given = _digits(given, place)
+        given = _digits(given, position)
     else:
         hint = "use a string, a number, true or false; for null there is the operator is_null"
-        place.refuse(f"{_kind(given)} is not valid here", hint)
+        position.refuse(f"{_kind(given)} is not valid here", hint)
     try:
         number = number_of(given)
     except InputError as error:
-        place.refuse(error.message, error.hint)
-    holds_64_bits = place.what == "query" and not place.pointer.startswith("/filter")
+        position.refuse(error.message, error.hint)
+    holds_64_bits = position.what == "query" and not position.pointer.startswith("/filter")
     if holds_64_bits and isinstance(number, int) and number not in INT64:
-        place.refuse(f"{number} is not a 64-bit integer", f"use {INT64.start} to {INT64.stop - 1}")
+        position.refuse(f"{number} is not a 64-bit integer", f"use {INT64.start} to {INT64.stop - 1}")
     return number
 
 
-def _digits(given: int | Decimal, place: _Place) -> str:
+def _digits(given: int | Decimal, position: _Position) -> str:
     try:
         return str(given)
     except ValueError:  # an integer so long that Python does not print it
-        place.refuse("the number is too long", f"use {MAX_DIGITS} digits at most")
+        position.refuse("the number is too long", f"use {MAX_DIGITS} digits at most")

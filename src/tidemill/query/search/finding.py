@@ -219,9 +219,9 @@ class _Finder:
         """Which of these rows of a group are of the tenant, the span and the slices that are seen."""
         wanted = self._wanted
         slices = one(table.column("slice"))
-        places = [self._unit.seqs(slice) for slice in slices.dictionary.to_pylist()]
+        offsets = [self._unit.seqs(slice) for slice in slices.dictionary.to_pylist()]
         code = slices.indices.to_numpy(zero_copy_only=False)[rows]
-        seq = np.array([place if place is not None else _MOST for place in places], np.int64)[code]
+        seq = np.array([offset if offset is not None else _MOST for offset in offsets], np.int64)[code]
         keep: Mask = seq <= wanted.bound
         if wanted.span is not None:
             time = _ints(table.column("event_time"))[rows]
@@ -251,8 +251,8 @@ class _Finder:
         return first if isinstance(first, int) else _LEAST, last if isinstance(last, int) else _MOST
 
     def _bounds(self, group: int, column: str, *, raw: bool = True) -> tuple[object, object]:
-        place = self._file.schema_arrow.get_field_index(column)
-        said = self._metadata.row_group(group).column(place).statistics
+        offset = self._file.schema_arrow.get_field_index(column)
+        said = self._metadata.row_group(group).column(offset).statistics
         if said is None or not said.has_min_max:
             return None, None
         return (said.min_raw, said.max_raw) if raw else (said.min, said.max)

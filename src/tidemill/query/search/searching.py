@@ -161,8 +161,8 @@ def search(
         total=total,
     )  # fmt: skip
     parts = _ordered(_parts(over, span, tenant), wanted)
-    places = lru_cache(maxsize=None)(over.seqs)  # every row group has the same few slices
-    units = [_unit(over, wanted, number, part, places) for number, part in enumerate(parts)]
+    offsets = lru_cache(maxsize=None)(over.seqs)  # every row group has the same few slices
+    units = [_unit(over, wanted, number, part, offsets) for number, part in enumerate(parts)]
     hits = _on_engine(engine, units) if engine is not None else _here(units, parts)
     page, more = _page(hits, wanted, size)
     rows = _rows([unit.raw for unit in units], page)
@@ -315,10 +315,10 @@ def _index_of(over: Searched, part: Part) -> str | None:
 
 
 def _unit(
-    over: Searched, wanted: SearchScope, number: int, part: Part, places: Callable[[str], int | None]
+    over: Searched, wanted: SearchScope, number: int, part: Part, offsets: Callable[[str], int | None]
 ) -> FindUnit:
     raw = f"{over.raw.root}/{part.path}"
-    return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), places)
+    return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), offsets)
 
 
 def _here(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
@@ -352,12 +352,12 @@ def _is_full(hits: Sequence[Hits], wanted: SearchScope, following: Part) -> bool
 def _on_engine(engine: Engine, units: Sequence[FindUnit]) -> list[Hits]:
     """Another process cannot ask the ledger: it is told the places of the slices of its part."""
     listed = engine.run(slices_of, [SlicesUnit(unit.raw) for unit in units], "slices to search")
-    told = []
+    numbered = []
     for unit, slices in zip(units, listed, strict=True):
-        places = {name: unit.seqs(name) for name in slices}
-        known = KnownRows({name: place for name, place in places.items() if place is not None})
-        told.append(replace(unit, seqs=known))
-    return engine.run(find, told, "search")
+        offsets = {name: unit.seqs(name) for name in slices}
+        known = KnownRows({name: offset for name, offset in offsets.items() if offset is not None})
+        numbered.append(replace(unit, seqs=known))
+    return engine.run(find, numbered, "search")
 
 
 # -- the page
@@ -395,14 +395,14 @@ def _rows(raw: Sequence[str], page: _Page) -> pa.Table:
     if not page.row.size:
         return ROWS.empty_table()
     pieces: list[pa.Table] = []
-    places: list[np.ndarray] = []
+    offsets: list[np.ndarray] = []
     for part in np.unique(page.part).tolist():
         mine = np.flatnonzero(page.part == part)
         mine = mine[np.argsort(page.row[mine], kind="stable")]
         pieces.extend(_fetched(raw[part], page.row[mine]))
-        places.append(mine)
+        offsets.append(mine)
     back = np.empty(page.row.size, np.int64)
-    back[np.concatenate(places)] = np.arange(page.row.size)
+    back[np.concatenate(offsets)] = np.arange(page.row.size)
     return pa.concat_tables(pieces).take(pa.array(back)).combine_chunks()
 
 

@@ -78,7 +78,7 @@ def _searched(warehouse: Warehouse, stream: str) -> Searched:
     if raw is None:  # nothing was accepted yet
         raw = Snapshot(layout.raw(warehouse.root, stream), NOTHING, ())
 
-    def place(slice_id: str) -> int | None:
+    def offset(slice_id: str) -> int | None:
         entry = warehouse.state.slice(slice_id)
         return entry.seq if entry is not None else None
 
@@ -88,7 +88,7 @@ def _searched(warehouse: Warehouse, stream: str) -> Searched:
         index=index,
         indexed=declared.indexed,
         bound=accepted[0].seq if accepted else 0,
-        seqs=place,
+        seqs=offset,
         raw_from=warehouse.expiries.seal(stream),
         types={path: field.type for path, field in declared.fields.items()},
         timezone=declared.query.timezone,

@@ -287,8 +287,8 @@ class Acceptor:
         now = {s.entry.id: self._passing(s, chunks, gated) for s in slices}
         if _sent_back(slices):  # accepted slices may follow: all come by again, each at its place
             entries = [e for e in self.state.slices(self.stream.name) if e.id not in now]
-            places = {e.id: e.seq for e in (*entries, *(s.entry for s in slices))}
-            passings = sorted([*recorded(settled(entries)), *now.values()], key=lambda p: places[p.slice])
+            offsets = {e.id: e.seq for e in (*entries, *(s.entry for s in slices))}
+            passings = sorted([*recorded(settled(entries)), *now.values()], key=lambda p: offsets[p.slice])
             clocks, met = all_again(self.time, passings, self.raw)
             found = dict(zip((p.slice for p in passings), met, strict=True))
         else:
@@ -336,7 +336,7 @@ class Acceptor:
         drops = [g.drops for g in gated if g.drops is not None]
         rivals = self._rivals(gated)
         replayed = self._replayed(slices)
-        told: set[str] = set()
+        summarised: set[str] = set()
         units = []
         apart = bool(self.stream.manifests.partition_by)  # slices of one part may have to be packed apart
         for number, group in enumerate(groups):
@@ -344,8 +344,8 @@ class Acceptor:
             if number == len(groups) - 1:
                 mine.extend(s for s in slices if not s.chunks)  # failed, or without a record
             # A slice that spans units is told of once, where it begins.
-            summaries = [self._summary(s, chunks) for s in _unique(mine) if s.entry.id not in told]
-            told.update(s.entry.id for s in mine)
+            summaries = [self._summary(s, chunks) for s in _unique(mine) if s.entry.id not in summarised]
+            summarised.update(s.entry.id for s in mine)
             units.append(
                 WriteUnit(
                     name=f"{batch}-{number:04d}",
@@ -422,7 +422,7 @@ class Acceptor:
             rejects=counts.rejects,
             watermark=s.watermark,
             error=s.error,
-            judgement=self._judgement(s, counts.accepted),
+            decision=self._decision(s, counts.accepted),
             by_storage=s.retry_at is not None,
             failed_as=s.failed_as,
             retried=s.entry.retried,
@@ -495,14 +495,14 @@ class Acceptor:
             observed=Interval(min(b[0] for b in bounds), max(b[1] for b in bounds) + 1) if bounds else None,
             watermark=s.watermark,
             error=s.error,
-            judgement=self._judgement(s, counts.accepted),
+            decision=self._decision(s, counts.accepted),
             retry_at=s.retry_at,
             failed_as=s.failed_as,
             retried=s.entry.retried,
             repeats=s.repeats,
         )
 
-    def _judgement(self, s: _Slice, accepted: int) -> int:
+    def _decision(self, s: _Slice, accepted: int) -> int:
         """One more when the slice was sent back and what it adds may be another now: other records of it are
         accepted (a retraction takes a rival away from them and never adds one, so what was accepted stays so,
         and their number says it all), it repeats rows of others, or metrics look at what came before it."""
@@ -510,7 +510,7 @@ class Acceptor:
         changed = entry.accepted_before is not None and (
             accepted != entry.accepted_before or bool(s.repeats) or self.stream.in_order
         )
-        return entry.judgement + 1 if changed else entry.judgement
+        return entry.decision + 1 if changed else entry.decision
 
 
 def batch_id(entries: Sequence[SliceEntry]) -> str:

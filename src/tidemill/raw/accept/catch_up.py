@@ -48,7 +48,7 @@ def catch_up(acceptor: Acceptor) -> list[str]:
     for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
         batch = commit.info.get("batch")
         if EXPIRED in commit.info or PACKED in commit.info:
-            state.saw(stream, {"raw": commit.version})
+            state.record_seen(stream, {"raw": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
         facts = [fact for path in commit.added for fact in part_facts(str(acceptor.raw.root / path))]
@@ -67,7 +67,7 @@ def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
     for commit in acceptor.quarantine.commits(after=after):
         batch = commit.info.get("batch")
         if EXPIRED in commit.info:
-            state.saw(stream, {"quarantine": commit.version})
+            state.record_seen(stream, {"quarantine": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
         current = acceptor.quarantine.snapshot().by_path
@@ -101,24 +101,30 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
             run.unlink()
     snapshot = acceptor.raw.snapshot()
     seqs = {entry.id: entry.seq for entry in acceptor.state.slices(acceptor.stream.name)}
-    told = _Told(seqs)
+    recorded = _Recorded(seqs)
     for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
         if is_shared(part):
-            told.shared[path] = list(packed_footer(path).batches)
+            recorded.shared[path] = list(packed_footer(path).batches)
         else:
-            told.add(path, footers(path), has_rows=part.rows > 0)
-    places = {piece: (told.age(batch), piece) for batch, found in told.pieces.items() for piece in found}
-    at_hand = covering(acceptor.runs, frozenset(places))
+            recorded.add(path, footers(path), has_rows=part.rows > 0)
+    ledger_offsets = {
+        piece: (recorded.age(batch), piece) for batch, found in recorded.pieces.items() for piece in found
+    }
+    at_hand = covering(acceptor.runs, frozenset(ledger_offsets))
     if at_hand is not None:
-        oldest = {name: min(places[piece] for piece in pieces_of(acceptor.runs / name)) for name in at_hand}
+        oldest = {
+            name: min(ledger_offsets[piece] for piece in pieces_of(acceptor.runs / name)) for name in at_hand
+        }
         return sorted(at_hand, key=lambda name: (oldest[name], name))
     sealed = sealed_files(acceptor.warehouse, acceptor.raw)
-    units = [unit for batches in told.together() for unit in _run_units(acceptor, told, batches, sealed)]
+    units = [
+        unit for batches in recorded.together() for unit in _run_units(acceptor, recorded, batches, sealed)
+    ]
     size = sum(Path(path).stat().st_size for unit in units for path in unit.raw)
     return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs", size)]
 
 
-class _Told:
+class _Recorded:
     """What the parts of raw say of batches: which parts hold their rows, their runs and their slices."""
 
     def __init__(self, seqs: Mapping[str, int]) -> None:
@@ -162,14 +168,14 @@ class _Told:
 
 
 def _run_units(
-    acceptor: Acceptor, told: _Told, batches: Sequence[str], sealed: Sequence[str]
+    acceptor: Acceptor, recorded: _Recorded, batches: Sequence[str], sealed: Sequence[str]
 ) -> list[RunUnit]:
     """The run of these batches: of several files when their parts are many."""
     mine = frozenset(batches)
-    pieces = sorted({piece for batch in batches for piece in told.pieces[batch]})
-    members = frozenset(name for batch in batches for name in told.members[batch])
-    own = [path for batch in batches for path in told.paths[batch]]
-    shared = [path for path, held in told.shared.items() if not mine.isdisjoint(held)]
+    pieces = sorted({piece for batch in batches for piece in recorded.pieces[batch]})
+    members = frozenset(name for batch in batches for name in recorded.members[batch])
+    own = [path for batch in batches for path in recorded.paths[batch]]
+    shared = [path for path, held in recorded.shared.items() if not mine.isdisjoint(held)]
     raw = sorted({*own, *shared})
     sizes = [max(1, Path(path).stat().st_size) for path in raw]
     files = spread(sizes, max(1, sum(sizes) // PARALLEL_BYTES)) if shared else [list(range(len(raw)))]
@@ -177,11 +183,11 @@ def _run_units(
     return [
         RunUnit(
             raw=[raw[i] for i in files[number]] if files else [],
-            seqs=told.seqs,
+            seqs=recorded.seqs,
             target=str(acceptor.runs / name),
             pieces=pieces,
             sealed=sealed if number == 0 else (),
-            places=sorted(told.seqs[name] for name in members) if sealed and number == 0 else (),
+            ledger_offsets=sorted(recorded.seqs[name] for name in members) if sealed and number == 0 else (),
             only=members if shared else None,
         )
         for number, name in enumerate(names)

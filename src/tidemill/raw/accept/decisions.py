@@ -160,7 +160,7 @@ def _rows(
     return found
 
 
-def _name(warehouse: Path, stream: Stream, entry: SliceEntry, places: Ints, ids: list[str | None]) -> None:
+def _name(warehouse: Path, stream: Stream, entry: SliceEntry, offsets: Ints, ids: list[str | None]) -> None:
     """Ids of the records at these places (from 0), as far as the slice itself tells them."""
     new = entry.slice
     records = decode(
@@ -173,7 +173,7 @@ def _name(warehouse: Path, stream: Stream, entry: SliceEntry, places: Ints, ids:
         types={name: field.type for name, field in stream.fields.items()},
     )
     done = size = at = 0
-    while at < places.size and size < READ_BYTES:
+    while at < offsets.size and size < READ_BYTES:
         try:
             chunk = next(records, None)
         except InputError:  # the file is damaged, which is for `verify` to tell
@@ -182,9 +182,9 @@ def _name(warehouse: Path, stream: Stream, entry: SliceEntry, places: Ints, ids:
             return
         size += chunk.data.size
         count = chunk.starts.size
-        while at < places.size and places[at] < done + count:
-            place = int(places[at])
-            start, end = chunk.starts[place - done], chunk.ends[place - done]
-            ids[place] = id_of(chunk.data[start:end].tobytes(), stream.identity)
+        while at < offsets.size and offsets[at] < done + count:
+            offset = int(offsets[at])
+            start, end = chunk.starts[offset - done], chunk.ends[offset - done]
+            ids[offset] = id_of(chunk.data[start:end].tobytes(), stream.identity)
             at += 1
         done += count

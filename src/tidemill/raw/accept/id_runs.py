@@ -71,14 +71,14 @@ class RunUnit:
     target: str
     pieces: Sequence[str]
     sealed: Sequence[str] = ()  # files with the keys of events that have expired …
-    places: Sequence[int] = ()  # … of which those of these slices are of the batch
+    ledger_offsets: Sequence[int] = ()  # … of which those of these slices are of the batch
     only: frozenset[str] | None = None  # the slices of the batch, where its parts hold rows of others too
 
 
 def make_run(unit: RunUnit) -> Iterator[str]:
     """The run of accepted events as the gate would have written it."""
     tables = [_keys_of(path, unit.seqs, unit.only) for path in unit.raw]
-    tables += [_sealed_keys(path, unit.places) for path in unit.sealed]
+    tables += [_sealed_keys(path, unit.ledger_offsets) for path in unit.sealed]
     whole = pa.concat_tables(tables).combine_chunks()
     order = np.lexsort((one(whole.column("low")).to_numpy(), one(whole.column("high")).to_numpy()))
     write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), unit.pieces)
@@ -102,10 +102,12 @@ def seal_keys(unit: SealUnit) -> Iterator[str]:
     yield unit.target
 
 
-def _sealed_keys(path: str, places: Sequence[int]) -> pa.Table:
+def _sealed_keys(path: str, ledger_offsets: Sequence[int]) -> pa.Table:
     table = read_arrow(path).replace_schema_metadata(None)
     seqs = one(table.column("seq")).to_numpy()
-    spans = [(int(np.searchsorted(seqs, p)), int(np.searchsorted(seqs, p, side="right"))) for p in places]
+    spans = [
+        (int(np.searchsorted(seqs, p)), int(np.searchsorted(seqs, p, side="right"))) for p in ledger_offsets
+    ]
     return pa.concat_tables([table.slice(0, 0), *(table.slice(a, b - a) for a, b in spans if a < b)])
 
 
@@ -125,13 +127,13 @@ def _keys_of(path: str, seqs: Mapping[str, int], only: frozenset[str] | None = N
     for row in np.flatnonzero(found.proven == 0).tolist():  # what the scanner leaves to the rules
         content[row] = content_hash(parse(bytes(data[ends[row] : ends[row + 1]]), MAX_CONFIGURED_DEPTH))
     slices = one(rows.column("slice").dictionary_encode())
-    places = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
+    ledger_offsets = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
     return pa.table(
         {
             "high": high,
             "low": low,
             "content": content,
-            "seq": places[slices.indices.to_numpy()],
+            "seq": ledger_offsets[slices.indices.to_numpy()],
             "line": rows.column("line"),
             "key": pc.binary_join_element_wise(
                 tenant.cast(pa.string()).cast(pa.binary()), ids.cast(pa.binary()), b"\0"

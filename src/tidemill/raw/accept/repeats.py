@@ -55,11 +55,11 @@ def _repeats(
     drops: Sequence[str],
     slice_at: Callable[[int], SliceEntry | None],
 ) -> Iterator[Repeat]:
-    places, lines, times = _duplicates(columns, drops)
-    for place in np.unique(places).tolist():
-        owner = slice_at(place)
+    offsets, lines, times = _duplicates(columns, drops)
+    for offset in np.unique(offsets).tolist():
+        owner = slice_at(offset)
         if owner is not None and owner.slice.arrival > arrival:
-            mine = places == place
+            mine = offsets == offset
             span = Interval(int(times[mine].min()), int(times[mine].max()) + 1)
             yield Repeat(owner.id, span, tuple(_stretches(np.unique(lines[mine]))))
 
@@ -76,8 +76,8 @@ def _duplicates(columns: Mapping[int, str], drops: Sequence[str]) -> tuple[Ints,
             if rows.size:
                 times = _numbers(read_ipc(file), "event_time")[at[rows]]
                 pieces.append((seq[rows], line[rows], times))
-    places, lines, times = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return places, lines, times
+    offsets, lines, times = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return offsets, lines, times
 
 
 def _numbers(table: pa.Table, name: str) -> Ints:

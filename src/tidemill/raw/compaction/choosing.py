@@ -17,11 +17,11 @@ from tidemill.model.time import DAY, Interval, format_instant
 from tidemill.raw.footers import BatchFooter, LargeRows, PackedFooter, packed_footer, raw_footer
 from tidemill.raw.standins import (
     batch_of,
+    is_expired_tombstone,
     is_large,
     is_packed,
     is_settled,
     is_shared,
-    stands_for_expired,
 )
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part
@@ -173,12 +173,12 @@ def fresh(
     if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
         return []
     raw.refresh()
-    places = _Places(raw, packed_too=packed_too)
-    if not places.parts:
+    offsets = _Offsets(raw, packed_too=packed_too)
+    if not offsets.parts:
         return []
     settled = Settled(frozenset(), {}) if packed_too else settled_in(raw)
-    entries = list(_with_rows(state, stream, settled, places))
-    where = {entry.id: places.of(entry) for entry in entries}
+    entries = list(_with_rows(state, stream, settled, offsets))
+    where = {entry.id: offsets.of(entry) for entry in entries}
     rows = {entry.id: settled.waiting(entry) for entry in entries}
     claimed: dict[str, int] = {}  # rows of slices that may be in a part
     for entry in entries:
@@ -192,10 +192,10 @@ def fresh(
     return sorted(found, key=_age)
 
 
-def _with_rows(state: Ledger, stream: str, settled: Settled, places: _Places) -> Iterator[SliceEntry]:
+def _with_rows(state: Ledger, stream: str, settled: Settled, offsets: _Offsets) -> Iterator[SliceEntry]:
     """Accepted slices with rows that are not packed, from the newest on. It ends once all rows that there
     are have been met, so that a long history need not be read for a few slices at its end."""
-    left, before = places.rows, None
+    left, before = offsets.rows, None
     while left is None or left > 0:
         page = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=PAGE, before=before)
         if not page:
@@ -207,7 +207,7 @@ def _with_rows(state: Ledger, stream: str, settled: Settled, places: _Places) ->
                 yield entry
 
 
-class _Places:
+class _Offsets:
     """Parts by what they can hold the rows of."""
 
     def __init__(self, raw: Table, *, packed_too: bool) -> None:
@@ -215,7 +215,7 @@ class _Places:
         self.parts = [part for part in every if part.rows]
         # Of those that are looked for; None where the ledger counts some that are gone.
         there = sum(part.rows for part in self.parts if packed_too or not is_settled(part))
-        self.rows = None if any(map(stands_for_expired, every)) else there
+        self.rows = None if any(map(is_expired_tombstone, every)) else there
         self._by_batch: dict[str, list[Part]] = {}
         self._by_slice: dict[str, list[Part]] = {}
         for part in self.parts:
@@ -251,10 +251,10 @@ def _waiting(
 
 def regrouped(waiting: Iterable[UnpackedSlice], pack: Pack, raw: Table) -> list[Group]:
     """All slices grouped anew, from the oldest, but for groups that stand as they would be."""
-    return [group for group in groups(waiting, pack) if not _stands(group, raw)]
+    return [group for group in groups(waiting, pack) if not _is_current(group, raw)]
 
 
-def _stands(group: Group, raw: Table) -> bool:
+def _is_current(group: Group, raw: Table) -> bool:
     """Whether the slices of a group are packed together already, with no others, and in order of time."""
     live = raw.snapshot().by_path
     parts = [live[path] for path in group.parts if path in live]

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidemill.ingest.manifests import dataset_facts, facts_of, is_from_manifest
-from tidemill.ingest.retractions import RetractionLog, is_judging_again
+from tidemill.ingest.retractions import RetractionLog, is_deciding_again
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.model.time import MILLISECOND, format_instant
 from tidemill.raw.compaction.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
@@ -193,12 +193,14 @@ class Packer:
                 **dataset_facts(self._warehouse.state, declared.name),
             },
             "parts": [
-                self._told(part, declared, slices)
+                self._recorded(part, declared, slices)
                 for part in sorted(found, key=lambda part: (part.min_time, part.path))
             ],
         }
 
-    def _told(self, part: PackedPart, stream: Stream, slices: Mapping[str, NewSlice]) -> dict[str, object]:
+    def _recorded(
+        self, part: PackedPart, stream: Stream, slices: Mapping[str, NewSlice]
+    ) -> dict[str, object]:
         """`feed_hashes` are those of the feed, slice by slice; null where one came by another way."""
         first, last = part.min_time // MILLISECOND, part.max_time // MILLISECOND
         column, keys = stream.time_column, stream.manifests.partition_by
@@ -295,7 +297,7 @@ class Packer:
         """Whether something is being taken back, or what that sent back still waits to be judged."""
         state = self._warehouse.state
         unfinished = RetractionLog(self._warehouse.root).unfinished(state, stream.name)
-        return unfinished is not None or is_judging_again(state, stream.name)
+        return unfinished is not None or is_deciding_again(state, stream.name)
 
     # -- both
 

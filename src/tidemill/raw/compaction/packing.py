@@ -22,16 +22,16 @@ from tidemill.raw.compaction.choosing import Group, PackedPart
 from tidemill.raw.compaction.rewrite import RewriteUnit, Rewritten, rewrite
 from tidemill.raw.compaction.scratch import PackingFolder
 from tidemill.raw.footers import PACKED, PackedFooter, ProgressAt, stand_in_footer
-from tidemill.raw.recall import Held, held_told
+from tidemill.raw.recall import Held, held_part
 from tidemill.raw.spans import shared_days, spread_days
 from tidemill.raw.standins import (
-    WORD_BYTES,
+    TOMBSTONE_BYTES,
     batch_of,
     is_rest,
     is_settled,
     is_shared,
-    is_word,
-    write_word,
+    is_tombstone,
+    write_tombstone,
 )
 from tidemill.raw.tables import DAY_COLUMN, partition_at
 from tidemill.storage.tables.parts import StagedPart
@@ -79,10 +79,10 @@ class Prepared:
     replaced: Sequence[Part]
     facts: Mapping[str, Held]
     tag: str
-    workshop: PackingFolder
+    packing_folder: PackingFolder
 
     def discard(self) -> None:
-        self.workshop.close()
+        self.packing_folder.close()
 
 
 def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[PackedParts]:
@@ -108,18 +108,18 @@ def commit(acceptor: Acceptor, prepared: Prepared, now: int) -> list[PackedParts
     """Put the parts in the place of those that they were made of; nothing is done when one of those is gone,
     or a slice was retracted since. The caller must hold the tick lock."""
     try:
-        if not _still_stands(acceptor, prepared):
+        if not _still_current(acceptor, prepared):
             return []
         failpoint("pack.after_build")
         written = [one.part for one in prepared.done if one.part is not None]
         made = (prepared.replaced, prepared.facts, written)
-        replace_parts(acceptor, *made, prepared.tag, prepared.workshop.folder, now)
-        return _told(prepared, now)
+        replace_parts(acceptor, *made, prepared.tag, prepared.packing_folder.folder, now)
+        return _recorded(prepared, now)
     finally:
         prepared.discard()
 
 
-def _still_stands(acceptor: Acceptor, prepared: Prepared) -> bool:
+def _still_current(acceptor: Acceptor, prepared: Prepared) -> bool:
     acceptor.raw.refresh()
     live = acceptor.raw.snapshot().by_path
     if any(part.path not in live for part in prepared.replaced):
@@ -128,15 +128,15 @@ def _still_stands(acceptor: Acceptor, prepared: Prepared) -> bool:
     return all(entry is not None and entry.status is SliceStatus.ACCEPTED for entry in entries)
 
 
-def _told(prepared: Prepared, now: int) -> list[PackedParts]:
+def _recorded(prepared: Prepared, now: int) -> list[PackedParts]:
     parts: dict[int, list[PackedPart]] = {}
     for number, unit, one in zip(prepared.numbers, prepared.units, prepared.done, strict=False):
         if one.part is not None:
             folder = "".join(f"{column}={value}/" for column, value in unit.partition.items())
             slices = unit.footer.holds
             path, part = f"{folder}{unit.name}", one.part
-            told = PackedPart(path, slices, part.rows, part.size, one.first, one.last, now)
-            parts.setdefault(number, []).append(told)
+            recorded = PackedPart(path, slices, part.rows, part.size, one.first, one.last, now)
+            parts.setdefault(number, []).append(recorded)
     return [
         PackedParts(
             slices=prepared.groups[number].slices,
@@ -166,18 +166,18 @@ class _Preparing:
         if not facts:
             return None
         tag = set_hash([*facts, *(set_hash(group.slices) for group in self._chosen)])[:24]
-        workshop = PackingFolder(self._snapshot.root, tag)
+        packing_folder = PackingFolder(self._snapshot.root, tag)
         try:
-            return self._prepared(facts, tag, workshop)
+            return self._prepared(facts, tag, packing_folder)
         except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen anew
-            workshop.close()
+            packing_folder.close()
             return None
         except BaseException:  # nothing is left behind, and the next time does it all
-            workshop.close()
+            packing_folder.close()
             raise
 
-    def _prepared(self, facts: Mapping[str, Held], tag: str, workshop: PackingFolder) -> Prepared:
-        folder = workshop.folder
+    def _prepared(self, facts: Mapping[str, Held], tag: str, packing_folder: PackingFolder) -> Prepared:
+        folder = packing_folder.folder
         replaced = [part for part in self._snapshot.parts if part.path in facts]
         held = {part.path: facts[part.path] for part in replaced if part.rows}
         numbers: list[int] = []
@@ -193,7 +193,7 @@ class _Preparing:
         done = self._source.engine.run(rewrite, units, "pack", size)
         rows = sum(one.part.rows for one in done if one.part is not None)
         assert rows == sum(part.rows for part in replaced), "no row is lost"
-        return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, workshop)
+        return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, packing_folder)
 
     def _facts(self) -> dict[str, Held]:
         """What is in the parts that have a row of a chosen slice, and in those that have none at all."""
@@ -214,7 +214,7 @@ def held_in(source: PackSource, parts: Sequence[Part]) -> dict[str, Held]:
     """What is in these parts, by their paths in the table."""
     paths = source.raw.paths(parts)
     size = sum(part.size for part in parts)
-    found = source.engine.run(held_told, paths, "slices of raw parts", size)
+    found = source.engine.run(held_part, paths, "slices of raw parts", size)
     by_path = {fact.path: fact for fact in found}
     return {part.path: by_path[path] for part, path in zip(parts, paths, strict=True)}
 
@@ -320,7 +320,7 @@ def replace_parts(
     removes = [*replaced, *spoken]
     version = raw.commit(published, removes, info={PACKED: tag}, now=now, data_change=False)
     failpoint("pack.after_commit")
-    acceptor.state.saw(stream, {"raw": version})
+    acceptor.state.record_seen(stream, {"raw": version})
     acceptor.moved_on(before, version)
 
 
@@ -335,16 +335,16 @@ def _words(
     spoken: list[Part] = []
     for partition in _partitions(replaced):
         new = [
-            replace(facts[part.path].told, path=part.path)
+            replace(facts[part.path].recorded, path=part.path)
             for part in replaced
             if part.partition == partition and not is_shared(part)
         ]
         old = _said_again(raw.snapshot(), partition, new=bool(new))
-        told = [one for part in old for one in stand_in_footer(raw.root / part.path).packed]
-        if told or new:
+        recorded = [one for part in old for one in stand_in_footer(raw.root / part.path).packed]
+        if recorded or new:
             target = folder / partition.get(DAY_COLUMN, "all")
             target.mkdir(exist_ok=True)
-            words.append(write_word(target, stream, partition, [*told, *new], progress))
+            words.append(write_tombstone(target, stream, partition, [*recorded, *new], progress))
             spoken.extend(old)
     return words, spoken
 
@@ -356,8 +356,8 @@ def _partitions(parts: Sequence[Part]) -> list[dict[str, str]]:
 
 def _said_again(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> list[Part]:
     """Words that the next one says as well: the small ones, so that they stay few."""
-    there = [part for part in raw.parts if is_word(part) and part.partition == partition]
-    small = [part for part in there if part.size < WORD_BYTES]
+    there = [part for part in raw.parts if is_tombstone(part) and part.partition == partition]
+    small = [part for part in there if part.size < TOMBSTONE_BYTES]
     if new or len(small) > 1:
         return small
     return sorted(there, key=lambda part: part.size)[:1]
@@ -374,8 +374,8 @@ def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) ->
     source = source_of(acceptor)
     facts = held_in(source, parts)
     tag = set_hash([*facts, str(at)])[:24]
-    workshop = PackingFolder(source.raw.root, tag)
-    folder = workshop.folder
+    packing_folder = PackingFolder(source.raw.root, tag)
+    folder = packing_folder.folder
     writing = Writing(source, now)
     units: list[RewriteUnit] = []
     for number, part in enumerate(parts):
@@ -392,4 +392,4 @@ def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) ->
         assert sum(part.rows for part in written) == sum(part.rows for part in parts), "no row is lost"
         replace_parts(acceptor, parts, facts, written, tag, folder, now)
     finally:
-        workshop.close()
+        packing_folder.close()

@@ -59,8 +59,8 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
         rows = _used(rows, name)
     times = _ints(rows, "event_time")
     if rows.column("event_type").null_count == rows.num_rows:  # of a stream that declares none
-        place = rows.schema.get_field_index("event_type")
-        rows = rows.set_column(place, "event_type", pa.nulls(rows.num_rows, pa.string()))
+        offset = rows.schema.get_field_index("event_type")
+        rows = rows.set_column(offset, "event_type", pa.nulls(rows.num_rows, pa.string()))
     first, last = int(times.min()), int(times.max())
     part = write_part(
         Path(unit.folder),
@@ -120,8 +120,8 @@ def _is_within(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
 
 def _times(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
     """First and last event time of a row group; None when it does not say."""
-    place = file.schema_arrow.get_field_index("event_time")
-    stats = file.metadata.row_group(group).column(place).statistics
+    offset = file.schema_arrow.get_field_index("event_time")
+    stats = file.metadata.row_group(group).column(offset).statistics
     return (stats.min_raw, stats.max_raw) if stats is not None and stats.has_min_max else None
 
 
@@ -140,8 +140,8 @@ def _order(rows: pa.Table, times: Ints, seqs: Mapping[str, int]) -> Ints:
     if same.any():
         tied = np.append(same, False) | np.append(False, same)
         mine = order[tied]
-        place = _codes(rows, "slice")
-        seq = np.array([seqs[name] for name in place[0]], np.int64)[place[1][mine]]
+        offset = _codes(rows, "slice")
+        seq = np.array([seqs[name] for name in offset[0]], np.int64)[offset[1][mine]]
         line = one(rows.column("line")).to_numpy()[mine]
         order[tied] = mine[np.lexsort((line, seq, key[mine]))]
     return order

@@ -97,8 +97,8 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
         rows, dropped, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
     counts = iter(counted)
     found = {spec.name: {fate: next(counts) for fate in _conditions(spec)} for spec in specs}
-    told = {name: {fate: n for fate, n in of.items() if n} for name, of in found.items()}
-    return LateTotals(rows, dropped, told)
+    reported = {name: {fate: n for fate, n in of.items() if n} for name, of in found.items()}
+    return LateTotals(rows, dropped, reported)
 
 
 class LateCounts:

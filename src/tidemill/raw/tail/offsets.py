@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemill.config.stream import Stream
 from tidemill.ingest.flight import is_landing
-from tidemill.ingest.retractions import is_judging_again
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.model.errors import BusyError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, SECOND
@@ -47,7 +47,7 @@ class AcceptedOffsets:
     def check(self) -> None:
         """While slices that a retraction sent back wait to be judged again, nobody can know how far it is."""
         name = self._feed.stream.name
-        if is_judging_again(self._feed.state, name):
+        if is_deciding_again(self._feed.state, name):
             raise BusyError(
                 f"slices of {name} wait to be decided again after a retraction",
                 hint="`tidemill run --once` decides them",

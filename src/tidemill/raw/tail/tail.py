@@ -72,18 +72,18 @@ class _Teller(Protocol):
 
 
 def _news(teller: _Teller, limit: int | None, *, follow: bool, last: bool, flush: bool) -> Iterator[Item]:
-    told = 0
+    reported = 0
     try:
         for item in _at_most(teller.news(limit, live=not last), limit):
             yield item
-            told += item.num_rows if isinstance(item, pa.RecordBatch) else 0
+            reported += item.num_rows if isinstance(item, pa.RecordBatch) else 0
     except BusyError as error:
         if not follow:
             raise
         log.info("%s", error)  # a retraction: it goes on once that is through
         return
     if last and flush:
-        left = None if limit is None else limit - told
+        left = None if limit is None else limit - reported
         yield from _at_most(teller.rest(left), left)
 
 
@@ -107,7 +107,7 @@ class _ByTime:
         self._places = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
         self._at = since - 1 if since is not None else None  # rows up to here are through
-        self._told: int | None = None
+        self._last_reported: int | None = None
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
         self._places.check()
@@ -121,7 +121,7 @@ class _ByTime:
             return
         for item in _cut(self._rows(cuts[-1], limit), "event_time", [(at, at) for at in cuts]):
             if isinstance(item, Watermark):
-                self._at = self._told = item.at
+                self._at = self._last_reported = item.at
             yield item
 
     def rest(self, limit: int | None) -> Iterator[Item]:
@@ -134,13 +134,15 @@ class _ByTime:
     def _warn(self, new: Sequence[SliceEntry]) -> None:
         """Nothing of this happens unless a landing stood still between looking at the clock and noting
         itself, or a retraction sent the watermark back."""
-        for entry in new if self._told is not None else ():
-            assert self._told is not None
-            older = entry.observed is not None and entry.observed.start <= self._told
-            if older and (entry.watermark is None or entry.watermark < self._told):
-                told = format_instant(self._told)
+        for entry in new if self._last_reported is not None else ():
+            assert self._last_reported is not None
+            older = entry.observed is not None and entry.observed.start <= self._last_reported
+            if older and (entry.watermark is None or entry.watermark < self._last_reported):
+                reported = format_instant(self._last_reported)
                 log.warning(
-                    "rows up to %s are left out: their watermark was sent", told, extra={"slice": entry.id}
+                    "rows up to %s are left out: their watermark was sent",
+                    reported,
+                    extra={"slice": entry.id},
                 )
 
 
@@ -212,17 +214,17 @@ def _cut(batches: Iterable[pa.RecordBatch], key: str, cuts: Sequence[tuple[int, 
         keys = batch.column(key).view(pa.int64()).to_numpy()
         done = 0
         while left and keys[-1] > left[0][0]:
-            place, at = left.popleft()
-            upto = int(np.searchsorted(keys, place, "right"))
+            offset, at = left.popleft()
+            upto = int(np.searchsorted(keys, offset, "right"))
             if upto > done:
-                yield _told(batch, done, upto)
+                yield _piece(batch, done, upto)
             yield Watermark(at)
             done = upto
         if done < batch.num_rows:
-            yield _told(batch, done, batch.num_rows)
+            yield _piece(batch, done, batch.num_rows)
     for _, at in left:
         yield Watermark(at)
 
 
-def _told(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+def _piece(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     return batch.slice(start, end - start).select(ROWS.names)

@@ -22,30 +22,30 @@ VERSION: Final = 1
 _WRITTEN: Final = "Tokens were made here: without tokens.json nobody is let in.\n"
 DAMAGED: Final = "the file of tokens is damaged, so nobody can be let in"
 LOST: Final = "the file of tokens is missing, so nobody can be let in"
-Mark = tuple[int, int, int]  # changes with every change of the file
+FileVersion = tuple[int, int, int]  # changes with every change of the file
 
 
-def mark_of(path: Path) -> Mark | None:
+def version_of(path: Path) -> FileVersion | None:
     """None: there is no such file."""
     with storage_errors("look at", path):
         try:
             found = path.stat()
         except FileNotFoundError:
             return None
-    return _mark(found)
+    return _version(found)
 
 
-def read_kept(path: Path) -> tuple[Mark | None, tuple[Token, ...]]:
+def read_kept(path: Path) -> tuple[FileVersion | None, tuple[Token, ...]]:
     """The tokens in order of creation, and the mark of the very file that they were read from."""
     with storage_errors("read", path):
         try:
             with path.open("rb") as file:
-                mark = _mark(os.fstat(file.fileno()))
+                version = _version(os.fstat(file.fileno()))
                 content = file.read()
         except FileNotFoundError:
             return None, ()
     try:
-        return mark, _tokens(json.loads(content))
+        return version, _tokens(json.loads(content))
     except (ValueError, TypeError, KeyError, RecursionError, TidemillError) as error:
         raise unusable(path, DAMAGED) from error
 
@@ -91,7 +91,7 @@ def changing(path: Path) -> Iterator[None]:
 def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
     """Inside `changing`: at every instant the old or the new content is there, whole."""
     document = {"version": VERSION, "tokens": [_plain(token) for token in tokens]}
-    before = mark_of(path)
+    before = version_of(path)
     temporary = path.with_suffix(".tmp")
     with storage_errors("write", path):
         temporary.unlink(missing_ok=True)  # of a crash; nobody else is here
@@ -114,7 +114,7 @@ def _lock(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def _mark(found: os.stat_result) -> Mark:
+def _version(found: os.stat_result) -> FileVersion:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 

@@ -30,12 +30,12 @@ from tidemill.server.access.grants import (
 )
 from tidemill.server.access.kept import (
     LOST,
-    Mark,
+    FileVersion,
     changing,
-    mark_of,
     read_kept,
     replace_kept,
     unusable,
+    version_of,
     was_written,
 )
 from tidemill.storage import layout
@@ -57,7 +57,7 @@ _NOBODY: Final = "0" * 64  # what an unknown id is compared with, so that it tak
 class _Seen:
     """What the last look at the file found."""
 
-    mark: Mark | None = None  # None: there was no file
+    file_version: FileVersion | None = None  # None: there was no file
     tokens: Mapping[str, Token] = field(default_factory=dict)
     damage: str = ""  # why the tokens that were made cannot be known
 
@@ -159,26 +159,26 @@ class Tokens:
         return Principal(token.id, token.tenant, token.scopes, token.rate)
 
     def _look(self) -> Mapping[str, Token]:
-        seen, mark = self._seen, mark_of(self._path)
-        lost = mark is None and not seen.damage and was_written(self._path)
-        if mark != seen.mark or lost:
-            seen = self._seen = self._read(mark)
+        seen, file_version = self._seen, version_of(self._path)
+        lost = file_version is None and not seen.damage and was_written(self._path)
+        if file_version != seen.file_version or lost:
+            seen = self._seen = self._read(file_version)
         if seen.damage:
             raise unusable(self._path, seen.damage)
         return seen.tokens
 
-    def _read(self, mark: Mark | None) -> _Seen:
+    def _read(self, file_version: FileVersion | None) -> _Seen:
         before = self._seen
         try:
-            mark, found = read_kept(self._path)
+            file_version, found = read_kept(self._path)
             if found or not (before.tokens or before.damage or was_written(self._path)):
-                return _Seen(mark, {token.id: token for token in found})
+                return _Seen(file_version, {token.id: token for token in found})
             damage = LOST
         except DamageError as error:
             damage = error.message
         if damage != before.damage:
             log.error("%s: %s", self._path, damage)
-        return _Seen(mark, {}, damage)
+        return _Seen(file_version, {}, damage)
 
 
 def _digest(secret: str) -> str:

@@ -28,8 +28,8 @@ from tidemill.storage.state.rows import (
     Value,
     bounds,
     contribution,
+    decision_code,
     from_row,
-    mark,
     rejects_text,
     repeats_text,
     to_row,
@@ -62,12 +62,12 @@ def enter(db: sqlite3.Connection, new: NewSlice) -> SliceEntry:
         )
         _add(db, known.slice.stream, {"landings": 1})
         return again
-    entry = SliceEntry(seq=last_place(db) + 1, slice=new)
+    entry = SliceEntry(seq=last_offset(db) + 1, slice=new)
     insert(db, entry)
     return entry
 
 
-def last_place(db: sqlite3.Connection) -> int:
+def last_offset(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()[0])
 
 
@@ -75,7 +75,7 @@ def insert(db: sqlite3.Connection, entry: SliceEntry) -> None:
     db.execute(_INSERT_ENTRY, to_row(entry))
     _add(db, entry.slice.stream, contribution(entry))
     if entry.status is SliceStatus.ACCEPTED:
-        _unlaid(db, entry)
+        _unassigned(db, entry)
 
 
 def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> None:
@@ -87,7 +87,7 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
             after.status.value, counts.records, counts.accepted, counts.duplicate, counts.conflict,
             counts.rejected, counts.late, rejects_text(counts.rejects), *bounds(after.observed),
             after.watermark, repeats_text(after.repeats), after.batch, after.error, after.attempt,
-            after.judgement, after.accepted_before, after.retracted_at, after.retract_reason,
+            after.decision, after.accepted_before, after.retracted_at, after.retract_reason,
             after.retried, after.failures, after.retry_at,
             after.failed_as, after.seq,
         ),
@@ -99,7 +99,7 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
     _add(db, after.slice.stream, change)
 
 
-def _unlaid(db: sqlite3.Connection, entry: SliceEntry) -> None:
+def _unassigned(db: sqlite3.Connection, entry: SliceEntry) -> None:
     db.execute(
         "INSERT INTO unlaid (stream, slice) VALUES (?, ?) ON CONFLICT DO NOTHING",
         (entry.slice.stream, entry.seq),
@@ -136,8 +136,8 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
         return False
     stream = record.stream
     db.execute("INSERT INTO batches (stream, batch) VALUES (?, ?)", (stream, record.batch))
-    saw_version(db, stream, "raw", record.raw_version)
-    saw_version(db, stream, "quarantine", record.quarantine_version)
+    record_version(db, stream, "raw", record.raw_version)
+    record_version(db, stream, "quarantine", record.quarantine_version)
     for result in record.results:
         _decide(db, stream, record.batch, result)
     progress_acts.advance(db, stream, record.clocks, record.progress)
@@ -149,22 +149,22 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
 
 def want(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
     """Put slices into the desired sets of 5s tiles."""
-    marks = _marks(db, stream, {slice_id for ids in tiles.values() for slice_id in ids})
+    decision_codes = _decision_codes(db, stream, {slice_id for ids in tiles.values() for slice_id in ids})
     db.executemany(
         "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
         " ON CONFLICT (stream, start, slice) DO UPDATE SET desired = excluded.desired",
-        [(stream, start, *marks[slice_id]) for start, ids in tiles.items() for slice_id in ids],
+        [(stream, start, *decision_codes[slice_id]) for start, ids in tiles.items() for slice_id in ids],
     )
     rehash(db, stream, tiles)
 
 
-def _marks(db: sqlite3.Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
+def _decision_codes(db: sqlite3.Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
     """Of each slice its place in the ledger, and the mark of its judgement."""
     rows = db.execute(
         "SELECT id, seq, judgement FROM slices WHERE stream = ? AND id IN (SELECT value FROM json_each(?))",
         (stream, json.dumps(sorted(ids))),
     )
-    found = {str(id_): (int(seq), mark(int(judgement))) for id_, seq, judgement in rows}
+    found = {str(id_): (int(seq), decision_code(int(decision))) for id_, seq, decision in rows}
     for missing in sorted(ids - found.keys()):
         raise unknown(missing, stream)
     return found
@@ -181,10 +181,10 @@ def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult
     after = fates.decided(before, batch, result)
     rewrite(db, before, after)
     if after.status is SliceStatus.ACCEPTED:
-        _unlaid(db, after)
+        _unassigned(db, after)
 
 
-def saw_version(db: sqlite3.Connection, stream: str, table: str, version: int) -> None:
+def record_version(db: sqlite3.Connection, stream: str, table: str, version: int) -> None:
     db.execute(
         "INSERT INTO versions (stream, part_of, version) VALUES (?, ?, ?)"
         " ON CONFLICT (stream, part_of) DO UPDATE SET version = max(version, excluded.version)",
@@ -197,10 +197,10 @@ def runs(db: sqlite3.Connection, stream: str) -> list[str]:
     return [name for (name,) in rows]
 
 
-def append_runs(db: sqlite3.Connection, stream: str, place: int, names: Sequence[str]) -> None:
+def append_runs(db: sqlite3.Connection, stream: str, offset: int, names: Sequence[str]) -> None:
     db.executemany(
         "INSERT INTO runs (stream, place, name) VALUES (?, ?, ?)",
-        [(stream, place + i, name) for i, name in enumerate(names)],
+        [(stream, offset + i, name) for i, name in enumerate(names)],
     )
 
 
@@ -269,18 +269,20 @@ def _observe_one(
     db: sqlite3.Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
 ) -> None:
     """Touches only the members that change."""
-    marks = {id_: mark(judgement) for id_, judgement in map(contribution_of, names)}
+    decision_codes = {id_: decision_code(decision) for id_, decision in map(contribution_of, names)}
     flips = [
-        (marks.get(id_, 0), stream, start, seq)
+        (decision_codes.get(id_, 0), stream, start, seq)
         for id_, seq, _, observed in members
-        if observed != marks.get(id_, 0)
+        if observed != decision_codes.get(id_, 0)
     ]
     db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
-    strangers = marks.keys() - {id_ for id_, *_ in members}  # nobody asked for them: it shows as stale
-    places = _marks(db, stream, strangers)
+    strangers = decision_codes.keys() - {
+        id_ for id_, *_ in members
+    }  # nobody asked for them: it shows as stale
+    offsets = _decision_codes(db, stream, strangers)
     db.executemany(
         "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
-        [(stream, start, places[id_][0], marks[id_]) for id_ in strangers],
+        [(stream, start, offsets[id_][0], decision_codes[id_]) for id_ in strangers],
     )
 
 
@@ -346,9 +348,9 @@ def _observed(members: Sequence[_Member]) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1024)
-def _name(slice_id: str, marked: int) -> str:
+def _name(slice_id: str, code: int) -> str:
     """Of a slice that is marked."""
-    return contribution_name(slice_id, marked - mark(0))
+    return contribution_name(slice_id, code - decision_code(0))
 
 
 def unknown(slice_id: str, stream: str) -> StorageError:

@@ -65,7 +65,7 @@ def decided(entry: SliceEntry, batch: str, result: SliceResult) -> SliceEntry:
         repeats=result.repeats,
         batch=batch,
         error=result.error,
-        judgement=result.judgement,
+        decision=result.decision,
         accepted_before=None,
         failures=entry.failures + 1 if result.error is not None else 0,
         retry_at=result.retry_at,
@@ -84,7 +84,7 @@ def postponed(entry: SliceEntry, error: str, retry_at: int) -> SliceEntry:
     return replace(entry, error=error, failures=entry.failures + 1, retry_at=retry_at, failed_as=None)
 
 
-def sent_again(entry: SliceEntry, place: int) -> SliceEntry:
+def sent_again(entry: SliceEntry, offset: int) -> SliceEntry:
     """It failed, and goes to the gate again behind all others."""
     if entry.status is not SliceStatus.FAILED:
         raise StorageError(
@@ -93,7 +93,7 @@ def sent_again(entry: SliceEntry, place: int) -> SliceEntry:
         )
     return replace(
         entry,
-        seq=place,
+        seq=offset,
         status=SliceStatus.PENDING,
         counts=Counts(),
         observed=None,
@@ -107,7 +107,7 @@ def sent_again(entry: SliceEntry, place: int) -> SliceEntry:
     )
 
 
-def hastened(entry: SliceEntry) -> SliceEntry:
+def prioritised(entry: SliceEntry) -> SliceEntry:
     """It failed, and is tried again at once."""
     if entry.retry_at is None:
         return replace(entry, failures=0, failed_as="")  # no declaration is called that

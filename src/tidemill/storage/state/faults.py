@@ -48,13 +48,13 @@ class Fault:
 
 def faults_of(state: State, stream: str) -> list[Fault]:
     """What the last tries found wrong with a stream; what comes first in the flow of data comes first."""
-    marks = state.marks(stream)
-    found = [_read(stream, name, said) for name, said in marks.items() if name.startswith(CHECKPOINT)]
+    checkpoints = state.checkpoints(stream)
+    found = [_read(stream, name, said) for name, said in checkpoints.items() if name.startswith(CHECKPOINT)]
     return sorted(found, key=lambda fault: (fault.output != RAW, fault.output))
 
 
-def _read(stream: str, mark: str, said: str) -> Fault:
-    output = mark.partition(":")[2] or RAW
+def _read(stream: str, checkpoint: str, said: str) -> Fault:
+    output = checkpoint.partition(":")[2] or RAW
     return Fault(**({"output": output, "file": ""} | json.loads(said)), stream=stream)
 
 
@@ -78,8 +78,8 @@ def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
             if first is None:
                 first = error
             else:
-                told = as_tidemill_error(error)
-                log.error("the stream fails: %s", told, extra={"stream": stream, "code": told.code})
+                failure = as_tidemill_error(error)
+                log.error("the stream fails: %s", failure, extra={"stream": stream, "code": failure.code})
     if first is not None:
         raise first
 
@@ -93,10 +93,10 @@ def named(error: Exception, root: Path) -> TidemillError:
     wraps = isinstance(error, OSError) or (isinstance(error, StorageError) and error.__cause__ is not None)
     if file is not None and wraps and not (root / file).exists() and not isinstance(error, DamageError):
         return DamageError("the file is missing", where=file)
-    told = as_tidemill_error(error)
-    if told is not error and file is not None:  # of a library, which read that file
-        return DamageError(f"the file cannot be read: {told.message}", where=file)
-    return told
+    failure = as_tidemill_error(error)
+    if failure is not error and file is not None:  # of a library, which read that file
+        return DamageError(f"the file cannot be read: {failure.message}", where=file)
+    return failure
 
 
 def _file_of(error: Exception, root: Path) -> str | None:
@@ -116,9 +116,9 @@ def _file_of(error: Exception, root: Path) -> str | None:
 
 def fault_by(error: Exception, stream: str, output: str, root: Path, now: int) -> Fault:
     """A fault that was met now, and is not counted as an attempt."""
-    told = named(error, root)
-    file = _file_of(told, root) or ""
-    return Fault(stream, output, told.code, str(told), told.hint, file, now, 0, now)
+    failure = named(error, root)
+    file = _file_of(failure, root) or ""
+    return Fault(stream, output, failure.code, str(failure), failure.hint, file, now, 0, now)
 
 
 # -- of one round
@@ -217,8 +217,8 @@ class RoundFaults:
                 continue
             self._memory.unrecorded.pop((stream, output), None)
             self._memory.due.pop((stream, output), None)
-            for mark in (_mark(output), *([CHECKPOINT] if output == RAW else [])):
-                self._state.set_mark(stream, mark, None)
+            for checkpoint in (_mark(output), *([CHECKPOINT] if output == RAW else [])):
+                self._state.set_checkpoint(stream, checkpoint, None)
             where = {"stream": stream, "output": output, "attempts": fault.attempts}
             log.info("works again: %s", fault.message, extra=where)
 
@@ -242,25 +242,25 @@ class RoundFaults:
             self._before[stream] = kept | recorded
         return self._before[stream]
 
-    def _failed(self, key: _Key, told: TidemillError, error: Exception) -> None:
+    def _failed(self, key: _Key, failure: TidemillError, error: Exception) -> None:
         if key in self._found:
             return
         stream, output = key
         known = self._known(stream).get(output)
         attempts = 1 if known is None else known.attempts + 1
         fault = replace(
-            fault_by(told, stream, output, self._root, self._now),
+            fault_by(failure, stream, output, self._root, self._now),
             since=self._now if known is None else known.since,
             attempts=attempts,
             next_try=self._now + delay_after(attempts),
         )
         self._found[key] = fault
         self._memory.due[key] = self._memory.timer() + delay_after(attempts)
-        self.errors.append(told)
+        self.errors.append(failure)
         self._log(fault, known, error)
         said = {name: value for name, value in asdict(fault).items() if name not in ("stream", "output")}
         try:
-            self._state.set_mark(stream, _mark(output), json.dumps(said))
+            self._state.set_checkpoint(stream, _mark(output), json.dumps(said))
         except TidemillError as lost:  # a full disk, perhaps
             self._memory.unrecorded[key] = fault
             log.debug("a fault could not be recorded: %s", lost, extra={"stream": stream})
@@ -271,12 +271,12 @@ class RoundFaults:
         if known is not None and (known.code, known.message) == (fault.code, fault.message):
             log.debug("%s still fails: %s", whose, fault.message, extra=where)
             return
-        told = isinstance(error, TidemillError | OSError) or fault.code == DamageError.code
+        failure = isinstance(error, TidemillError | OSError) or fault.code == DamageError.code
         log.error(
             "%s fails: %s; %s",
             whose,
             fault.message,
             fault.hint,
             extra=where,
-            exc_info=None if told else error,  # of a defect: where it is
+            exc_info=None if failure else error,  # of a defect: where it is
         )

@@ -19,7 +19,7 @@ class Kept:
     building: str | None = None  # hash of the set that the lease on it is for
 
 
-def judged(kept: Kept, verdict: Evaluation) -> Kept:
+def evaluated(kept: Kept, verdict: Evaluation) -> Kept:
     before = kept.window
     if verdict.withdraw:
         before = replace(before, observed=None, file=None, rows=None, bytes=None, built_at=None, columns=None)

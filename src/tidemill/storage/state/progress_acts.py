@@ -64,16 +64,16 @@ def progress(db: sqlite3.Connection, stream: str) -> Progress:
     return Progress(*row) if row else NO_PROGRESS
 
 
-def marks(db: sqlite3.Connection, stream: str) -> dict[str, str]:
+def checkpoints(db: sqlite3.Connection, stream: str) -> dict[str, str]:
     return dict(db.execute("SELECT name, mark FROM marks WHERE stream = ?", (stream,)).fetchall())
 
 
-def set_mark(db: sqlite3.Connection, stream: str, window: str, mark: str | None) -> None:
-    if mark is None:
+def set_checkpoint(db: sqlite3.Connection, stream: str, window: str, checkpoint: str | None) -> None:
+    if checkpoint is None:
         db.execute("DELETE FROM marks WHERE stream = ? AND name = ?", (stream, window))
         return
     db.execute(
         "INSERT INTO marks (stream, name, mark) VALUES (?, ?, ?)"
         " ON CONFLICT (stream, name) DO UPDATE SET mark = excluded.mark",
-        (stream, window, mark),
+        (stream, window, checkpoint),
     )

@@ -41,7 +41,7 @@ class SliceResult:
     observed: Interval | None
     watermark: int | None  # met by its records
     error: str | None = None  # set when the slice as a whole could not be read
-    judgement: int = 0  # as `SliceEntry.judgement` is to be
+    decision: int = 0  # as `SliceEntry.decision` is to be
     retry_at: int | None = None  # with an error by its storage: when it is tried again
     failed_as: str | None = None  # with an error by its content: the declaration that it was read by
     retried: int = 0  # as `SliceEntry.retried` was when it was decided
@@ -288,7 +288,7 @@ class Versions(Protocol):
         """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
         ...
 
-    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
+    def record_seen(self, stream: str, versions: Mapping[str, int]) -> None:
         """It has seen these versions, by table: all that they say is entered. They never go back."""
         ...
 
@@ -346,12 +346,12 @@ class Tiles(Protocol):
 class Checkpoints(Protocol):
     """How far the results of streaming windows have come."""
 
-    def marks(self, stream: str) -> Mapping[str, str]:
+    def checkpoints(self, stream: str) -> Mapping[str, str]:
         """Per streaming window (by name) how far its results have come, as its keeper wrote it."""
         ...
 
-    def set_mark(
-        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
+    def set_checkpoint(
+        self, stream: str, window: str, checkpoint: str | None, events: Sequence[OutboxEvent] = ()
     ) -> None:
         """Replace the mark of a window (None: forget it), and enter the events in the outbox, at once."""
         ...
@@ -365,10 +365,10 @@ class Windows(Protocol):
         ...
 
     def layout(self, stream: str) -> tuple[int, str] | None:
-        """What `lay_out` was told last."""
+        """What `declare_layout` was told last."""
         ...
 
-    def lay_out(self, stream: str, span: int, declared: str = "") -> None:
+    def declare_layout(self, stream: str, span: int, declared: str = "") -> None:
         """Windows are of this span from now on, and `declared` names the rules and columns that they are
         evaluated by. When the span was another, all windows of the stream are forgotten, leases too (their
         files stay), and every accepted slice is `unlaid` again. When only the rules were others, all windows
@@ -389,7 +389,7 @@ class Windows(Protocol):
         """BUILT windows that end after the watermark are due: a retraction may have set it back. How many."""
         ...
 
-    def lay(
+    def assign(
         self,
         stream: str,
         windows: Mapping[str, Iterable[int]],
@@ -399,7 +399,7 @@ class Windows(Protocol):
         the slices are no longer unlaid. `runs`: what a slice covers of each window (by start; nothing where
         it is left out), for slices that do not cover what their bounds say.
         To enter one again changes nothing, nor does one that is not accepted (any more). StorageError before
-        `lay_out`, and for a slice that the ledger does not know."""
+        `declare_layout`, and for a slice that the ledger does not know."""
         ...
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
@@ -408,7 +408,7 @@ class Windows(Protocol):
         it is not after `now`."""
         ...
 
-    def judge(self, judged: Sequence[Evaluation]) -> list[WindowKey]:
+    def evaluate(self, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
         """Record judgements, each if the window still has the version it was made on; which were not.
 
         Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal, blocked_by; the
@@ -526,8 +526,8 @@ class Queue(Leases, Protocol):
 
     def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
         """Give a window back after a failed try, at the same priority, not to be taken before
-        `not_before`; FAILED when `tries` were made. When desired has moved on meanwhile, as `judge` has it:
-        BUILT, WAITING, or QUEUED with new tries and no delay. False when the lease was lost."""
+        `not_before`; FAILED when `tries` were made. When desired has moved on meanwhile, as `evaluate` has
+        it: BUILT, WAITING, or QUEUED with new tries and no delay. False when the lease was lost."""
         ...
 
     def retry(self, stream: str, start: int | None = None) -> int:

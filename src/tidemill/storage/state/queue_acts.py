@@ -14,7 +14,7 @@ from typing import Final
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.storage.state import outbox_acts, phases
 from tidemill.storage.state.phases import Kept
-from tidemill.storage.state.window_acts import WINDOW, load, mark_observed, members, save, stamp
+from tidemill.storage.state.window_acts import WINDOW, load, members, record_observed, save, stamp
 from tidemill.storage.state.window_rows import kept_from
 
 QUEUED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
@@ -94,7 +94,7 @@ def complete(
     if after is None:
         return False
     save(db, after, version)
-    mark_observed(db, build.key, {member.seq: member.name for member in build.members})
+    record_observed(db, build.key, {member.seq: member.name for member in build.members})
     outbox_acts.enter(db, events)
     return True
 

@@ -31,8 +31,8 @@ def receipt(db: sqlite3.Connection, id: str) -> Receipt | None:
     row = db.execute(f"SELECT {_COLUMNS} FROM receipts WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None
-    *told, repeated = row
-    return replace(Receipt(*told), repeated=bool(repeated))
+    *values, repeated = row
+    return replace(Receipt(*values), repeated=bool(repeated))
 
 
 def drop(db: sqlite3.Connection, before: int) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.storage.state import progress_acts, window_acts
-from tidemill.storage.state.acts import entry_of, rehash, rewrite, saw_version
+from tidemill.storage.state.acts import entry_of, record_version, rehash, rewrite
 from tidemill.storage.state.fates import after_retraction
 from tidemill.storage.state.protocol import ClockState, Progress, Retraction
 
@@ -46,8 +46,8 @@ def apply(
         rewrite(db, before, after_retraction(before, act))
     forget_batches(db, act.stream, slices)
     progress_acts.replace(db, act.stream, clocks, progress)
-    saw_version(db, act.stream, "raw", raw_version)
-    saw_version(db, act.stream, "quarantine", quarantine_version)
+    record_version(db, act.stream, "raw", raw_version)
+    record_version(db, act.stream, "quarantine", quarantine_version)
     seqs = json.dumps([entry.seq for entry in slices])
     _leave_tiles(db, act.stream, seqs)
     window_acts.leave(db, act.stream, seqs, NOBODY if retracted is None else retracted.seq)

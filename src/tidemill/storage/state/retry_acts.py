@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.storage.state import fates
-from tidemill.storage.state.acts import ENTRY, entry_by_id, last_place, rewrite, unknown
+from tidemill.storage.state.acts import ENTRY, entry_by_id, last_offset, rewrite, unknown
 from tidemill.storage.state.retract_acts import forget_batches
 from tidemill.storage.state.rows import from_row
 
@@ -41,7 +41,7 @@ def postpone(db: sqlite3.Connection, slice_id: str, error: str, retry_at: int) -
 def prioritise(db: sqlite3.Connection, stream: str) -> int:
     rows = db.execute("SELECT id FROM slices WHERE stream = ? AND status = 'failed'", (stream,)).fetchall()
     for (slice_id,) in rows:
-        _change(db, slice_id, fates.hastened)
+        _change(db, slice_id, fates.prioritised)
     return len(rows)
 
 
@@ -58,7 +58,7 @@ def send_again(db: sqlite3.Connection, slice_ids: Sequence[str]) -> list[SliceEn
         before = entry_by_id(db, slice_id)
         if before is None:
             raise unknown(slice_id, "of its landing")
-        after = fates.sent_again(before, last_place(db) + 1)
+        after = fates.sent_again(before, last_offset(db) + 1)
         db.execute("UPDATE slices SET seq = ? WHERE seq = ?", (after.seq, before.seq))
         if before.attempt:  # it was accepted once: something may be left that was built with it
             for table in ("tile_slices", "window_slices"):

@@ -38,7 +38,7 @@ def to_row(entry: SliceEntry) -> tuple[Value, ...]:
         counts.accepted, counts.duplicate, counts.conflict, counts.rejected, counts.late,
         rejects_text(counts.rejects), *bounds(entry.observed), entry.watermark,
         entry.batch, entry.error, entry.landings, new.metadata, entry.attempt,
-        entry.judgement, entry.accepted_before, entry.retracted_at, entry.retract_reason,
+        entry.decision, entry.accepted_before, entry.retracted_at, entry.retract_reason,
         entry.retried, entry.failures, entry.retry_at,
         entry.failed_as, new.replays, repeats_text(entry.repeats),
     )  # fmt: skip
@@ -48,7 +48,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
     (
         seq, id_, stream, source, name, format_, codec, path, size, arrival, declared_start, declared_end,
         status, records, accepted, duplicate, conflict, rejected, late, rejects, observed_start,
-        observed_end, watermark, batch, error, landings, metadata, attempt, judgement,
+        observed_end, watermark, batch, error, landings, metadata, attempt, decision,
         accepted_before, retracted_at, retract_reason, retried, failures, retry_at, failed_as, replays,
         repeats,
     ) = row  # fmt: skip
@@ -84,7 +84,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
         error=text_or_none(error),
         landings=whole(landings),
         attempt=whole(attempt),
-        judgement=whole(judgement),
+        decision=whole(decision),
         accepted_before=whole_or_none(accepted_before),
         retracted_at=whole_or_none(retracted_at),
         retract_reason=text_or_none(retract_reason),
@@ -132,9 +132,9 @@ def repeats_from(text: str | None) -> tuple[Repeat, ...]:
     return () if text is None else tuple(Repeat.from_fields(fields) for fields in json.loads(text))
 
 
-def mark(judgement: int) -> int:
+def decision_code(decision: int) -> int:
     """How a row says that it was built with that judgement of its slice; 0 says that it was not."""
-    return judgement + 1
+    return decision + 1
 
 
 def interval(start: Value, end: Value) -> Interval | None:

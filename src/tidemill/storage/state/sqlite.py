@@ -184,15 +184,15 @@ class SqliteState:
 
     # -- streaming windows
 
-    def marks(self, stream: str) -> Mapping[str, str]:
+    def checkpoints(self, stream: str) -> Mapping[str, str]:
         with self._read() as db:
-            return progress_acts.marks(db, stream)
+            return progress_acts.checkpoints(db, stream)
 
-    def set_mark(
-        self, stream: str, window: str, mark: str | None, events: Sequence[OutboxEvent] = ()
+    def set_checkpoint(
+        self, stream: str, window: str, checkpoint: str | None, events: Sequence[OutboxEvent] = ()
     ) -> None:
         with self._write() as db:
-            progress_acts.set_mark(db, stream, window, mark)
+            progress_acts.set_checkpoint(db, stream, window, checkpoint)
             outbox_acts.enter(db, events)
 
     def runs(self, stream: str) -> list[str]:
@@ -205,10 +205,10 @@ class SqliteState:
             gone = set(old)
             if not gone <= set(present):
                 return False
-            place = next((i for i, name in enumerate(present) if name in gone), len(present))
-            kept = [name for name in present[place:] if name not in gone]
-            db.execute("DELETE FROM runs WHERE stream = ? AND place >= ?", (stream, place))
-            acts.append_runs(db, stream, place, [*new, *kept])
+            offset = next((i for i, name in enumerate(present) if name in gone), len(present))
+            kept = [name for name in present[offset:] if name not in gone]
+            db.execute("DELETE FROM runs WHERE stream = ? AND place >= ?", (stream, offset))
+            acts.append_runs(db, stream, offset, [*new, *kept])
             return True
 
     def table_versions(self, stream: str) -> Mapping[str, int]:
@@ -216,10 +216,10 @@ class SqliteState:
             rows = db.execute("SELECT part_of, version FROM versions WHERE stream = ?", (stream,)).fetchall()
         return dict(rows)
 
-    def saw(self, stream: str, versions: Mapping[str, int]) -> None:
+    def record_seen(self, stream: str, versions: Mapping[str, int]) -> None:
         with self._write() as db:
             for table, version in versions.items():
-                acts.saw_version(db, stream, table, version)
+                acts.record_version(db, stream, table, version)
 
     def stale_tiles(self, stream: str) -> list[BaseTile]:
         with self._read() as db:
@@ -283,7 +283,7 @@ class SqliteState:
         with self._write() as db:
             acts.apply_tiles(db, stream, builds)
             acts.move_tiles(db, stream, moved)
-            acts.saw_version(db, stream, "rollups", version)
+            acts.record_version(db, stream, "rollups", version)
 
     # -- retractions
 
@@ -332,10 +332,10 @@ class SqliteState:
         with self._read() as db:
             return window_acts.layout(db, stream)
 
-    def lay_out(self, stream: str, span: int, declared: str = "") -> None:
+    def declare_layout(self, stream: str, span: int, declared: str = "") -> None:
         if self.layout(stream) != (span, declared):  # most ticks: nothing to write
             with self._write() as db:
-                window_acts.lay_out(db, stream, span, declared)
+                window_acts.declare_layout(db, stream, span, declared)
 
     def forget_windows(self, stream: str, before: int) -> int:
         with self._write() as db:
@@ -345,14 +345,14 @@ class SqliteState:
         with self._read() as db:
             return window_acts.unassigned_slices(db, stream, limit)
 
-    def lay(
+    def assign(
         self,
         stream: str,
         windows: Mapping[str, Iterable[int]],
         runs: Mapping[str, Mapping[int, Sequence[Interval]]] | None = None,
     ) -> None:
         with self._write() as db:
-            window_acts.lay(db, stream, windows, runs or {})
+            window_acts.assign(db, stream, windows, runs or {})
 
     def reach(self, stream: str, reason: str, watermark: int) -> int:
         with self._write() as db:
@@ -370,9 +370,9 @@ class SqliteState:
         with self._read() as db:
             return window_acts.undecided(db, stream)
 
-    def judge(self, judged: Sequence[Evaluation]) -> list[WindowKey]:
+    def evaluate(self, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
         with self._write() as db:
-            return window_acts.judge(db, judged)
+            return window_acts.evaluate(db, evaluated)
 
     def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
         with self._read() as db:

@@ -27,7 +27,7 @@ from tidemill.model.windows import (
 from tidemill.storage.state import outbox_acts, phases
 from tidemill.storage.state.acts import ENTRY, entry_by_id, entry_of
 from tidemill.storage.state.phases import Kept
-from tidemill.storage.state.rows import from_row, interval, mark
+from tidemill.storage.state.rows import decision_code, from_row, interval
 from tidemill.storage.state.window_rows import (
     MEMBER,
     WINDOW_COLUMNS,
@@ -39,7 +39,7 @@ from tidemill.storage.state.window_rows import (
 
 WINDOW: Final = ", ".join(WINDOW_COLUMNS)
 _WINDOW_OF: Final = ", ".join(f"w.{column}" for column in WINDOW_COLUMNS)
-UNLAID: Final = (
+UNASSIGNED: Final = (
     f"SELECT {ENTRY} FROM slices WHERE seq IN"
     " (SELECT slice FROM unlaid WHERE stream = ? ORDER BY slice LIMIT ?) ORDER BY seq"
 )
@@ -108,7 +108,7 @@ def layout(db: sqlite3.Connection, stream: str) -> tuple[int, str] | None:
     return (int(row[0]), str(row[1])) if row else None
 
 
-def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> None:
+def declare_layout(db: sqlite3.Connection, stream: str, new: int, declared: str) -> None:
     assert new > 0, new
     old = layout(db, stream)
     if old == (new, declared):
@@ -123,7 +123,7 @@ def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> Non
     if old[0] == new:  # the windows are the same ones, evaluated by other rules
         db.execute("UPDATE windows SET due = 1, version = ? WHERE stream = ?", (stamp(db), stream))
         if old[1].partition(" ")[0] != declared.partition(" ")[0]:
-            _lay_again(db, stream)
+            _assign_again(db, stream)
         return
     db.execute("DELETE FROM windows WHERE stream = ?", (stream,))
     db.execute("DELETE FROM window_slices WHERE stream = ?", (stream,))
@@ -134,7 +134,7 @@ def lay_out(db: sqlite3.Connection, stream: str, new: int, declared: str) -> Non
     )
 
 
-def _lay_again(db: sqlite3.Connection, stream: str) -> None:
+def _assign_again(db: sqlite3.Connection, stream: str) -> None:
     """Slices without bounds cover something else by other rules: they leave their windows and are unlaid."""
     unbound = "SELECT seq FROM slices WHERE stream = ? AND declared_start IS NULL"
     of_them = f"stream = ? AND slice IN ({unbound})"
@@ -174,10 +174,10 @@ def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
 
 
 def unassigned_slices(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
-    return [from_row(row) for row in db.execute(UNLAID, (stream, limit)).fetchall()]
+    return [from_row(row) for row in db.execute(UNASSIGNED, (stream, limit)).fetchall()]
 
 
-def lay(
+def assign(
     db: sqlite3.Connection,
     stream: str,
     windows: Mapping[str, Iterable[int]],
@@ -247,18 +247,18 @@ def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
     ]
 
 
-def judge(db: sqlite3.Connection, judged: Sequence[Evaluation]) -> list[WindowKey]:
+def evaluate(db: sqlite3.Connection, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
     void: list[WindowKey] = []
     version = stamp(db)
-    for verdict in judged:
+    for verdict in evaluated:
         kept = load(db, verdict.key)
         if kept is None or kept.window.version != verdict.version or _is_unblocked(db, verdict):
             void.append(verdict.key)
             continue
         present = members(db, verdict.key)
         if present or kept.window.revision:
-            _mark_judged(db, verdict, present)
-            save(db, phases.judged(kept, verdict), version)
+            _record_evaluation(db, verdict, present)
+            save(db, phases.evaluated(kept, verdict), version)
         else:
             where = (verdict.key.stream, verdict.key.start)
             db.execute("DELETE FROM window_slices WHERE stream = ? AND start = ?", where)
@@ -275,7 +275,7 @@ def _is_unblocked(db: sqlite3.Connection, verdict: Evaluation) -> bool:
     return row is None or row[0] not in (SliceStatus.PENDING, SliceStatus.FAILED)
 
 
-def _mark_judged(db: sqlite3.Connection, verdict: Evaluation, present: Sequence[Member]) -> None:
+def _record_evaluation(db: sqlite3.Connection, verdict: Evaluation, present: Sequence[Member]) -> None:
     key = verdict.key
     strangers = verdict.used - {member.name for member in present}
     assert not strangers, f"{key}: {sorted(strangers)} are no members"
@@ -290,25 +290,29 @@ def _mark_judged(db: sqlite3.Connection, verdict: Evaluation, present: Sequence[
         ],
     )
     if verdict.withdraw:
-        mark_observed(db, key, {})
+        record_observed(db, key, {})
 
 
-def mark_observed(db: sqlite3.Connection, key: WindowKey, built: Mapping[int, str]) -> None:
+def record_observed(db: sqlite3.Connection, key: WindowKey, built: Mapping[int, str]) -> None:
     """Make these slices (place -> name) the ones that the window was built from."""
     where = (key.stream, key.start)
     rows = db.execute(
         "SELECT slice, observed FROM window_slices WHERE stream = ? AND start = ?", where
     ).fetchall()
-    marks = {seq: mark(contribution_of(name)[1]) for seq, name in built.items()}
-    flips = [(marks.get(seq, 0), *where, seq) for seq, observed in rows if observed != marks.get(seq, 0)]
+    decision_codes = {seq: decision_code(contribution_of(name)[1]) for seq, name in built.items()}
+    flips = [
+        (decision_codes.get(seq, 0), *where, seq)
+        for seq, observed in rows
+        if observed != decision_codes.get(seq, 0)
+    ]
     db.executemany(
         "UPDATE window_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips
     )
-    strangers = marks.keys() - {seq for seq, _ in rows}
+    strangers = decision_codes.keys() - {seq for seq, _ in rows}
     db.executemany(
         "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored)"
         " VALUES (?, ?, ?, 0, 0, ?, NULL)",
-        [(*where, seq, marks[seq]) for seq in strangers],
+        [(*where, seq, decision_codes[seq]) for seq in strangers],
     )
     db.execute(_FORGET_LEFT, where)
 
@@ -340,7 +344,7 @@ def observe(db: sqlite3.Connection, datasets: Sequence[Dataset], events: Sequenc
             continue
         save(db, phases.observed(kept, dataset), version)
         entries = {name: entry_by_id(db, contribution_of(name)[0]) for name in dataset.slices}
-        mark_observed(db, key, {entry.seq: name for name, entry in entries.items() if entry is not None})
+        record_observed(db, key, {entry.seq: name for name, entry in entries.items() if entry is not None})
     outbox_acts.enter(db, events)
 
 

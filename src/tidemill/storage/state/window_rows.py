@@ -13,8 +13,8 @@ from tidemill.model.windows import Member, OutboxEvent, Phase, Window, WindowKey
 from tidemill.storage.state.phases import Kept
 from tidemill.storage.state.rows import (
     Value,
+    decision_code,
     interval,
-    mark,
     repeats_from,
     text_or_none,
     whole,
@@ -86,18 +86,18 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
 
 def member_from(row: tuple[Value, ...]) -> Member:
     (
-        seq, id_, judgement, arrival, declared_start, declared_end, observed_start, observed_end, metadata,
+        seq, id_, decision, arrival, declared_start, declared_end, observed_start, observed_end, metadata,
         desired, observed, ignored, rank, rejected, runs, met, repeats,
     ) = row  # fmt: skip
     declared = interval(declared_start, declared_end)
     return Member(
         slice=str(id_),
         seq=whole(seq),
-        name=contribution_name(str(id_), whole(judgement)),
+        name=contribution_name(str(id_), whole(decision)),
         arrival=whole(arrival),
         bounds=declared if declared is not None else interval(observed_start, observed_end),
         desired=bool(desired),
-        observed=observed == mark(whole(judgement)),
+        observed=observed == decision_code(whole(decision)),
         ignored=text_or_none(ignored),
         metadata=text_or_none(metadata),
         rank=whole(rank),

@@ -125,7 +125,7 @@ class Reads:
                 self._counts.pop(key, None)
 
 
-class ChainKeeper:
+class ChainStore:
     """The chains of one stream. `slices` gives its accepted slices in ledger order; `raw` is looked at as it
     stands: who has just committed to it refreshes it. `memory`: bytes that a compaction may take."""
 
@@ -160,10 +160,10 @@ class ChainKeeper:
     def made(self) -> Made:
         """What the table was made of; nothing, when it was declared in another way."""
         self._look()
-        told = [footer.made for footer in self._footers.values() if footer.declared == self._declared]
-        if len(told) < len(self._footers):
+        answers = [footer.made for footer in self._footers.values() if footer.declared == self._declared]
+        if len(answers) < len(self._footers):
             return Made()
-        return max(told, key=lambda made: made.through, default=Made())
+        return max(answers, key=lambda made: made.through, default=Made())
 
     def footers(self) -> Mapping[str, ChainFooter]:
         """What the parts that stand say of themselves."""
@@ -200,8 +200,8 @@ class ChainKeeper:
         raw = self.raw.version
         self.table.clean_staging()
         entries, made = list(self._slices()), self.made()
-        standing = set_hash(entry.name for entry in entries if entry.seq <= made.through)
-        whole = rebuild or (bool(self._footers) and standing != made.hash)
+        current = set_hash(entry.name for entry in entries if entry.seq <= made.through)
+        whole = rebuild or (bool(self._footers) and current != made.hash)
         new = entries if whole else [entry for entry in entries if entry.seq > made.through]
         target = Made(max((e.seq for e in entries), default=0), set_hash(e.name for e in entries))
         done = self._fold_in(new, target, entries, now, whole=whole) if new or whole else Chained()
@@ -225,18 +225,18 @@ class ChainKeeper:
         known = used if not whole and self.made().through >= through else frozenset()
         unseen = [part for part in parts if part.path not in known]
         fresh = self._gather(unseen, new, None, folder, "new")
-        standing = self.buckets()
-        removes = [part for found in standing.values() for part in found] if whole else []
+        current = self.buckets()
+        removes = [part for found in current.values() for part in found] if whole else []
         again: dict[str, frozenset[Key]] = {}
         if not whole:
-            again = self._late(fresh, standing)
+            again = self._late(fresh, current)
             keys = frozenset(joined.from_iterable(again.values()))
             more = self._gather(parts, entries, keys, folder, "again") if keys else []
             fresh = [found for found in fresh if found.bucket not in again] + self._others(fresh, again, more)
-        units = list(self._units(fresh, {} if whole else standing, again, made, folder, seed))
+        units = list(self._units(fresh, {} if whole else current, again, made, folder, seed))
         built = self.engine.run(build, units, "chains", sum(part.size for part in unseen))
         for unit in units if not whole else ():
-            removes += standing.get(unit.bucket, []) if unit.standing else []
+            removes += current.get(unit.bucket, []) if unit.current else []
         self._commit(built, removes, made, now, folder)
         deltas = sum(found.rows for found in fresh)
         return Chained(len(new), deltas, sum(map(len, again.values())), whole)
@@ -276,14 +276,14 @@ class ChainKeeper:
         return self.engine.run(gather, units, "chains: read raw", sum(part.size for part in held))
 
     def _late(
-        self, fresh: Sequence[Gathered], standing: Mapping[str, Sequence[Part]]
+        self, fresh: Sequence[Gathered], current: Mapping[str, Sequence[Part]]
     ) -> dict[str, frozenset[Key]]:
         """Per bucket, the vectors whose chains have to be made again."""
         found: dict[str, frozenset[Key]] = {}
         for bucket in sorted({each.bucket for each in fresh}):
             mine = [each for each in fresh if each.bucket == bucket]
             first = min(each.first for each in mine)
-            behind = [part for part in standing.get(bucket, ()) if self._checkpoints_until(part) >= first]
+            behind = [part for part in current.get(bucket, ()) if self._checkpoints_until(part) >= first]
             if behind:
                 unit = LateUnit([each.path for each in mine], [str(self.table.root / p.path) for p in behind])
                 keys = self.engine.run(late, [unit], "chains: late", sum(part.size for part in behind))
@@ -305,14 +305,14 @@ class ChainKeeper:
     def _units(
         self,
         fresh: Sequence[Gathered],
-        standing: Mapping[str, Sequence[Part]],
+        current: Mapping[str, Sequence[Part]],
         again: Mapping[str, frozenset[Key]],
         made: Made,
         folder: Path,
         seed: str,
     ) -> Iterator[ChainUnit]:
         for bucket in sorted({found.bucket for found in fresh}):
-            there = standing.get(bucket, ())
+            there = current.get(bucket, ())
             anew = bucket in again or len(there) >= MOST_PARTS
             yield ChainUnit(
                 bucket,
@@ -354,10 +354,10 @@ class ChainKeeper:
             groups = merges(found.chains, self.stream.compaction, now, reads, reasons != NONE)
             touched = np.unique(found.chains.chain[groups != NONE])
             if touched.size:
-                told = Counter(REASONS[n].value for n in reasons[touched].tolist())
+                answers = Counter(REASONS[n].value for n in reasons[touched].tolist())
                 deltas = int(np.count_nonzero((groups != NONE) & found.chains.pending))
                 size = sum(part.size for part in parts)
-                steps.append(CompactionStep(bucket, int(touched.size), deltas, dict(told), size))
+                steps.append(CompactionStep(bucket, int(touched.size), deltas, dict(answers), size))
         return steps
 
     def compact(self, now: int, *, force: bool = False) -> Compaction:
