@@ -49,15 +49,15 @@ _STANDINGS: Final = {"stream": "requests", "windows": [{"window": "visits", "kin
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    routes = _VectorRoutes(readers)
+    answers = _VectorRoutes(readers)
     for path, answer, summary, operation, example, maybe in (
-        ("/vectors/{vector_id:path}", routes.vector, "A vector, now or at an instant", "get_vector", _VECTOR,
+        ("/vectors/{vector_id:path}", answers.vector, "A vector, now or at an instant", "get_vector", _VECTOR,
          ("at", "ts", "values")),
-        ("/chains/{vector_id:path}", routes.chain, "What a vector is made of", "get_chain", _CHAIN, ()),
-        ("/deltas", routes.deltas, "The deltas of each window as one batch", "get_deltas", _DELTAS, ()),
-        ("/results", routes.standings, "The streaming windows of a stream, and how far they have come",
+        ("/chains/{vector_id:path}", answers.chain, "What a vector is made of", "get_chain", _CHAIN, ()),
+        ("/deltas", answers.deltas, "The deltas of each window as one batch", "get_deltas", _DELTAS, ()),
+        ("/results", answers.standings, "The streaming windows of a stream, and how far they have come",
          "get_standings", _STANDINGS, ()),
-        ("/results/{window}", routes.results, "The results of a streaming window, the newest first",
+        ("/results/{window}", answers.results, "The results of a streaming window, the newest first",
          "get_results", _RESULTS, ()),
     ):  # fmt: skip
         routes.add_api_route(

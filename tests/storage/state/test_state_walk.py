@@ -36,8 +36,8 @@ class Walk:
         self.held: list[Build] = []  # as the builders believe
         self.revisions: Counter[int] = Counter()
         self.acts = [self.arrive, self.arrive, self.evaluate, self.evaluate, self.take, self.take,
-                     self.complete, self.complete, self.complete, self.fail, self.force, self.retract, self.release,
-                     self.retry, self.wait, self.mark]  # fmt: skip
+                     self.complete, self.complete, self.complete, self.fail, self.force, self.retract,
+                     self.release, self.retry, self.wait, self.mark]  # fmt: skip
         self.checkpoints: dict[str, str] = {}
 
     def step(self) -> None:
