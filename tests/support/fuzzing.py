@@ -1,15 +1,13 @@
 """Fuzzing of everything that reads bytes from outside or from disk: each gives a result or a TidemillError.
 
-`python -m tests.support.fuzzing TARGET --seconds 60` runs one target with atheris, which follows the branches
-that inputs take; where atheris is not installed it says so, and mutates the samples with a seeded generator.
+`python -m tests.support.fuzzing TARGET --seconds 60` mutates the samples of one target, by a seed;
+`fuzzing_atheris` beside it does the same with atheris, where that is installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
-import importlib.util
 import json
 import sys
 import tempfile
@@ -294,38 +292,20 @@ def fuzz(name: str, target: Target, *, seed: int, inputs: int, seconds: float | 
     return read
 
 
-def fuzz_with_atheris(name: str, target: Target, *, seed: int, seconds: int) -> None:
-    """Ends the process: libFuzzer does. An input that fails is kept in a file that it names."""
-    import atheris
-
-    corpus = Path(tempfile.mkdtemp(prefix="corpus-"))
-    for number, sample in enumerate(target.samples):
-        (corpus / str(number)).write_bytes(sample)
-    read = 0
-
-    def one(content: bytes) -> None:
-        nonlocal read
-        read += 1
-        target(content)
-
-    atexit.register(lambda: record(fuzzed=read))
-    atheris.instrument_all()
-    atheris.Setup([name, f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=20", str(corpus)], one)
-    atheris.Fuzz()
-
-
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", choices=list(TARGETS), metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    chosen = arguments()
     target = TARGETS[chosen.target]()
-    if importlib.util.find_spec("atheris") is not None:
-        fuzz_with_atheris(chosen.target, target, seed=chosen.seed, seconds=chosen.seconds)
     read = fuzz(chosen.target, target, seed=chosen.seed, inputs=sys.maxsize, seconds=chosen.seconds)
     record(fuzzed=read)
-    sys.stdout.write(f"{chosen.target}: {read} inputs; atheris is not installed, so samples were mutated\n")
+    sys.stdout.write(f"{chosen.target}: {read} inputs\n")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def at_length(count: int) -> settings:
 
 
 def stories(count: int, *, steps: int) -> settings:
-    """For a state machine: so many stories, each of up to so many steps; in a soak three times as long."""
-    soak = settings.get_current_profile_name() == SOAK
-    return settings(examples(count, shrink=soak), stateful_step_count=steps * 3 if soak else steps)
+    """For a state machine: so many stories, each of up to so many steps. A soak runs it again and again; each
+    time it tells twice as many, three times as long, and finds the shortest one that fails."""
+    if settings.get_current_profile_name() == SOAK:
+        return settings(max_examples=2 * count, stateful_step_count=3 * steps)
+    return settings(examples(count, shrink=False), stateful_step_count=steps)

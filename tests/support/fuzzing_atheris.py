@@ -1,0 +1,45 @@
+"""The targets of `fuzzing` under atheris, which follows the branches that inputs take in our own code.
+
+`python -m tests.support.fuzzing_atheris TARGET --seconds 60`. Atheris is in no lock: no version of it has
+wheels for all Pythons from 3.11 to 3.14. Install it with `pip install atheris`, and `make soak` uses it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import atheris
+
+with atheris.instrument_imports(include=["tidemill"]):
+    from tests.support.figures import record
+    from tests.support.fuzzing import TARGETS, arguments
+
+STEP: Final = 100
+
+
+def main() -> None:
+    """Ends with the process: libFuzzer exits. It keeps an input that fails in a file, and names it."""
+    chosen = arguments()
+    target = TARGETS[chosen.target]()
+    corpus = Path(tempfile.mkdtemp(prefix="corpus-"))
+    for number, sample in enumerate(target.samples):
+        (corpus / str(number)).write_bytes(sample)
+    read = 0
+
+    def one(content: bytes) -> None:
+        nonlocal read
+        read += 1
+        if read % STEP == 0:  # nothing is called at the end
+            record(fuzzed=STEP)
+        target(content)
+
+    limits = [f"-max_total_time={chosen.seconds}", f"-seed={chosen.seed}", "-timeout=20"]
+    atheris.Setup([sys.argv[0], *limits, str(corpus)], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
