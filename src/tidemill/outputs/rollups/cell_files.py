@@ -33,7 +33,7 @@ def read_cells(path: str) -> Cells:
     source = pa.memory_map(path)
     size = source.size()
     found: dict[str, pa.Table] = {}
-    while source.count_states() < size:
+    while source.tell() < size:
         table = ipc.open_stream(source).read_all()
         found[table.schema.metadata[_METRIC].decode()] = table.replace_schema_metadata(None)
     return found
