@@ -164,22 +164,25 @@ def compare(unit: CompareUnit) -> Iterator[Difference]:
     """A kernel: what rows differ from the records of their slices."""
     raw, held = _Rows(unit.raw, _NO_RAW), _Rows(unit.quarantine, _NO_QUARANTINE)
     plan = replace(unit.plan, dimensions=(), measures=(), sealed_before=None)
-    keys: list[pa.Table] = []
+    keys: list[Keys] = []
     for check in unit.checks:
         try:
             records = _Records.of(unit, plan, check)
         except InputError:
-            continue  # its bytes are not those that landed, which is told of the slice itself
+            continue  # its bytes are not those that landed, which is reported of the slice itself
         compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id))
         yield from compared.differences()
         if plan.gated and check.same_reading:
             keys.append(compared.keys())
     if keys:
-        write_ipc(Path(unit.keys), pa.concat_tables(keys).combine_chunks())
+        write_ipc(Path(unit.keys), _keys_table(keys))
+
+
+Rows = Mapping[str, np.ndarray]  # columns of rows of one slice, by line
 
 
 class _Rows:
-    """The rows of several slices."""
+    """The rows of several slices. A slice may have few of them, so columns are turned into arrays once."""
 
     def __init__(self, paths: Sequence[str], none: pa.Table) -> None:
         tables = [read_ipc(path) for path in paths]
@@ -187,17 +190,19 @@ class _Rows:
         names = one(rows.column("slice"))
         codes = names.indices.to_numpy(zero_copy_only=False)
         order = np.lexsort((one(rows.column("line")).to_numpy(), codes))
-        self._rows = rows.take(pa.array(order))
+        self._columns = {
+            name: one(rows.column(name)).to_numpy(zero_copy_only=False)[order]
+            for name in rows.column_names
+            if name != "slice"
+        }
         self._code = {name: code for code, name in enumerate(names.dictionary.to_pylist())}
-        self._starts = np.searchsorted(codes[order], np.arange(len(self._code) + 1))
+        self._starts = np.searchsorted(codes[order], np.arange(len(self._code) + 1)).tolist()
 
-    def of(self, slice_id: str) -> pa.Table:
+    def of(self, slice_id: str) -> Rows:
         """By line."""
         code = self._code.get(slice_id)
-        if code is None:
-            return self._rows.slice(0, 0)
-        start, end = int(self._starts[code]), int(self._starts[code + 1])
-        return self._rows.slice(start, end - start)
+        start, end = (0, 0) if code is None else (self._starts[code], self._starts[code + 1])
+        return {name: column[start:end] for name, column in self._columns.items()}
 
 
 _NAMES: Final = pa.dictionary(pa.int32(), pa.string())
@@ -271,23 +276,20 @@ class _Comparison:
 
     check: SliceCheck
     records: _Records
-    raw: pa.Table
-    held: pa.Table
+    raw: Rows
+    held: Rows
 
     @property
     def _id(self) -> str:
         return self.check.entry.id
 
-    def _raw(self, name: str) -> np.ndarray:
-        return one(self.raw.column(name)).to_numpy()
-
-    @cached_property
+    @property
     def _lines(self) -> Ints:
-        return one(self.raw.column("line")).to_numpy()
+        return self.raw["line"]
 
-    @cached_property
+    @property
     def _held_lines(self) -> Ints:
-        return one(self.held.column("line")).to_numpy()
+        return self.held["line"]
 
     def differences(self) -> Iterator[Difference]:
         for what, lines, name in (("raw", self._lines, "row"), ("quarantine", self._held_lines, "record")):
@@ -307,9 +309,9 @@ class _Comparison:
         entry, records = self.check.entry, self.records
         met = NO_WATERMARK if entry.watermark is None else entry.watermark
         differing: list[tuple[str, Mask]] = [
-            ("payload", self._raw("payload") != records.payload[self._lines - 1]),
-            ("arrival", self._raw("arrival") != entry.slice.arrival),
-            ("watermark", self._raw("watermark") != met),
+            ("payload", self.raw["payload"] != records.payload[self._lines - 1]),
+            ("arrival", self.raw["arrival"] != entry.slice.arrival),
+            ("watermark", self.raw["watermark"] != met),
         ]
         if self.check.same_reading:
             at = np.minimum(np.searchsorted(records.lines, self._lines), max(0, records.lines.size - 1))
@@ -325,10 +327,10 @@ class _Comparison:
                 ("type", "event_type"),
             ):
                 expected = getattr(records, name)
-                differing.append((label, known & (self._raw(name) != (expected[at] if expected.size else 0))))
+                differing.append((label, known & (self.raw[name] != (expected[at] if expected.size else 0))))
         for label, mask in differing:
             if mask.any():
-                yield "raw", self._id, _told(label, self._lines[mask])
+                yield "raw", self._id, _differ(label, self._lines[mask])
 
     def _outcomes(self) -> Iterator[Difference]:
         counts, records = self.check.entry.counts, self.records
@@ -350,11 +352,13 @@ class _Comparison:
 
     def _quarantine(self) -> Iterator[Difference]:
         records, lines = self.records, self._held_lines
-        if (one(self.held.column("payload")).to_numpy() != records.payload[lines - 1]).any():
-            wrong = one(self.held.column("payload")).to_numpy() != records.payload[lines - 1]
-            yield "quarantine", self._id, _told("payload", lines[wrong])
+        if not lines.size and not records.refused:
+            return
+        wrong = self.held["payload"] != records.payload[lines - 1]
+        if wrong.any():
+            yield "quarantine", self._id, _differ("payload", lines[wrong])
         valid, accepted = set(records.lines.tolist()), set(self._lines.tolist())
-        columns = (self.held.column(name).to_pylist() for name in ("outcome", "reason", "tenant"))
+        columns = (self.held[name].tolist() for name in ("outcome", "reason", "tenant"))
         for line, outcome, reason, tenant in zip(lines.tolist(), *columns, strict=True):
             if outcome == RecordOutcome.CONFLICT.value:
                 right = line in valid and line not in accepted
@@ -363,7 +367,7 @@ class _Comparison:
             else:
                 right = records.refused.get(line) == (reason, tenant)
             if not right:
-                yield "quarantine", self._id, _told("outcome", np.array([line]))
+                yield "quarantine", self._id, _differ("outcome", np.array([line]))
                 return
         missing = sorted(set(records.refused) - set(lines.tolist()))
         if missing and self.check.quarantined:
@@ -373,31 +377,61 @@ class _Comparison:
                 f"{len(missing)} of its records are missing, line {missing[0]} first",
             )
 
-    def keys(self) -> pa.Table:
+    def keys(self) -> Keys:
         """Of the valid records: the accepted ones, and those that an accepted one kept out. Those that had
         expired before they came are neither."""
-        lines = self.records.lines
-        counted = ~np.isin(lines, self._held_with("reason", Reject.SEALED.value))
-        return pa.table(
-            {
-                "key": self.records.key[counted],
-                "content": self.records.content[counted],
-                "line": lines[counted],
-                "accepted": np.isin(lines, self._lines)[counted],
-                "conflict": np.isin(lines, self._held_with("outcome", RecordOutcome.CONFLICT.value))[counted],
-                "quarantined": np.full(int(counted.sum()), self.check.quarantined),
-                "slice": pa.DictionaryArray.from_arrays(np.zeros(int(counted.sum()), np.int32), [self._id]),
-            }
+        records, lines = self.records, self.records.lines
+        accepted = np.isin(lines, self._lines)
+        conflict = np.zeros(lines.size, np.bool_)
+        counted = ~conflict
+        if self._held_lines.size:
+            conflict = np.isin(lines, self._held_with("outcome", RecordOutcome.CONFLICT.value))
+            counted = ~np.isin(lines, self._held_with("reason", Reject.SEALED.value))
+        return Keys(
+            self._id,
+            self.check.quarantined,
+            records.key[counted],
+            records.content[counted],
+            lines[counted],
+            accepted[counted],
+            conflict[counted],
         )
 
     def _held_with(self, column: str, value: str) -> Ints:
         """Lines in quarantine."""
-        return self._held_lines[
-            np.array([each == value for each in self.held.column(column).to_pylist()], np.bool_)
-        ]
+        return self._held_lines[self.held[column] == value]
 
 
-def _told(what: str, lines: Ints) -> str:
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of the valid records of one slice, and what became of each."""
+
+    slice: str
+    quarantined: bool
+    key: Words
+    content: Words
+    line: Ints
+    accepted: Mask
+    conflict: Mask
+
+
+def _keys_table(found: Sequence[Keys]) -> pa.Table:
+    sizes = [each.key.size for each in found]
+    columns = {
+        name: np.concatenate([getattr(each, name) for each in found])
+        for name in ("key", "content", "line", "accepted", "conflict")
+    }
+    codes = np.repeat(np.arange(len(found), dtype=np.int32), sizes)
+    return pa.table(
+        {
+            **columns,
+            "quarantined": np.repeat(np.array([each.quarantined for each in found], np.bool_), sizes),
+            "slice": pa.DictionaryArray.from_arrays(codes, [each.slice for each in found]),
+        }
+    )
+
+
+def _differ(what: str, lines: Ints) -> str:
     if lines.size == 1:
         return f"line {lines[0]} has another {what} than the slice"
     return f"{lines.size} lines have another {what} than the slice, line {lines.min()} first"
