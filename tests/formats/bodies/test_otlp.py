@@ -357,7 +357,7 @@ def test_the_tenant_of_a_token_is_the_tenant_of_all_that_it_brings(resource):
 @pytest.mark.parametrize("tenant", ["{column: tenant}", "{value: acme}"])
 def test_a_resource_that_names_another_tenant_than_the_token_is_forbidden(attribute, tenant):
     stream = stream_of(
-        f"version: 1\nstreams: {{logs: {{schema: {{tenant: any}}, gate: none, tenant: {tenant}}}}}"
+        f"version: 1\nstreams: {{logs: {{schema: {{tenant: string}}, gate: none, tenant: {tenant}}}}}"
     )
     request = logs_request({"time_unix_nano": START}, resource={attribute: "globex"})
     with pytest.raises(ForbiddenError, match=f"resource attribute {attribute} names tenant 'globex'"):
