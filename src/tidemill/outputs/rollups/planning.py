@@ -212,7 +212,8 @@ class Planner:
         self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
         made = Tile(key.start, tiles_hash(after), 0, self._spec.declared)
         grows = old is not None and old.hash == tiles_hash(before)
-        if (grows or not known) and not any(target.again for target in new.values()):
+        first = not known and (old is None or old.hash is None)  # else what it was made of was lost
+        if (grows or first) and not any(target.again for target in new.values()):
             return self._target(key, made, old, again=False)
         unchanged = [(tile.part, start) for start, tile in known.items() if start not in new and tile.part]
         return self._target(key, made, old, again=True, below=unchanged)
