@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,6 +35,26 @@ SPAN = st.builds(whole_span, st.integers(0, 100_000), st.integers(1, 120_000))
 HOURS = st.tuples(st.integers(-96, 0), st.integers(1, 5)).map(
     lambda drawn: (NOON + drawn[0] * HOUR, NOON + sum(drawn) * HOUR)
 )
+
+
+def flip(path: Path, at: int) -> None:
+    """One bit."""
+    content = bytearray(path.read_bytes())
+    content[at // 8 % len(content)] ^= 1 << at % 8
+    path.write_bytes(content)
+
+
+def cut(path: Path, at: int) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: at % len(content)])
+
+
+def delete(path: Path, _at: int) -> None:
+    path.unlink()
+
+
+Harm = Callable[[Path, int], None]
+HARMS = st.sampled_from([flip, cut, delete])
 
 
 class WholeMillMachine(RuleBasedStateMachine):
@@ -105,6 +126,16 @@ class WholeMillMachine(RuleBasedStateMachine):
     @rule()
     def lose_state(self) -> None:
         self.it.lose_state()
+
+    @rule(file=st.integers(0, 1 << 16), harm=HARMS, at=st.integers(0, 1 << 20), span=SPAN)
+    def damage_and_repair(self, file: int, harm: Harm, at: int, span: tuple[int, int]) -> None:
+        self.it.settle()
+        files = self.it.files()
+        with self.it.damaged(files[file % len(files)], lambda path: harm(path, at)):
+            self.it.assert_right_or_refused(span)
+            self.it.mill.tick()  # whatever is damaged, the rest goes on
+            self.it.assert_right_or_refused(span)
+        self.it.assert_right(span)
 
     @rule(span=SPAN)
     def check(self, span: tuple[int, int]) -> None:

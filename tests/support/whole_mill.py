@@ -1,4 +1,4 @@
-"""A whole mill in one process that is fed and killed at will, beside a plain account of its input.
+"""A whole mill in one process that is fed, damaged and killed at will, beside a plain account of its input.
 
 The account knows what was sent and acknowledged, and which slices were retracted. It says what must be stored
 by one loop over that input, and knows nothing of how it is stored.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -118,6 +118,9 @@ class Tried:
 
     acknowledged: int = 0
     crashes: int = 0
+    damages: int = 0
+    repairs: int = 0
+    restored: int = 0
     recoveries: int = 0
     checks: int = 0
 
@@ -266,7 +269,45 @@ class WholeMill:
         self.mill.run_until_idle()
         self._learn()
 
+    # -- damage
+
+    def files(self) -> list[Path]:
+        """What can be damaged: everything but the state, whose loss is another case, and locks."""
+        found = [path for path in self.warehouse.rglob("*") if path.is_file() and path.stat().st_size]
+        return sorted(
+            path
+            for path in found
+            if path.name not in STATE_FILES and not path.name.startswith(".") and "_damaged" not in path.parts
+        )
+
+    @contextmanager
+    def damaged(self, path: Path, harm: Callable[[Path], object]) -> Iterator[None]:
+        """Inside it a file is damaged. It is repaired then, or restored if the plan says that nothing can
+        make it again."""
+        before = path.read_bytes()
+        harm(path)
+        self.tried.damages += 1
+        yield
+        for step in self.mill.plan_repair().steps:
+            assert step.action or step.affects, step
+            if not step.repairable:
+                assert self.warehouse / step.damage.file == path, step
+                path.write_bytes(before)
+                self.tried.restored += 1
+        done = self.mill.repair()
+        assert done.ok, done.left
+        self.tried.repairs += 1
+
     # -- what must hold
+
+    def assert_right_or_refused(self, span: tuple[int, int]) -> None:
+        """While something is damaged, an answer is right or an error."""
+        for account in self.accounts.values():
+            try:
+                found = self._total(account.stream, span)
+            except TidemillError:
+                continue
+            assert found == _expected_total(account, span), account.stream
 
     def assert_right(self, span: tuple[int, int]) -> None:
         self.settle()
