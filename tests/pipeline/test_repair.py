@@ -4,9 +4,11 @@ repairs it, is set aside with its reason, and everything is as it was; nothing e
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.support.damage import HARMS, KINDS, Shop, answers, composed, details, expected, vectors
+from tests.support.whole_mill import DAY, NOON, Event, WholeMill
 
 from tidemill.storage import layout
 
@@ -35,3 +37,20 @@ def test_a_damaged_file_is_set_aside_and_made_again(shop: Shop, kind: str, harm:
     assert target.exists() == (harm != "deleted")
     said = json.loads(target.with_name(f"{target.name}.damage.json").read_text())
     assert (said["file"], said["reason"]) == (name, step.damage.reason)
+
+
+@pytest.mark.parametrize("level", ["5s", "1m", "1h", "1d", "7d"])
+def test_the_only_tiles_of_a_level_are_made_again_and_not_counted_twice(tmp_path: Path, level: str) -> None:
+    """Every tile of the level is in the damaged part, so nothing is left below those of the next level."""
+    sent = [Event("a", NOON, 3, "north"), Event("b", NOON - 2 * DAY, 4, "south")]
+    mill = WholeMill(tmp_path)
+    mill.act(lambda: mill.land("orders", sent, None), None)
+    mill.settle()
+    for part in (mill.warehouse / "rollups" / "orders" / f"level={level}").glob("*.parquet"):
+        part.write_bytes(part.read_bytes()[:87])
+    mill.mill.repair()
+    mill.settle()
+    (row,) = mill.mill.query("SELECT count, sum(amount) AS amount FROM orders.sales").to_pylist()
+    assert (row["count"], round(row["amount"] * 100)) == (2, 7)  # of hundredths
+    assert mill.mill.verify().findings == []
+    mill.close()
