@@ -367,8 +367,8 @@ def test_verify_says_which_result_is_wrong(driven):
     done = driven.cli("verify", "--output", "json")
     assert done.code == 1
     ann = done.json["findings"][0]
-    assert (ann["what"], ann["difference"]) == ("result", "differs in income")
-    assert ann["where"] == f"minutes {at('12:00:00')}..{at('12:01:00')} ulm driver=ann"
+    assert ann["what"] == "result"
+    assert ann["difference"].endswith("its checksum differs")
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

@@ -27,6 +27,7 @@ from tidemill.client import Client
 from tidemill.config import parse_project, read_template
 from tidemill.config.gateway import GatewaySettings
 from tidemill.eventtime import registered
+from tidemill.ingest.health import IngestHealth
 from tidemill.mill import Mill, wall_clock
 from tidemill.model.gateway import GatewayStatus, Pressure
 
@@ -247,9 +248,13 @@ def test_status_names_the_part_of_memory_that_is_nearly_full():
     memory = {"total": (60, 1000), "buffer": (60, 500), "buffer of clicks": (60, 64)}
     one = GatewayStatus("g", 7, 0, None, Pressure.LOW, "buffer of clicks", memory, (), 0, 0, 0)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(gateways_table(GatewaySettings(), [one]))
+    console.print(gateways_table(GatewaySettings(), [one], IngestHealth()))
     assert "pressure low (buffer of clicks: 60 B of 64 B)" in console.export_text()
     console.print(
-        gateways_table(GatewaySettings(), [replace(one, memory={**memory, "buffer of clicks": (30, 64)})])
+        gateways_table(
+            GatewaySettings(),
+            [replace(one, memory={**memory, "buffer of clicks": (30, 64)})],
+            IngestHealth(),
+        )
     )
     assert "pressure low  (as of" in console.export_text()

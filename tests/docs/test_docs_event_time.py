@@ -144,7 +144,7 @@ def test_the_metrics_of_event_time_are_those_that_are_served(rows: Rows) -> None
     rows.declare({}, {})
     with rows.open() as mill:
         served = set(re.findall(r"^# TYPE (\w+) ", mill.meter.text(), re.MULTILINE))
-    told = [name for name in code(section("event-time.md", "What there is to see")) if "tidemill_" in name]
+    told = [name for name in code(section("event-time.md", "Monitoring")) if "tidemill_" in name]
     assert len(told) == 11
     assert set(told) <= served
 

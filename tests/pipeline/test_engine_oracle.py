@@ -138,12 +138,13 @@ def as_read(records: Sequence[bytes]) -> list[bytes]:
 def fed(mill: Mill, stream: str, shape: str, feed: Sequence[Landing], tick_after: Sequence[bool]) -> Oracle:
     """Land and tick the feed; the oracle gets the same slices, by the ids that the engine gave them."""
     oracle = Oracle(SHAPES[shape])
-    clock = mill.clock
+    clock = mill.clock.wall
     assert isinstance(clock, FakeClock)
     for landing, tick in zip(feed, tick_after, strict=True):
         clock.set(landing.arrival)
         landed = mill.land(stream, as_slice(landing.records), source=landing.source, format="ndjson")
-        oracle.land(landed.entry.id, as_read(landing.records), landing.arrival, landing.source)
+        arrival = landed.entry.slice.arrival  # it never goes back
+        oracle.land(landed.entry.id, as_read(landing.records), arrival, landing.source)
         if tick:
             mill.tick()
             assert mill.state.pending(stream, 1) == []

@@ -117,14 +117,14 @@ def test_a_broken_stream_does_not_hide_the_work_of_the_others(broken: Plant) -> 
         report = mill.tick()
         assert [done.stream for done in report.streams if not done.idle] == ["visits"]
         (fault,) = report.faults
-        assert (fault.stream, fault.code, fault.attempts) == ("requests", "storage", 1)
+        assert (fault.stream, fault.code, fault.attempts) == ("requests", "damaged", 1)
         assert (fault.since, fault.next_try) == (NOON, NOON + SECOND)
         assert "raw" in fault.message
         assert fault.hint
         assert report.errors[0].message in fault.message
         meter = mill.meter
         meter.tick(report)
-        assert 'tidemill_stream_fault{code="storage",output="raw",stream="requests"} 1.0' in meter.text()
+        assert 'tidemill_stream_fault{code="damaged",output="raw",stream="requests"} 1.0' in meter.text()
         labels = '{code="storage",output="raw",stream="requests"}'
         assert f"tidemill_stream_faults_total{labels} 1.0" in meter.text()
         assert 'tidemill_records_total{outcome="accepted",stream="visits"} 1.0' in meter.text()

@@ -120,7 +120,7 @@ class Feeding:
             self.mill.workers.acceptor(self.stream).settings = small
 
     def land(self, landing: Landing) -> None:
-        clock = self.mill.clock
+        clock = self.mill.clock.wall
         assert isinstance(clock, FakeClock)
         clock.set(max(clock(), landing.arrival))
         content = as_slice(landing.records)

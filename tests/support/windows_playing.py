@@ -18,7 +18,7 @@ from tests.pipeline.test_engine_oracle import agree_on_quarantine, rows_of
 
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.mill import Mill, recover
-from tidemill.model.errors import InputError
+from tidemill.model.errors import InputError, RetractedError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import SECOND, format_instant
@@ -114,6 +114,8 @@ class Playing:
         bounds = {"start": act.declared.start, "end": act.declared.end} if act.declared else {}
         try:
             landed = self.open().land(STREAM, act.content, source=act.source, format="ndjson", **bounds)
+        except RetractedError:  # it changes nothing: what was retracted stays so
+            return False
         except InputError:
             assert not act.records
             assert act.declared is None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def status(session: Session) -> int:
     """Show the state of each stream: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
     the gateway buffers events, and which ones run; when all files were last read, and which are damaged."""
-    from tidemill.ingest.gateway.standing import running
+    from tidemill.ingest.gateway.status import running
     from tidemill.ingest.health import ingest_health
 
     with session.mill() as mill:

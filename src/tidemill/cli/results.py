@@ -89,7 +89,7 @@ def _check_listing(start: str | None, end: str | None, tenant: str | None, *, re
 
 def _flush_gateways(session: Session, stream: str | None) -> int:
     from tidemill.client import Client
-    from tidemill.ingest.gateway.standing import running
+    from tidemill.ingest.gateway.status import running
 
     with session.mill() as mill:
         if stream is not None:

@@ -68,6 +68,11 @@ class WatchedClock:
     def steps(self) -> ClockSteps:
         return self._steps
 
+    @property
+    def wall(self) -> Clock:
+        """The clock that it goes by."""
+        return self._wall
+
     def _compare(self, now: int, timer: int) -> None:
         with self._guard:
             by = now - timer - self._ahead if self._ahead is not None else 0

@@ -220,4 +220,4 @@ def test_a_failing_sender_does_not_keep_others_from_hearing(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "StorageError\n"
-    assert done.stderr.count("could not be told") == 3
+    assert done.stderr.count("could not be notified") == 3

@@ -111,7 +111,7 @@ def test_a_part_that_cannot_be_read_is_tried_again(pieces: list[RowPiece]) -> No
     recent = Recent(1 << 20)
     part = Path(pieces[0].path)
     kept = part.rename(part.with_suffix(".away"))
-    with pytest.raises(StorageError, match="No such file"):
+    with pytest.raises(StorageError, match="the part is missing"):
         recent.table(pieces[0])
     kept.rename(part)
     assert recent.table(pieces[0]) is not None

@@ -136,7 +136,7 @@ def test_what_is_not_accepted_or_not_known_is_not_laid(state: State) -> None:
     with pytest.raises(StorageError, match=name_of(2)):
         assign(state, {2: [0]})
     accept(state, 3, stream="other")
-    with pytest.raises(StorageError, match="not laid out"):
+    with pytest.raises(StorageError, match="are not assigned"):
         state.assign("other", {name_of(3): [0]})
 
 

@@ -23,7 +23,7 @@ from tidemill.ingest.gateway.buffer import Buffer, Taken
 from tidemill.ingest.gateway.keys import warm
 from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.ingest.gateway.memory import MemoryTracker, cost_of, setting_of
-from tidemill.ingest.gateway.standing import write_status
+from tidemill.ingest.gateway.status import write_status
 from tidemill.ingest.gateway.triggers import custom_triggers, large_from
 from tidemill.ingest.gateway.wal import Done, Wal
 from tidemill.ingest.landing import Landing

@@ -212,7 +212,7 @@ def expiry_step(step: ExpiryStep) -> Document:
     }
 
 
-_STEPS: Final = {"MarkRetracted": "retract", "Undo": "undo_batch", "JudgeAgain": "judge_again"}
+_STEPS: Final = {"RecordRetracted": "retract", "Undo": "undo_batch", "DecideAgain": "judge_again"}
 
 
 def _fields(step: Step) -> Document:
