@@ -107,7 +107,7 @@ class Mills:
     def _project(self, shape: OracleStream, **engine: int | str) -> Iterator[tuple[Mill, str]]:
         root = self._folder / f"p{next(self._numbers)}"
         root.mkdir()
-        streams = [replace(shape, name=f"s{number}") for number in range(20)]
+        streams = [replace(shape, name="s")]  # one: feeds begin at one time, and arrivals never go back
         (root / "tidemill.yaml").write_text(project_text(streams, cores=2, **engine))
         mill = Mill.open(root, spark=self._spark, clock=FakeClock(FIRST_ARRIVAL))
         self.opened.append(mill)

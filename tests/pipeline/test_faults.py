@@ -125,7 +125,7 @@ def test_a_broken_stream_does_not_hide_the_work_of_the_others(broken: Plant) -> 
         meter = mill.meter
         meter.tick(report)
         assert 'tidemill_stream_fault{code="damaged",output="raw",stream="requests"} 1.0' in meter.text()
-        labels = '{code="storage",output="raw",stream="requests"}'
+        labels = '{code="damaged",output="raw",stream="requests"}'
         assert f"tidemill_stream_faults_total{labels} 1.0" in meter.text()
         assert 'tidemill_records_total{outcome="accepted",stream="visits"} 1.0' in meter.text()
     with broken.open() as mill:  # another process sees it
