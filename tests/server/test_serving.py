@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tidemill.ingest.gateway.status import running
 
 from tidemill.client import Client
+from tidemill.ingest.gateway.status import running
 from tidemill.mill import Mill
 from tidemill.model.errors import ForbiddenError, MachineError
 from tidemill.pipeline.reports import TickReport

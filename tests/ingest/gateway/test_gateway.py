@@ -9,12 +9,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tidemill.ingest.gateway.status import running
 
 from tidemill.config import load_project
 from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.eventtime import registered
 from tidemill.ingest.gateway.gateway import Gateway
+from tidemill.ingest.gateway.status import running
 from tidemill.ingest.gateway.taking_up import take_up
 from tidemill.ingest.landing import Landing
 from tidemill.mill import wall_clock
