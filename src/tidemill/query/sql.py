@@ -67,10 +67,6 @@ def group_columns(plan: Plan) -> list[str]:
     return [f"g{index}" for index in range(len(plan.groups))]
 
 
-def part_columns(plan: Plan) -> list[str]:
-    return [f"p{index}" for index in range(len(plan.parts))]
-
-
 def aggregate(plan: Plan, scans: Scans) -> Statement:
     """One row for each cell and group that there are rows for: `cell`, `g0`…, `n` (of all rows), for each
     part of the answer `p0`…, and from where to where there are rows: `first`, `until`."""

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from tidemill.formats.plan import ReadPlan
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.cell_files import PARTIAL, read_cells, read_partial, write_cells, write_partial
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, no_cells, of_tiles
@@ -158,10 +157,6 @@ def carry(unit: CarryUnit) -> Iterator[TilePart]:
     cells = tables[0] if len(tables) == 1 else merge(unit.spec, tables, level.width)
     for part in write_tiles(unit.spec, level, tiles, cells, Path(unit.folder)):
         yield replace(part, carried=True)
-
-
-def tile_span(key: TileKey) -> Interval:
-    return Interval(key.start, key.start + BY_NAME[key.level].tile)
 
 
 def handed_path(folder: Path, name: str, level: Level) -> Path:
