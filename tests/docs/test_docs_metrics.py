@@ -10,6 +10,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
+from tests.support.oracles.kinds import OracleCounter, OracleRatio, OracleTerm
+from tests.support.oracles.metrics import MetricOracle, left_by
+from tests.support.oracles.oracle import Event
+from tests.support.oracles.stream import OracleField, OracleStream
+
 from tidemill import eventtime
 from tidemill.config import Histogram, Kept, Ratio, StateMetric, Stream, parse_project
 from tidemill.config.metrics import DEFAULT_ACCURACY
@@ -17,9 +22,6 @@ from tidemill.model.levels import LEVELS, level_named
 from tidemill.model.metrics import CHANGE, MetricKind, Policy, log_scaled
 from tidemill.model.names import HISTOGRAM_COLUMNS, PSEUDO_DIMENSIONS, ROLLUP_COLUMNS, STATE_COLUMNS
 from tidemill.model.time import MINUTE, Interval, align, parse_instant
-from tidemill.testing import MetricOracle, OracleCounter, OracleField, OracleRatio, OracleStream, OracleTerm
-from tidemill.testing.metrics import left_by
-from tidemill.testing.oracle import Event
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.mill import Mill
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
-from tidemill.testing.vectors import VectorOracle
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "embeddings"
 HOURS = runpy.run_path(str(EXAMPLE / "make.py"))["hours"]

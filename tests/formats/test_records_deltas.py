@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
+from tests.support.strategies.feeds import FIRST_ARRIVAL
 
 from tidemill.config import Limits, Stream
 from tidemill.formats.arrays import RecordChunk
@@ -25,7 +26,6 @@ from tidemill.formats.read import read_chunk
 from tidemill.model.deltas import Op
 from tidemill.model.slices import Format
 from tidemill.outputs.rollups.events import metric_plan
-from tidemill.testing.strategies import FIRST_ARRIVAL
 
 NOW = FIRST_ARRIVAL
 DIMENSION = 4

@@ -14,6 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles.oracle import RejectedError, check
+from tests.support.oracles.project import section
+from tests.support.oracles.spelling import plain, respelled
+from tests.support.oracles.stream import OracleField, OracleMessages, OracleStream
+from tests.support.oracles.strictjson import Json, Number
+from tests.support.strategies.feeds import FIRST_ARRIVAL, put
 
 from tidemill import eventtime
 from tidemill.config import Limits, Stream
@@ -24,12 +30,6 @@ from tidemill.formats.decide import DecidedRecord, decide
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.model.time import HOUR, SECOND, format_instant
-from tidemill.testing import OracleField, OracleMessages, OracleStream
-from tidemill.testing.oracle import RejectedError, check
-from tidemill.testing.project import section
-from tidemill.testing.spelling import plain, respelled
-from tidemill.testing.strategies import FIRST_ARRIVAL, put
-from tidemill.testing.strictjson import Json, Number
 
 NOW = FIRST_ARRIVAL
 BUNDLES = OracleStream(

@@ -13,6 +13,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles.oracle import RejectedError, check, lookup
+from tests.support.oracles.project import section
+from tests.support.oracles.spelling import plain, respelled
+from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, OracleStream
+from tests.support.oracles.strictjson import (
+    MalformedError,
+    Number,
+    canonical,
+    has_lone_surrogate,
+    read_object,
+)
+from tests.support.strategies.feeds import FIRST_ARRIVAL, events, feeds
 
 from tidemill.config import Limits, Stream
 from tidemill.formats.arrays import RecordChunk
@@ -21,12 +33,6 @@ from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.formats.scan import scan
 from tidemill.model.time import DAY, HOUR
-from tidemill.testing import REQUESTS, OracleField, OracleMetric, OracleStream
-from tidemill.testing.oracle import RejectedError, check, lookup
-from tidemill.testing.project import section
-from tidemill.testing.spelling import plain, respelled
-from tidemill.testing.strategies import FIRST_ARRIVAL, events, feeds
-from tidemill.testing.strictjson import MalformedError, Number, canonical, has_lone_surrogate, read_object
 
 NESTED = OracleStream(
     name="nested",

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.oracles.oracle import Oracle
+from tests.support.oracles.stream import REQUESTS
 from tests.support.pipeline import (
     NOON,
     SLICES,
@@ -31,7 +33,6 @@ from tests.support.pipeline import (
 from tidemill.ingest.adopt import adopt
 from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
 from tidemill.model.slices import SliceStatus
-from tidemill.testing import REQUESTS, Oracle
 
 # With walks of their own.
 ELSEWHERE = (

@@ -18,6 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles.oracle import Cell, CellKey, Landing, Measure, Oracle
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, OracleStream
+from tests.support.strategies.feeds import FIRST_ARRIVAL, feeds
 
 from tidemill.mill import Mill
 from tidemill.model.levels import BASE, LEVELS, below
@@ -26,10 +30,7 @@ from tidemill.model.slices import RecordOutcome, SliceStatus, set_hash
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, SECOND
 from tidemill.storage.tables.table import Table
-from tidemill.testing import REQUESTS, FakeClock, Oracle, OracleField, OracleMetric, OracleStream
-from tidemill.testing.oracle import Cell, CellKey, Landing, Measure
-from tidemill.testing.project import project_text
-from tidemill.testing.strategies import FIRST_ARRIVAL, feeds
+from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,6 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
 from tests.support.metrics_answers import agree_on_answers
+from tests.support.oracles.metrics import MetricOracle
+from tests.support.oracles.oracle import Landing, Oracle
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import OracleStream
+from tests.support.strategies.metrics import START, metered_streams, sensor_feeds
 
 from tidemill.config import parse_project
 from tidemill.model.completeness import Available
@@ -19,10 +24,6 @@ from tidemill.model.levels import LEVELS, Level
 from tidemill.model.time import Interval, align
 from tidemill.outputs.rollups.spec import spec_for
 from tidemill.query import Answer, Files, Querier
-from tidemill.testing import MetricOracle, Oracle, OracleStream
-from tidemill.testing.oracle import Landing
-from tidemill.testing.project import project_text
-from tidemill.testing.strategies_metrics import START, metered_streams, sensor_feeds
 
 some = examples(12)
 many = at_length(3_000)

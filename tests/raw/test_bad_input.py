@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.oracles.oracle import Oracle, RejectedError, check
+from tests.support.oracles.stream import REQUESTS
 from tests.support.pipeline import ALL_ON_SPARK, NOON, NewPlant, Plant, ndjson, request, start_child
 
 from tidemill.model.errors import BusyError, InputError
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.testing import REQUESTS, Oracle
-from tidemill.testing.oracle import RejectedError, check
 
 TS = request(0)["ts"]
 

@@ -15,6 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pipeline.test_engine_oracle import rows_of
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles.oracle import Oracle, RawRow
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import OracleField, OracleStream
+from tests.support.strategies.feeds import FIRST_ARRIVAL
 
 from tidemill.eventtime import Ordering, Timed, Watermark
 from tidemill.mill import Mill, recover
@@ -27,10 +31,7 @@ from tidemill.raw.watermark import watermark_at
 from tidemill.storage.state.protocol import ClockState, Progress
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
-from tidemill.testing import FakeClock, Oracle, OracleField, OracleStream
-from tidemill.testing.oracle import RawRow
-from tidemill.testing.project import project_text
-from tidemill.testing.strategies import FIRST_ARRIVAL
+from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.pipeline.test_recover import dump, forget
+from tests.support.oracles.oracle import Oracle
+from tests.support.oracles.stream import REQUESTS
 from tests.support.pipeline import CONFIG, NOON, STREAMING, NewPlant, Plant, ndjson, request, start_child
 
 from tidemill.mill import Mill, recover
@@ -21,7 +23,6 @@ from tidemill.model.gateway import Receipt
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.raw.outcomes import Status, decided
-from tidemill.testing import REQUESTS, Oracle
 
 PACKED = CONFIG + "    pack: {slices: 3, retry_delay: 10s, max_retry_delay: 1m}\n"
 STRUCTURAL = PACKED.replace("    identity: event_id\n", "    identity: event_id\n    gate: none\n")

@@ -13,12 +13,14 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from tests.support.oracles.oracle import Oracle
+from tests.support.oracles.project import section
+from tests.support.oracles.stream import OracleField, OracleMessages, OracleMetric, OracleStream
 
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, SECOND, parse_instant
 from tidemill.storage.tables.table import Table
-from tidemill.testing import FakeClock, Oracle, OracleField, OracleMessages, OracleMetric, OracleStream
-from tidemill.testing.project import section
+from tidemill.testing import FakeClock
 
 TEN = parse_instant("2024-01-01T10:00:00Z")
 CLICKS = OracleStream(

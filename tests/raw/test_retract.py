@@ -26,6 +26,8 @@ from tests.pipeline.test_engine_oracle import (
 )
 from tests.pipeline.test_recover import dump, forget
 from tests.support.hypothesis_settings import examples
+from tests.support.oracles.oracle import Landing, Oracle
+from tests.support.oracles.stream import REQUESTS
 from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request, slice_of, start_child
 
 from tidemill.ingest.retractions import RetractionLog
@@ -37,8 +39,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of
 from tidemill.model.time import HOUR, SECOND
 from tidemill.raw.retract import DecideAgain, RecordRetracted, RetractionPlan, Undo
 from tidemill.storage.state.protocol import Retraction
-from tidemill.testing import REQUESTS, FakeClock, Oracle
-from tidemill.testing.oracle import Landing
+from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.mill import Mill
 from tidemill.model.deltas import Delta, Op
@@ -16,7 +17,6 @@ from tidemill.model.failpoints import POINTS
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, MILLISECOND, SECOND, parse_instant
 from tidemill.testing import FakeClock
-from tidemill.testing.vectors import VectorOracle
 
 QUIET = "delta_threshold: 1000, max_chain_length: 1000, time_threshold: 30d"
 STRATEGIES = {

@@ -8,18 +8,18 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pyarrow as pa
-
-from tidemill.model.levels import Level
-from tidemill.model.time import Interval, format_instant
-from tidemill.testing import (
-    MetricOracle,
+from tests.support.oracles.kinds import (
     OracleCounter,
     OracleGauge,
     OracleHistogram,
+    OracleKept,
     OracleRatio,
     OracleState,
 )
-from tidemill.testing.kinds import OracleKept
+from tests.support.oracles.metrics import MetricOracle
+
+from tidemill.model.levels import Level
+from tidemill.model.time import Interval, format_instant
 
 NEAR = Decimal("0.000001")  # where an answer is rounded
 QUANTILES = {"p50": Fraction(1, 2), "p99.9": Fraction(999, 1000)}

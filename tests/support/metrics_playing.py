@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.pipeline.test_engine_oracle import as_read, as_slice, content
+from tests.support.oracles.metrics import MetricOracle
+from tests.support.oracles.oracle import Landing, Oracle
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import OracleStream
 
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed
 from tidemill.model.levels import LEVELS
 from tidemill.storage.tables.table import Table
-from tidemill.testing import FakeClock, MetricOracle, Oracle, OracleStream
-from tidemill.testing.oracle import Landing
-from tidemill.testing.project import project_text
+from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

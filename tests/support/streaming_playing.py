@@ -15,6 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 from tests.pipeline.test_engine_oracle import rows_of
+from tests.support.oracles.project import project_text
+from tests.support.strategies.streaming import (
+    SCALES,
+    TICKS,
+    UNITS,
+    StreamingCase,
+    declaration,
+    records,
+    streaming_cases,
+    window_specs,
+)
 from tests.support.streaming_standing import agree, by_id, of_table
 
 from tidemill.ingest.retractions import is_deciding_again
@@ -27,17 +38,6 @@ from tidemill.outputs.windows.announce import AVAILABLE
 from tidemill.outputs.windows.opened import carries_sums
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
-from tidemill.testing.project import project_text
-from tidemill.testing.strategies_streaming import (
-    SCALES,
-    TICKS,
-    UNITS,
-    StreamingCase,
-    declaration,
-    records,
-    streaming_cases,
-    window_specs,
-)
 from tidemill.testing.streaming import StreamingOracle, StreamingRow, StreamingSlice
 
 if TYPE_CHECKING:

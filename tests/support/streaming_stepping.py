@@ -14,6 +14,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tests.support.strategies.streaming import SCALES, TICKS
 from tests.support.streaming_standing import Which, of_table, result_of
 
 from tidemill.config.stream import Stream
@@ -25,7 +26,6 @@ from tidemill.outputs.windows.identity import newest
 from tidemill.outputs.windows.results import changes, current, group_columns, results_schema
 from tidemill.outputs.windows.rows import row_schema
 from tidemill.outputs.windows.tasks import first_trigger, processing_watermark
-from tidemill.testing.strategies_streaming import SCALES, TICKS
 from tidemill.testing.streaming import StreamingRow, StreamingSlice, meet
 
 STREAM = Stream.model_validate(

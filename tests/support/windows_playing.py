@@ -15,6 +15,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from tests.pipeline.test_engine_oracle import agree_on_quarantine, rows_of
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import READINGS
+from tests.support.oracles.strictjson import canonical, read_object
+from tests.support.oracles.windows import (
+    Act,
+    Land,
+    OracleDataset,
+    OracleRules,
+    OracleWindow,
+    Retract,
+    Tick,
+    WindowOracle,
+    dataset_columns,
+)
 
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.mill import Mill, recover
@@ -24,10 +38,7 @@ from tidemill.model.slices import SliceStatus
 from tidemill.model.time import SECOND, format_instant
 from tidemill.model.windows import Phase, Window, WindowStatus
 from tidemill.outputs.datasets.catalog import dataset_of, open_dataset
-from tidemill.testing import READINGS, FakeClock, Land, OracleRules, OracleWindow, Retract, Tick, WindowOracle
-from tidemill.testing.project import project_text
-from tidemill.testing.strictjson import canonical, read_object
-from tidemill.testing.windows import Act, OracleDataset, dataset_columns
+from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

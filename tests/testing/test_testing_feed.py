@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.oracles.oracle import Oracle
+from tests.support.oracles.stream import REQUESTS
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Reject
 from tidemill.model.time import HOUR
-from tidemill.testing import REQUESTS, Oracle
 from tidemill.testing.feed import Manifest, RequestFeed
 
 SMALL = RequestFeed(seed=11, events=3000, slices=7, replays=0.1, conflicts=0.05, bad=0.08, span=5 * HOUR)

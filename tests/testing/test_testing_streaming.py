@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
+from tests.support.strategies.streaming import SCALES, StreamingCase, records, renamed, streaming_cases
 
 from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.streaming import (
@@ -27,7 +28,6 @@ from tidemill.model.streaming import (
 from tidemill.model.time import Interval
 from tidemill.testing import StreamingOracle, StreamingRow, StreamingSlice, meet, same_results
 from tidemill.testing.conditions import condition_is
-from tidemill.testing.strategies_streaming import SCALES, StreamingCase, records, renamed, streaming_cases
 from tidemill.testing.streaming import aggregated, nearest_root
 
 quick = examples(100)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Counts, Reject
 from tidemill.model.time import DAY, HOUR, MILLISECOND, SECOND, align, parse_instant
-from tidemill.testing.stream import REQUESTS
 
 TENANTS: Final = ("acme", "globex", "initech")
 APIS: Final = tuple(
@@ -41,6 +40,7 @@ USER_AGENTS: Final = (
 )
 _REGION_WEIGHTS = (0.5, 0.3, 0.15, 0.05)
 _STATUS_WEIGHTS = (0.85, 0.05, 0.05, 0.02, 0.03)
+LATE_TOLERANCE: Final = 2 * SECOND  # of the stream that the feed fits; later events count as late
 _FAR_FUTURE_MS = parse_instant("3000-01-01T00:00:00Z") // MILLISECOND
 _FRACTIONS = tuple(f"{i:03d}" for i in range(1000))
 _ID_END = len('{"event_id":"') + 32 + len('",')
@@ -100,7 +100,7 @@ class _Events:
 
 @dataclass(frozen=True, slots=True)
 class RequestFeed:
-    """`events` records in `slices` files that fit the stream `REQUESTS`.
+    """`events` records in `slices` files of web requests, as JSON lines.
 
     Rates are shares of all records. `disorder` is how far event time may lag behind the order of the
     file; with `shuffled`, whole slices land out of order too."""
@@ -251,7 +251,7 @@ class RequestFeed:
         (folder / file).write_bytes(data.encode("utf-8", "surrogateescape"))
         ts = fresh.ts_ms * MILLISECOND
         newest = int(ts.max())
-        watermark = None if manifest.max_seen is None else manifest.max_seen - REQUESTS.late_tolerance
+        watermark = None if manifest.max_seen is None else manifest.max_seen - LATE_TOLERANCE
         late = 0 if watermark is None else int(np.count_nonzero(ts <= watermark))
         counts = replace(extra, records=len(lines), accepted=len(ts), late=late)
         return Manifest(

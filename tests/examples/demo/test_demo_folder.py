@@ -11,12 +11,12 @@ import pytest
 from examples.demo.project import TIME_TYPE, start_afresh, tidemill_command
 from examples.demo.telling import Teller, errors_to
 from rich.console import Console
+from tests.support.oracles.stream import REQUESTS
 
 from examples.demo import run_demo
 from tidemill.config import load_project
 from tidemill.model.errors import ConfigError, InputError, StorageError
 from tidemill.model.time import HOUR
-from tidemill.testing import REQUESTS
 
 
 def test_the_project_declares_the_stream_of_the_feed(tmp_path: Path) -> None:

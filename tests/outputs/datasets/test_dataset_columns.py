@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
+from tests.support.oracles.project import section
+from tests.support.oracles.spelling import respelled
+from tests.support.oracles.stream import OracleField, OracleStream
+from tests.support.strategies.feeds import events, spoils
 
 from tidemill.config import Stream
 from tidemill.formats.decide import Number, at, parse
 from tidemill.formats.payload_columns import columns_of, typed
 from tidemill.model.errors import StorageError
 from tidemill.outputs.datasets.dataset import dataset_schema
-from tidemill.testing import OracleField, OracleStream
-from tidemill.testing.project import section
-from tidemill.testing.spelling import respelled
-from tidemill.testing.strategies import events, spoils
 
 FIELDS = {
     "event_id": OracleField("string", required=True),

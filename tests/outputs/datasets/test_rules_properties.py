@@ -11,6 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles import windows as naive
+from tests.support.oracles.stream import READINGS
+from tests.support.oracles.windows import Act, Land, OracleRules, OracleWindow, Retract, Tick, WindowOracle
+from tests.support.strategies.feeds import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval, align
@@ -24,9 +28,6 @@ from tidemill.outputs.datasets.rules import (
     readiness,
     windows_of,
 )
-from tidemill.testing import READINGS, Act, Land, OracleRules, OracleWindow, Retract, Tick, WindowOracle
-from tidemill.testing import windows as naive
-from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 
 quick = examples(100)
 scripted = examples(50)

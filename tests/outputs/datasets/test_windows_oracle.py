@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles.windows import Land, OracleRules, Retract, Tick
+from tests.support.strategies.feeds import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 from tests.support.windows_playing import STREAM, Projects
 
 from tidemill.model.time import HOUR, SECOND, Interval, parse_instant
-from tidemill.testing import Land, OracleRules, Retract, Tick
-from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

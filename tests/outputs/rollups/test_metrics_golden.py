@@ -13,6 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.pipeline.test_engine_golden import TEN, OpenProject, call
 from tests.support.metrics_playing import agree, files, table_rows
+from tests.support.oracles.kinds import (
+    OracleCounter,
+    OracleGauge,
+    OracleHistogram,
+    OracleKind,
+    OracleRatio,
+    OracleState,
+    OracleTerm,
+)
+from tests.support.oracles.metrics import MetricOracle
+from tests.support.oracles.oracle import Oracle
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import REQUESTS
 from tests.support.pipeline import NOON, NewPlant, Plant, ndjson, request, start_child
 
 from tidemill.mill import Mill
@@ -22,19 +35,7 @@ from tidemill.model.levels import NAMES
 from tidemill.model.metrics import NONE_STATE, TransitionRule
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.raw.accept.id_runs import FAN_IN
-from tidemill.testing import (
-    REQUESTS,
-    FakeClock,
-    MetricOracle,
-    Oracle,
-    OracleGauge,
-    OracleHistogram,
-    OracleRatio,
-    OracleState,
-    OracleTerm,
-)
-from tidemill.testing.kinds import OracleCounter, OracleKind
-from tidemill.testing.project import project_text
+from tidemill.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
 from tests.support.metrics_answers import agree_on_answers
 from tests.support.metrics_playing import Metering, Projects, files
+from tests.support.oracles.kinds import OracleCounter
+from tests.support.oracles.oracle import Landing
+from tests.support.oracles.stream import OracleStream
+from tests.support.strategies.metrics import SENSORS, START, metered_streams, sensor_feeds
 
 from tidemill.model.failpoints import observed
 from tidemill.model.levels import LEVELS, Level
 from tidemill.model.tiles import TileKey
 from tidemill.model.time import MINUTE, Interval, align
-from tidemill.testing import OracleCounter, OracleStream
-from tidemill.testing.oracle import Landing
-from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

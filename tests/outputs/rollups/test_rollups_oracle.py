@@ -15,6 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.oracles.kinds import OracleCounter, OracleKind, OracleState
+from tests.support.oracles.metrics import MetricOracle
+from tests.support.oracles.oracle import Event, Landing, Oracle, lookup
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import OracleStream
+from tests.support.oracles.strictjson import Number
+from tests.support.strategies.metrics import SENSORS, START, metered_streams, sensor_feeds
 
 from tidemill.config import Stream, parse_project
 from tidemill.model.levels import BASE, LEVELS
@@ -24,12 +31,6 @@ from tidemill.outputs.rollups.observations import in_order, no_observations, obs
 from tidemill.outputs.rollups.rows import from_rows, to_rows
 from tidemill.outputs.rollups.spec import RollupSpec, spec_for
 from tidemill.outputs.rollups.transitions import signed_cells, state_cells, union_of
-from tidemill.testing import MetricOracle, Oracle, OracleCounter, OracleState, OracleStream
-from tidemill.testing.kinds import OracleKind
-from tidemill.testing.oracle import Event, Landing, lookup
-from tidemill.testing.project import project_text
-from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
-from tidemill.testing.strictjson import Number
 
 some = examples(40)
 many = at_length(20_000)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.chains_playing import NOON, Plant, bits, delta
+from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.mill import Mill, recover
 from tidemill.model.deltas import Delta
@@ -15,7 +16,6 @@ from tidemill.model.time import MINUTE
 from tidemill.outputs.datasets.dataset import dataset_schema
 from tidemill.outputs.vectors.batches import COLUMNS, deltas_in
 from tidemill.outputs.vectors.chainer import Batched
-from tidemill.testing.vectors import VectorOracle
 
 MINUTES = "aggregation_span: 1m\n    coverage: watermark\n    late_slices: {late}"
 FIRST = (  # of the first minute: five, of which two are left

@@ -11,12 +11,12 @@ from hypothesis import given
 from tests.support.chains_playing import NOON, Plant
 from tests.support.chains_playing import delta as at_noon
 from tests.support.hypothesis_settings import examples
+from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.outputs.vectors.batches import DeltaBatch, batch_of, deltas_in
-from tidemill.testing.vectors import VectorOracle
 
 DIMENSION = 3
 

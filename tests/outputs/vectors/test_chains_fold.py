@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
+from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.config.vectors import Vector
 from tidemill.formats.delta_arrays import (
@@ -28,7 +29,6 @@ from tidemill.formats.delta_arrays import (
 from tidemill.formats.kernels import Kernel
 from tidemill.model.deltas import Delta, Op
 from tidemill.outputs.vectors.fold import fold
-from tidemill.testing.vectors import VectorOracle
 
 DIMENSION = 5
 AWKWARD = st.one_of(

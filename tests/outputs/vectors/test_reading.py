@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.mill import Mill
 from tidemill.model.deltas import Delta, Op
@@ -21,7 +22,6 @@ from tidemill.outputs.vectors.reading import MOST_COMPONENTS, VectorReader
 from tidemill.outputs.vectors.table import DELTA, ROWS, STATS, ChainFooter, Made, bucket_of, chain_table
 from tidemill.storage.tables.parts import write_part
 from tidemill.testing import FakeClock
-from tidemill.testing.vectors import VectorOracle
 
 BEGIN = parse_instant("2024-01-15T10:00:00Z")
 PROJECT = """

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.strategies.streaming import SCALES, StreamingCase, declaration, streaming_cases
 from tests.support.streaming_stepping import STREAM, table_of
 
 from tidemill.config.windowing import WindowDeclaration, spec_of
@@ -17,7 +18,6 @@ from tidemill.model.streaming import Aggregate, Value
 from tidemill.outputs.windows.aggregate import aggregate
 from tidemill.outputs.windows.assign import assign
 from tidemill.testing import StreamingOracle, meet
-from tidemill.testing.strategies_streaming import SCALES, StreamingCase, declaration, streaming_cases
 
 
 def same(each: Aggregate, found: object, told: Value) -> bool:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
+from tests.support.strategies.streaming import SCALES, StreamingCase, streaming_cases
 from tests.support.streaming_standing import agree, by_id
 from tests.support.streaming_stepping import Emitted, EventTime, ProcessingTime, Windows, rows_of
 
 from tidemill.model.streaming import Fate, LatePolicy, Trigger, WindowResult, WindowSpec
 from tidemill.model.time import SECOND, WEEK
-from tidemill.testing.strategies_streaming import SCALES, StreamingCase, streaming_cases
 from tidemill.testing.streaming import StreamingOracle, StreamingRow, meet
 
 quick = examples(60)

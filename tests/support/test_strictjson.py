@@ -3,9 +3,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-
-from tidemill.testing.spelling import respelled
-from tidemill.testing.strictjson import MalformedError, Number, canonical, nesting, read_object
+from tests.support.oracles.spelling import respelled
+from tests.support.oracles.strictjson import MalformedError, Number, canonical, nesting, read_object
 
 
 def n(text: str) -> Number:

@@ -14,10 +14,7 @@ from random import Random
 from typing import Final, Literal
 
 from hypothesis import strategies as st
-
-from tidemill.model.metrics import NONE_STATE, OTHER, TransitionRule
-from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, WEEK, parse_instant
-from tidemill.testing.kinds import (
+from tests.support.oracles.kinds import (
     OracleCounter,
     OracleGauge,
     OracleHistogram,
@@ -27,10 +24,13 @@ from tidemill.testing.kinds import (
     OracleState,
     OracleTerm,
 )
-from tidemill.testing.oracle import Landing
-from tidemill.testing.spelling import plain, respelled
-from tidemill.testing.stream import OracleField, OracleStream
-from tidemill.testing.strictjson import Json, Number
+from tests.support.oracles.oracle import Landing
+from tests.support.oracles.spelling import plain, respelled
+from tests.support.oracles.stream import OracleField, OracleStream
+from tests.support.oracles.strictjson import Json, Number
+
+from tidemill.model.metrics import NONE_STATE, OTHER, TransitionRule
+from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, WEEK, parse_instant
 
 START: Final = parse_instant("2024-03-03T23:59:30Z")  # half a minute before a day, and near a week, ends
 STATES: Final = ("new", "on", "off", "gone")

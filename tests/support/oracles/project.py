@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from tidemill.model.metrics import TransitionRule
-from tidemill.testing.kinds import (
+from tests.support.oracles.kinds import (
     OracleCounter,
     OracleGauge,
     OracleHistogram,
@@ -19,7 +18,9 @@ from tidemill.testing.kinds import (
     OracleState,
     OracleTerm,
 )
-from tidemill.testing.stream import OracleStream
+from tests.support.oracles.stream import OracleStream
+
+from tidemill.model.metrics import TransitionRule
 
 
 def section(stream: OracleStream, *, gate: str = "event_id") -> dict[str, object]:

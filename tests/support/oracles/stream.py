@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, get_args
 
+from tests.support.oracles.kinds import Columns, OracleKind, OracleRatio, OracleState, measures_of
+
 from tidemill.model.errors import ConfigError
-from tidemill.model.time import DAY, SECOND
-from tidemill.testing.kinds import Columns, OracleKind, OracleRatio, OracleState, measures_of
+from tidemill.model.time import DAY
+from tidemill.testing.feed import LATE_TOLERANCE
 
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
 TimeType = Literal["unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns", "iso8601"]
@@ -137,7 +139,7 @@ REQUESTS: Final = OracleStream(
     type_column="event_type",
     allowed_types=frozenset({"request"}),
     skew_future=DAY,
-    late_tolerance=2 * SECOND,
+    late_tolerance=LATE_TOLERANCE,
     metrics={"requests": OracleMetric(("api", "region", "status"), ("latency_ms",))},
 )
 

@@ -14,13 +14,13 @@ from random import Random
 from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
+from tests.support.oracles.oracle import ID_BYTES, TENANT_BYTES, Landing
+from tests.support.oracles.spelling import SPOILED_TEXT, plain, respelled
+from tests.support.oracles.stream import READINGS, REQUESTS, OracleField, OracleStream
+from tests.support.oracles.strictjson import INT64_MAX, INT64_MIN, Json, Number
+from tests.support.oracles.windows import Act, Land, OracleRules, Retract, Tick
 
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, align, format_instant, parse_instant
-from tidemill.testing.oracle import ID_BYTES, TENANT_BYTES, Landing
-from tidemill.testing.spelling import SPOILED_TEXT, plain, respelled
-from tidemill.testing.stream import READINGS, REQUESTS, OracleField, OracleStream
-from tidemill.testing.strictjson import INT64_MAX, INT64_MIN, Json, Number
-from tidemill.testing.windows import Act, Land, OracleRules, Retract, Tick
 
 FIRST_ARRIVAL: Final = parse_instant("2024-03-01T00:00:00Z")
 _UNITS = {

@@ -17,6 +17,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
+from tests.support.oracles.stream import OracleField, OracleStream
 
 from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.streaming import (
@@ -30,7 +31,6 @@ from tidemill.model.streaming import (
     WindowSpec,
 )
 from tidemill.model.time import MILLISECOND, MINUTE, SECOND, WEEK, parse_instant
-from tidemill.testing.stream import OracleField, OracleStream
 from tidemill.testing.streaming import StreamingSlice
 
 TICKS: Final = OracleStream(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from tidemill.testing.strictjson import Json, Number
+from tests.support.oracles.strictjson import Json, Number
 
 _SPACES = ("", "", "", " ", "\t", "\r", "  ")
 _WRITTEN_OUT = 40  # longest run of zeros that is written out

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
+from tests.support.oracles.oracle import Landing, Oracle
+from tests.support.oracles.spelling import SPOILED_TEXT, plain, respelled
+from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, OracleStream
+from tests.support.oracles.strictjson import canonical, read_object
+from tests.support.strategies.feeds import FIRST_ARRIVAL, events, feeds, spoils
 
 from tidemill.model.levels import LEVELS, below
 from tidemill.model.slices import RecordOutcome, Reject
 from tidemill.model.time import DAY, HOUR, align
-from tidemill.testing import REQUESTS, Oracle, OracleField, OracleMetric, OracleStream
-from tidemill.testing.oracle import Landing
-from tidemill.testing.spelling import SPOILED_TEXT, plain, respelled
-from tidemill.testing.strategies import FIRST_ARRIVAL, events, feeds, spoils
-from tidemill.testing.strictjson import canonical, read_object
 
 NESTED = OracleStream(
     name="nested",

@@ -12,15 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from tidemill.model.errors import InputError
-from tidemill.model.levels import BASE, LEVELS, below, level_named
-from tidemill.model.slices import Counts, RecordOutcome, Reject
-from tidemill.model.tiles import TileKey
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, has_offset, parse_instant
-from tidemill.testing.clocks import OracleClocks, OracleProgress, SourceClock
-from tidemill.testing.messages import matching_types
-from tidemill.testing.stream import OracleField, OracleStream
-from tidemill.testing.strictjson import (
+from tests.support.oracles.clocks import OracleClocks, OracleProgress, SourceClock
+from tests.support.oracles.messages import matching_types
+from tests.support.oracles.stream import OracleField, OracleStream
+from tests.support.oracles.strictjson import (
     Json,
     MalformedError,
     Number,
@@ -28,6 +23,12 @@ from tidemill.testing.strictjson import (
     has_lone_surrogate,
     read_object,
 )
+
+from tidemill.model.errors import InputError
+from tidemill.model.levels import BASE, LEVELS, below, level_named
+from tidemill.model.slices import Counts, RecordOutcome, Reject
+from tidemill.model.tiles import TileKey
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, has_offset, parse_instant
 
 ID_BYTES: Final = 1024
 TENANT_BYTES: Final = 256

@@ -13,13 +13,14 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from tests.support.oracles.oracle import Event, Oracle, check, lookup
+from tests.support.oracles.stream import OracleField, OracleStream
+from tests.support.oracles.strictjson import Json, Number, canonical
+
 from tidemill.model.errors import InputError
 from tidemill.model.slices import contribution_name, set_hash, slice_id
 from tidemill.model.time import SECOND, Interval
 from tidemill.model.windows import Member
-from tidemill.testing.oracle import Event, Oracle, check, lookup
-from tidemill.testing.stream import OracleField, OracleStream
-from tidemill.testing.strictjson import Json, Number, canonical
 
 LEADING: Final = ("event_time", "tenant", "event_id")  # the first columns of every dataset
 

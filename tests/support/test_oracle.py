@@ -7,14 +7,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.support.oracles.clocks import SourceClock
+from tests.support.oracles.oracle import CellKey, Oracle, Verdict, canonical_hash
+from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, OracleStream
 
 from tidemill.model.errors import ConfigError
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, RecordOutcome, Reject
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, parse_instant
-from tidemill.testing import REQUESTS, Oracle, OracleField, OracleMetric, OracleStream, Verdict
-from tidemill.testing.clocks import SourceClock
-from tidemill.testing.oracle import CellKey, canonical_hash
 
 T0 = parse_instant("2024-01-01T10:00:00Z")
 NOW = T0 + HOUR

@@ -1,6 +1,6 @@
 """Metrics of all kinds as the oracle needs them, said in plain values.
 
-They are deliberately not the configuration of the engine: `tidemill.testing.project` spells both from one.
+They are deliberately not the configuration of the engine: `project.py` writes that from the same values.
 """
 
 from __future__ import annotations

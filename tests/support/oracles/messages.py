@@ -5,8 +5,8 @@ It never parses a time: the oracle does, by the rules that hold for every other 
 
 from __future__ import annotations
 
-from tidemill.testing.stream import OracleMessages, TimeType
-from tidemill.testing.strictjson import Json
+from tests.support.oracles.stream import OracleMessages, TimeType
+from tests.support.oracles.strictjson import Json
 
 
 def matching_types(declared: OracleMessages, fields: dict[str, Json]) -> tuple[Json, TimeType] | None:

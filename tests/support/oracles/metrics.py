@@ -11,14 +11,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from tidemill.model.conditions.declared import parse_condition
-from tidemill.model.levels import LEVELS, level_named
-from tidemill.model.metrics import NONE_STATE, OTHER, Bins, TransitionRule, percentile
-from tidemill.model.names import column_name
-from tidemill.model.tiles import TileKey
-from tidemill.model.time import Interval, align
-from tidemill.testing.conditions import condition_is
-from tidemill.testing.kinds import (
+from tests.support.oracles.kinds import (
     OracleCounter,
     OracleGauge,
     OracleHistogram,
@@ -28,9 +21,17 @@ from tidemill.testing.kinds import (
     OracleTerm,
     measures_of,
 )
-from tidemill.testing.oracle import Dimensions, Event, Value, lookup
-from tidemill.testing.stream import OracleStream
-from tidemill.testing.strictjson import Number
+from tests.support.oracles.oracle import Dimensions, Event, Value, lookup
+from tests.support.oracles.stream import OracleStream
+from tests.support.oracles.strictjson import Number
+
+from tidemill.model.conditions.declared import parse_condition
+from tidemill.model.levels import LEVELS, level_named
+from tidemill.model.metrics import NONE_STATE, OTHER, Bins, TransitionRule, percentile
+from tidemill.model.names import column_name
+from tidemill.model.tiles import TileKey
+from tidemill.model.time import Interval, align
+from tidemill.testing.conditions import condition_is
 
 _EXACT: Final = Context(prec=60)
 

@@ -15,14 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
-
-from tidemill.config import load_project
-from tidemill.model.errors import ConfigError
-from tidemill.model.levels import LEVELS, below
-from tidemill.model.metrics import NONE_STATE, TransitionRule
-from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, WEEK, Interval, align
-from tidemill.testing import Oracle, OracleStream
-from tidemill.testing.kinds import (
+from tests.support.oracles.kinds import (
     OracleCounter,
     OracleGauge,
     OracleHistogram,
@@ -31,10 +24,17 @@ from tidemill.testing.kinds import (
     OracleState,
     OracleTerm,
 )
-from tidemill.testing.metrics import MetricOracle, Row, Standing, left_by
-from tidemill.testing.oracle import Dimensions, Landing
-from tidemill.testing.project import project_text
-from tidemill.testing.strategies_metrics import SENSORS, START, metered_streams, sensor_feeds
+from tests.support.oracles.metrics import MetricOracle, Row, Standing, left_by
+from tests.support.oracles.oracle import Dimensions, Landing, Oracle
+from tests.support.oracles.project import project_text
+from tests.support.oracles.stream import OracleStream
+from tests.support.strategies.metrics import SENSORS, START, metered_streams, sensor_feeds
+
+from tidemill.config import load_project
+from tidemill.model.errors import ConfigError
+from tidemill.model.levels import LEVELS, below
+from tidemill.model.metrics import NONE_STATE, TransitionRule
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, MINUTE, SECOND, WEEK, Interval, align
 
 quick = examples(30)
 ALWAYS = Interval(MIN_INSTANT, MAX_INSTANT)

@@ -12,13 +12,21 @@ import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
+from tests.support.oracles.stream import READINGS
+from tests.support.oracles.windows import (
+    Land,
+    OracleRules,
+    OracleWindow,
+    Retract,
+    Tick,
+    WindowOracle,
+    dataset_columns,
+)
+from tests.support.strategies.feeds import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, align, parse_instant
-from tidemill.testing import READINGS, Land, OracleRules, OracleWindow, Retract, Tick, WindowOracle
-from tidemill.testing.strategies import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
-from tidemill.testing.windows import dataset_columns
 
 quick = examples(50)
 NEW_YEAR = parse_instant("2024-01-01T00:00:00Z")
