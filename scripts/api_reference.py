@@ -30,6 +30,7 @@ from tidemill.pipeline.rebuild import Rebuilder
 from tidemill.pipeline.recover import Recovered
 from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.retention import Retention
+from tidemill.pipeline.trace import EventTrace
 from tidemill.pipeline.verify import Audit
 from tidemill.query import Answer, Explanation
 from tidemill.query.catalog import StreamFacts
@@ -59,7 +60,7 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 OF_A_MILL: Final[tuple[type, ...]] = (
     Landed, LandedMany, SliceEntry, TickReport, StreamStatus, WindowRefresh, WindowView, WindowStory,
     RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness, Explanation, SearchPage,
-    SearchPlan, StreamFacts, ChainView, Audit, Recovered,
+    SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.retention import Retention
     from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.scrub_progress import ScrubStatus
+    from tidemill.pipeline.trace import EventTrace
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
@@ -573,6 +574,16 @@ class Mill:
         from tidemill.query.catalog import catalog
 
         return catalog(self.warehouse, stream, tenant)
+
+    def trace(
+        self, event_id: str, *, stream: str | None = None, tenant: str | None = None
+    ) -> list[EventTrace]:
+        """What became of the event with an id, in one stream or in all: each arrival and its outcome, the row
+        in raw, and every tile, dataset and window result that it is in. NotFoundError if no stream has it."""
+        from tidemill.pipeline.trace import trace
+
+        names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
+        return trace(self.workers, event_id, names, tenant)
 
     # -- vectors
 

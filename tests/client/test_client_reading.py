@@ -160,3 +160,11 @@ def test_importing_the_package_loads_no_client():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "Client", "False"]
+
+
+def test_a_trace_asks_for_one_id():
+    seen = []
+    with Client(transport=served(httpx.Response(200, json={"streams": []}), seen=seen)) as client:
+        assert client.trace("a/b", stream="shop") == {"streams": []}
+    assert seen[0].url.path == "/v1/trace"
+    assert dict(seen[0].url.params) == {"id": "a/b", "stream": "shop"}

@@ -205,6 +205,11 @@ def _ways(operation: str, url: str) -> Iterator[tuple[dict[str, object], dict[st
         case "get_late" | "get_stream":
             yield {}, None
             yield {"tenant": THEIRS}, None
+        case "get_trace":
+            for name in ("a-0", "a-late", "a-bad", "b-secret-0", "b-secret-late-1", "b-secret"):
+                yield {"id": name}, None
+                yield {"id": name, "stream": "shared"}, None
+                yield {"id": name, "tenant": THEIRS}, None
         case "get_ingestion":
             yield {}, None
             yield {"outcomes": 0}, None
@@ -288,6 +293,7 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_chain", '"v-ours"')
     assert told("get_deltas", '"deltas":2', '"vectors":2')
     assert told("get_results", "/ours", f'"n":{MINE}')
+    assert told("get_trace", '"event_id":"a-0"', '"outcome":"accepted"', '"includes":true')
     for operation in ("get_status", "get_metrics"):
         assert {status for _, status, _ in found[operation]} == {403}
     for operation in ("get_ledger", "get_manifest", "get_slice"):
@@ -311,6 +317,7 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
         "get_streams", "get_stream", "get_ledger", "get_slice", "get_status", "get_metrics", "get_windows",
         "get_datasets", "get_dataset", "get_query", "post_query", "get_search", "post_search",
         "get_quarantine", "get_late", "get_events", "get_ingestion", "get_vector", "get_chain", "get_results",
+        "get_trace",
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "look": ("status", "ledger", "slice", "quarantine", "metrics"),
     "pack": ("pack", "manifest"),
     "ask": ("query", "search", "catalog"),
+    "trace": ("trace",),
     "event_time": ("tail", "late", "explain"),
     "results": ("results", "flush"),
     "windows": ("windows", "window", "rebuild", "retry", "build"),

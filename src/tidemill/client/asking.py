@@ -151,6 +151,11 @@ def status() -> Request:
     return Request("GET", "/v1/status")
 
 
+def trace(event_id: str, stream: str | None, tenant: str | None) -> Request:
+    given = {"id": event_id, "stream": stream, "tenant": tenant}
+    return Request("GET", "/v1/trace", {name: value for name, value in given.items() if value is not None})
+
+
 def vector(stream: str, vector_id: str | int, at: str | None, tenant: str | None) -> Request:
     return _of(stream, f"vectors/{quote(str(vector_id), safe='')}", at=at, tenant=tenant)
 

@@ -24,6 +24,16 @@ class RecordOutcome(StrEnum):
     REJECTED = "rejected"
 
 
+class CountedAs(StrEnum):
+    """What the ledger counts records of a slice by; late ones are accepted ones, too."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    REJECTED = "rejected"
+    LATE = "late"
+
+
 class Reject(StrEnum):
     """Why a record was rejected."""
 

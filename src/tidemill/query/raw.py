@@ -57,6 +57,12 @@ class RawEvents:
             made.append(rows)
         return RawRows(_joined(made), len(parts), seen)
 
+    def counted(self, events: pa.Table, span: Interval) -> pa.Table | None:
+        """The rows that rollups of all metrics would have of these events of `span` alone; None: what was
+        before them decides, and it is not remembered yet."""
+        asked = RawAsked(frozenset(self.stream.metrics), None, [span])
+        return self._made(asked, events)
+
     def _parts(self, asked: RawAsked) -> Iterator[Part]:
         """Those that can hold an event of a span, by their statistics alone."""
         if self.snapshot is None or not asked.spans:

@@ -17,6 +17,7 @@ from tidemill.server import (
     reading_vectors,
     reading_windows,
     stream_events,
+    tracing,
 )
 from tidemill.server.readers import Readers
 
@@ -34,6 +35,7 @@ def router(service: Service) -> APIRouter:
         asking,
         reading_quarantine,
         stream_events,
+        tracing,
         measured,
     ):
         routes.include_router(room.router(readers))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         start,
         status,
         tokens,
+        trace,
         vectors,
         windows,
     )
@@ -39,5 +40,5 @@ else:
 
 __all__ = (
     "ask", "datasets", "event_time", "feed", "keep", "look", "pack", "prove", "results", "serve", "start",
-    "status", "tokens", "vectors", "windows",
+    "status", "tokens", "trace", "vectors", "windows",
 )  # fmt: skip

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         search,
         shapes,
         ticks,
+        trace,
         vectors,
         windows,
     )
@@ -32,6 +33,6 @@ else:
 
 
 __all__ = (
-    "event_time", "gateway", "packing", "results", "scrub", "search", "shapes", "ticks", "vectors",
+    "event_time", "gateway", "packing", "results", "scrub", "search", "shapes", "ticks", "trace", "vectors",
     "windows",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.gateway import Receipt
-from tidemill.model.slices import Counts, NewSlice, Repeat, SliceEntry, SliceStatus
+from tidemill.model.slices import CountedAs, Counts, NewSlice, Reject, Repeat, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval
 from tidemill.model.windows import (
@@ -167,8 +167,12 @@ class Ledger(Logs, Protocol):
         newest: bool = False,
         limit: int | None = None,
         before: int | None = None,
+        after: int | None = None,
+        outcome: CountedAs | None = None,
+        reason: Reject | None = None,
     ) -> list[SliceEntry]:
-        """Entries in ledger order (or newest first); with `before`, those at earlier places than it."""
+        """Entries in ledger order (or newest first), of those at offsets below `before` and above `after`;
+        with `outcome` or `reason`, those that have records of that outcome, or rejected by that reason."""
         ...
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:

@@ -18,7 +18,7 @@ from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE
-from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus
+from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceStatus
 from tidemill.model.tiles import BaseTile, TileState
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
@@ -131,14 +131,19 @@ class SqliteState:
         newest: bool = False,
         limit: int | None = None,
         before: int | None = None,
+        after: int | None = None,
+        outcome: CountedAs | None = None,
+        reason: Reject | None = None,
     ) -> list[SliceEntry]:
-        wanted: dict[str, str | None] = {"stream": stream, "status": status.value if status else None}
-        given: dict[str, str | int] = {column: value for column, value in wanted.items() if value is not None}
-        terms = [f"{column} = ?" for column in given]
-        if before is not None:
-            terms.append("seq < ?")
-            given["seq"] = before
-        where = " AND ".join(terms) or "true"
+        wanted: dict[str, str | int | None] = {
+            "stream = ?": stream,
+            "status = ?": status.value if status else None,
+            "seq < ?": before,
+            "seq > ?": after,
+            "rejects LIKE ?": f'%"{reason.value}":%' if reason else None,
+        }
+        given = {term: value for term, value in wanted.items() if value is not None}
+        where = " AND ".join([*given, *([f"{outcome.value} > 0"] if outcome else [])]) or "true"
         order = "DESC" if newest else "ASC"
         with self._read() as db:
             rows = db.execute(

@@ -1,0 +1,310 @@
+"""Every arrival of one event: where the gate accepted it, and which records of other slices repeat it.
+
+It only reads, and decides nothing. The accepted one is found in the runs of the gate, conflicts and rejected
+ones in quarantine. A duplicate leaves no row behind, so slices that have some are read again, and those that
+wait for the gate: as many as a budget of bytes allows, and what was not looked into is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.formats.arrow import one
+from tidemill.formats.decode import decode
+from tidemill.formats.key_runs import hash_keys
+from tidemill.formats.plan import ReadPlan, plan_for
+from tidemill.formats.read import read_chunk
+from tidemill.model.errors import InputError, StorageError
+from tidemill.model.slices import Codec, CountedAs, Format, RecordOutcome, SliceEntry, SliceStatus
+from tidemill.raw.tables import QUARANTINE, RAW
+from tidemill.storage import layout
+from tidemill.storage.checksums import read_arrow
+from tidemill.storage.tables.parts import open_part, read_part
+
+if TYPE_CHECKING:
+    from tidemill.config import Stream
+    from tidemill.ingest.warehouse import Warehouse
+    from tidemill.storage.tables.snapshot import Snapshot
+
+SEARCHED_BYTES: Final = 128 << 20  # of slices that are read again for duplicates
+PENDING: Final = "pending"
+_CHUNK: Final = 8 << 20
+_TRIES: Final = 5  # runs are merged while somebody looks: then those that are there now are read
+_ROW: Final = RAW.names
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One record with the id, and what the gate decided for it."""
+
+    entry: SliceEntry
+    line: int
+    tenant: str | None  # None: nothing says it
+    outcome: str  # accepted, duplicate, conflict, rejected; pending while the gate has not decided
+    reason: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """Slices that were read again, of those that can hold a duplicate or wait for the gate."""
+
+    slices: int = 0
+    of: int = 0
+    bytes: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.slices == self.of
+
+
+@dataclass(frozen=True, slots=True)
+class EventArrivals:
+    """All arrivals of an event id in one stream, of all tenants that were asked for, in ledger order."""
+
+    arrivals: Sequence[Arrival] = ()
+    quarantine: pa.Table = field(default_factory=QUARANTINE.empty_table)
+    searched: Searched = field(default_factory=Searched)
+
+
+def arrivals_of(
+    warehouse: Warehouse,
+    stream: Stream,
+    event_id: str,
+    tenants: Sequence[str],
+    *,
+    whole: bool,
+    budget: int = SEARCHED_BYTES,
+) -> EventArrivals:
+    """Those of `tenants`. With `whole`, also records in quarantine that name no tenant, and slices are read
+    again even if none of the tenants is known to have the event."""
+    accepted = list(_accepted(warehouse, stream, event_id, tenants))
+    held = _held(warehouse.snapshot("quarantine", stream.name), event_id, tenants, whole=whole)
+    refused = [_refused(warehouse, row) for row in held.select(_REFUSED).to_pylist()]
+    known = {(one.entry.id, one.line) for one in (*accepted, *refused) if one is not None}
+    first = min((one.entry.seq for one in accepted), default=0)
+    repeated, searched = _repeated(warehouse, stream, event_id, tenants, known, first, budget)
+    found = [*accepted, *(one for one in refused if one is not None), *repeated]
+    found.sort(key=lambda one: (one.entry.seq, one.line))
+    return EventArrivals(found, held, searched)
+
+
+# -- the accepted one, by the memory of the gate
+
+
+def _accepted(
+    warehouse: Warehouse, stream: Stream, event_id: str, tenants: Sequence[str]
+) -> Iterator[Arrival]:
+    if stream.gate != "event_id" or not tenants:
+        return
+    for seq, line, tenant in sorted(_in_runs(warehouse, stream.name, event_id, tenants)):
+        entry = warehouse.state.slice_at(seq)
+        if entry is not None:
+            yield Arrival(entry, line, tenant, RecordOutcome.ACCEPTED.value)
+
+
+def _in_runs(
+    warehouse: Warehouse, stream: str, event_id: str, tenants: Sequence[str]
+) -> list[tuple[int, int, str]]:
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array(np.arange(len(tenants), dtype=np.int32)), pa.array(tenants, pa.string())
+    )
+    highs, lows = hash_keys(codes, pa.array([event_id] * len(tenants), pa.string()))
+    folder = layout.gate(warehouse.root, stream)
+    for _ in range(_TRIES):
+        try:
+            return [
+                found
+                for name in warehouse.state.runs(stream)
+                for found in _in_run(read_arrow(folder / name), highs, lows, event_id, tenants)
+            ]
+        except FileNotFoundError:
+            continue
+    raise StorageError(
+        f"the memory of the gate of {stream} changes faster than it can be read",
+        hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
+    )
+
+
+def _in_run(
+    run: pa.Table,
+    highs: np.ndarray,
+    lows: np.ndarray,
+    event_id: str,
+    tenants: Sequence[str],
+) -> Iterator[tuple[int, int, str]]:
+    """A hash finds the entry; the text of the key confirms it."""
+    keys = one(run.column("high")).to_numpy()
+    starts = np.searchsorted(keys, highs, side="left")
+    ends = np.searchsorted(keys, highs, side="right")
+    for at in np.flatnonzero(starts < ends).tolist():
+        first, last = int(starts[at]), int(ends[at])
+        rows = run.slice(first, last - first).select(["low", "seq", "line", "key"]).to_pylist()
+        text = f"{tenants[at]}\0{event_id}".encode()
+        for row in rows:
+            if row["low"] == int(lows[at]) and row["key"] == text:
+                yield row["seq"], row["line"], tenants[at]
+
+
+# -- what was refused
+
+_REFUSED: Final = ["slice", "line", "tenant", "outcome", "reason", "detail"]
+
+
+def _held(snapshot: Snapshot | None, event_id: str, tenants: Sequence[str], *, whole: bool) -> pa.Table:
+    """Rows of quarantine that name the event."""
+    found = [QUARANTINE.empty_table()]
+    for path in snapshot.paths(snapshot.select()) if snapshot is not None else ():
+        rows = read_part(path, where=pc.field("event_id") == event_id)
+        if rows.num_rows:
+            found.append(rows.select(QUARANTINE.names).cast(QUARANTINE))
+    held = pa.concat_tables(found).combine_chunks()
+    of = pc.is_in(held.column("tenant"), pa.array(list(tenants), pa.string()))
+    wanted = pc.or_(of, pc.is_null(held.column("tenant"))) if whole else of
+    return held.filter(wanted).sort_by(
+        [("arrival", "ascending"), ("slice", "ascending"), ("line", "ascending")]
+    )
+
+
+def _refused(warehouse: Warehouse, row: dict[str, object]) -> Arrival | None:
+    entry = warehouse.state.slice(str(row["slice"]))
+    if entry is None:
+        return None
+    said = {name: None if row[name] is None else str(row[name]) for name in ("tenant", "reason", "detail")}
+    return Arrival(
+        entry, int(str(row["line"])), said["tenant"], str(row["outcome"]), said["reason"], said["detail"]
+    )
+
+
+# -- duplicates, and what waits for the gate
+
+
+def _repeated(
+    warehouse: Warehouse,
+    stream: Stream,
+    event_id: str,
+    tenants: Sequence[str],
+    known: set[tuple[str, int]],
+    first: int,
+    budget: int,
+) -> tuple[list[Arrival], Searched]:
+    """Slices after the one that it was accepted from come first: most repeats come soon after it."""
+    if stream.gate != "event_id":
+        return [], Searched()
+    state = warehouse.state
+    of = [
+        *state.slices(stream.name, SliceStatus.ACCEPTED, outcome=CountedAs.DUPLICATE),
+        *state.slices(stream.name, SliceStatus.PENDING),
+    ]
+    of.sort(key=lambda entry: (entry.seq < first, entry.seq))
+    plan = _id_plan(plan_for(stream, warehouse.project.limits))
+    found: list[Arrival] = []
+    slices = size = 0
+    for entry in of:
+        if size + entry.slice.size > budget and slices:
+            break
+        slices, size = slices + 1, size + entry.slice.size
+        for line, tenant in _lines_with(warehouse.root, stream, plan, entry, event_id):
+            if (entry.id, line) in known or tenant not in tenants:
+                continue
+            decided = entry.status is SliceStatus.ACCEPTED
+            outcome = RecordOutcome.DUPLICATE.value if decided else PENDING
+            found.append(Arrival(entry, line, tenant, outcome))
+    return found, Searched(slices, len(of), size)
+
+
+def _id_plan(plan: ReadPlan) -> ReadPlan:
+    """Reads who an event is, whatever else is wrong with it: that was decided before."""
+    used = {*plan.identity, plan.tenant_column}
+    return replace(
+        plan,
+        rules=tuple(
+            replace(rule, required=False) if rule.name not in used else rule
+            for rule in plan.rules
+            if rule.name in used
+        ),
+        type_column=None,
+        time_column=None,
+        time_parser=None,
+        dimensions=(),
+        measures=(),
+        delta=None,
+        messages=None,
+        skew_past=None,
+        skew_future=None,
+    )
+
+
+def _lines_with(
+    root: Path, stream: Stream, plan: ReadPlan, entry: SliceEntry, event_id: str
+) -> Iterator[tuple[int, str]]:
+    """Lines of a slice whose record has the id, and the tenant of each."""
+    new = entry.slice
+    path = root / new.path
+    if not new.size or _surely_without(path, new.format, new.codec, event_id):
+        return
+    types = {name: each.type for name, each in stream.fields.items()}
+    line = 1
+    try:
+        for chunk in decode(
+            path, new.format, new.codec, stream.csv, stream.json_rows, chunk_bytes=_CHUNK, types=types
+        ):
+            columns = read_chunk(plan, chunk, new.arrival).columns
+            same = np.flatnonzero(
+                pc.equal(columns.column("event_id"), event_id).to_numpy(zero_copy_only=False)
+            )
+            rows, names = columns.column("row").to_numpy(), columns.column("tenant").cast(pa.string())
+            for at in same.tolist():
+                yield line + int(rows[at]), names[at].as_py()
+            line += int(chunk.starts.size)
+    except InputError:  # the file is damaged, which is for `verify` to tell
+        return
+
+
+def _surely_without(path: Path, format: Format, codec: Codec, event_id: str) -> bool:
+    """Whether the bytes of a text file show that no record has the id: it is not in them, and nothing is
+    escaped. A number may be written in several ways, so an id that looks like one is always read."""
+    if codec is not Codec.NONE or format not in (Format.NDJSON, Format.JSON) or not event_id.isascii():
+        return False
+    if event_id[:1] in "-0123456789" or "\0" in event_id:
+        return False
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return True
+    return event_id.encode() not in content and b"\\" not in content
+
+
+# -- the row
+
+
+def row_of(snapshot: Snapshot | None, arrival: Arrival) -> dict[str, object] | None:
+    """The row of raw that an accepted arrival became; None: it has expired. Row groups are found by their
+    slices and lines, and only the one that has it is read whole."""
+    if snapshot is None:
+        return None
+    ranges = {"slice": (arrival.entry.id, arrival.entry.id), "tenant": (arrival.tenant, arrival.tenant)}
+    observed = arrival.entry.observed
+    for part in snapshot.select(ranges=ranges):
+        if observed is not None and not part.may_hold("event_time", observed.start, observed.end - 1):
+            continue
+        with open_part(f"{snapshot.root}/{part.path}", ["slice"]) as file:
+            for group in range(file.num_row_groups):
+                places = file.read_row_group(group, columns=["slice", "line"])
+                mine = pc.and_(
+                    pc.equal(places.column("slice").cast(pa.string()), arrival.entry.id),
+                    pc.equal(places.column("line"), arrival.line),
+                )
+                if pc.any(mine).as_py():
+                    found: dict[str, object] = (
+                        file.read_row_group(group, columns=_ROW).filter(mine).to_pylist()[0]
+                    )
+                    return found
+    return None
