@@ -13,8 +13,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from tidemill.cli.jvmlog import jvm_to_log
 from tidemill.cli.logs import as_line, level_for, start_logging
+from tidemill.cli.terminal import jvm_to_log
 
 
 @pytest.fixture(autouse=True)

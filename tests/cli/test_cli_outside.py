@@ -8,9 +8,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import cell, lag_words, size
-from tidemill.cli.views.look import quarantine_table
+from tidemill.cli.views.status import quarantine_table
 from tidemill.model.time import DAY, MINUTE, SECOND
 from tidemill.pipeline.documents.shapes import dumps, quarantined
 from tidemill.raw.tables import QUARANTINE
@@ -52,11 +52,11 @@ def test_control_characters_never_reach_the_terminal(cli, project):
     ],
 )
 def test_shown(text, visible):
-    assert shown(text) == visible
+    assert escaped(text) == visible
 
 
 def test_shown_keeps_lines_where_there_may_be_some():
-    assert shown("a\nb\tc", lines=True) == "a\nb\\tc"
+    assert escaped("a\nb\tc", lines=True) == "a\nb\\tc"
 
 
 def test_json_keeps_every_digit():

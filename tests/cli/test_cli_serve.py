@@ -18,10 +18,10 @@ import httpx
 import pytest
 from rich.console import Console
 
+from tidemill.cli.first_event import curl_line, first_event
 from tidemill.cli.serve import _declared
 from tidemill.cli.session import Session
 from tidemill.cli.settings import CommandSettings
-from tidemill.cli.trying import curl_line, first_event
 from tidemill.cli.views.serve import gateways_table
 from tidemill.client import Client
 from tidemill.config import parse_project, read_template

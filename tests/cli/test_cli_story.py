@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tidemill.mill
-from tidemill.cli.start import STEPS
+from tidemill.cli.project import STEPS
 from tidemill.mill import Mill
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tidemill.cli import views
-from tidemill.cli.spans import span_of
+from tidemill.cli.settings import span_of
 from tidemill.cli.views.layout import Note
 from tidemill.cli.views.status import status_table
 from tidemill.model.errors import InputError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client import AsyncClient, Client, ClientError, DatasetEvent, Ingestion, Outcome, Retries
-from tidemill.client.listening import EventLines
+from tidemill.client.responses import EventLines
 
 QUIET = {"sleep": lambda _seconds: None, "random": lambda: 0.0, "clock": lambda: 0.0}
 

@@ -1,1 +1,1 @@
-"""The `tidemill` command: each command is a few lines over `Mill`, printed through one of two outputs."""
+"""The `tidemill` command. Each command is a few lines over `Mill` and prints through `Session.emit`."""

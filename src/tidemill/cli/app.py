@@ -1,6 +1,5 @@
-"""The Typer application, and how a command is declared: with the options of every command, an example and
-a panel. The commands themselves are in `start`, `feed`, `keep`, `pack`, `look`, `ask`, `event_time`,
-`results`, `windows`, `datasets`, `vectors`, `prove`, `serve` and `tokens`.
+"""The Typer application, and how a command is declared: with the options of every command, an example and a
+panel. `main.MODULES` lists which module declares which commands.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ app = typer.Typer(
 
 
 class Panel(StrEnum):
-    """In the order in which one meets them."""
+    """The panels of `--help`, in the order in which a new user needs them."""
 
     START = "Start"
     FEED = "Feed"
@@ -102,7 +101,7 @@ def before_command(
 
 
 def group(name: str, panel: Panel, help: str) -> typer.Typer:
-    """A word that commands stand behind, to be declared with `command`; alone it shows them."""
+    """Declare a group of commands, such as `token`; without a command it shows its help."""
     made = typer.Typer(help=help, rich_markup_mode="rich", context_settings=_HELP_NAMES)
 
     def alone(ctx: typer.Context) -> None:
@@ -119,7 +118,8 @@ def command(
 ) -> Callable[[Command[P]], Command[P]]:
     """Declare a command: a function of the session and its own parameters that returns an exit code.
 
-    Its place is a panel, or behind the word of a group. One that gives tables takes every --output.
+    `position` is the panel of the help, or the group that the command belongs to. Only a command with
+    `gives_tables` accepts `--output csv`, `parquet` and `arrow`.
     """
     home, panel = (app, position.value) if isinstance(position, Panel) else (position, None)
 
@@ -160,7 +160,7 @@ def command(
 
 
 def _paragraphs(text: str) -> str:
-    """One line for each paragraph, to be wrapped at the width of the reader's terminal."""
+    """Join the lines of each paragraph, so that the terminal wraps them at its own width."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 

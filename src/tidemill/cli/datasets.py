@@ -1,7 +1,5 @@
-"""Commands about what windows become: datasets, export, events. They start no JVM.
-
-A dataset is only ever read here; nothing in the warehouse changes.
-"""
+"""Commands that list and export datasets and events: datasets, export, events. They start no JVM and change
+nothing in the warehouse."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.settings import Interval as Wait
-from tidemill.cli.settings import Limit, pause_of
-from tidemill.cli.spans import From, To, span_of
+from tidemill.cli.settings import From, Limit, To, Wait, pause_of, span_of
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
 
@@ -95,7 +91,7 @@ def export(
 
 
 def _target(given: str) -> Path:
-    """The user's own path; one that ends in a slash is a folder, and is made."""
+    """Return the user's own path; one that ends in a slash is a folder, and is created."""
     path = Path(given)
     if given.endswith("/") and not path.exists():
         path.mkdir(parents=True)
@@ -125,7 +121,7 @@ def events(
 
     CloudEvents 1.0, with --output json one a line. Pass the seq of an event to --after to continue after it.
     """
-    from tidemill.cli.stopping import until_stopped
+    from tidemill.cli.signals import until_stopped
 
     wait = pause_of(interval)
 
@@ -147,7 +143,7 @@ def events(
 
 
 def _print_events(session: Session, mill: Mill, after: int, limit: int, stream: str | None) -> list[int]:
-    """Print the next events; their places."""
+    """Print the next events and return their sequence numbers."""
     found = mill.events(after, limit, stream)
     for seq, event in found:
         _print_event(session, seq, event)

@@ -1,7 +1,6 @@
-"""Commands about event time: tail, late, explain. They only look, and start no JVM.
+"""Commands about event time: tail, late, explain. They only read, and start no JVM.
 
-What comes in which order, what is late and what a window makes of it is decided below; nothing is decided
-here.
+They print what `raw.tail` and `pipeline.explain` return, and decide nothing themselves.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.settings import Interval as Wait
-from tidemill.cli.settings import Limit, pause_of
+from tidemill.cli.settings import Limit, Wait, pause_of
 from tidemill.model.time import SECOND, since_when
 from tidemill.pipeline import documents
 
@@ -63,7 +61,7 @@ def tail(
     lists them. At Ctrl-C, SIGTERM or the end of --no-follow, rows that are still buffered are printed in
     order, without a watermark after them.
     """
-    from tidemill.cli.stopping import until_stopped
+    from tidemill.cli.signals import until_stopped
 
     wait = pause_of(interval) / SECOND
 

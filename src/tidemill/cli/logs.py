@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def level_for(verbose: int, *, quiet: bool) -> int:
 
 def start_logging(verbose: int, *, quiet: bool, console: Callable[[], Console]) -> None:
     """Log to the console if it is a terminal, else to stderr as JSON; replaces what an earlier call set up.
-    Nobody asks for the console before there is something to log."""
+
+    The console is created with the first record.
+    """
     level = level_for(verbose, quiet=quiet)
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if handler.name == _NAME]:
@@ -54,7 +56,7 @@ def start_logging(verbose: int, *, quiet: bool, console: Callable[[], Console]) 
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, str]:
-    """The extras that say what a record is about."""
+    """Return the extra attributes of a record, such as stream and slice."""
     return {name: str(getattr(record, name)) for name in FACTS if getattr(record, name, None) is not None}
 
 
@@ -75,7 +77,7 @@ def as_line(record: logging.LogRecord) -> str:
 
 
 class CommandHandler(logging.Handler):
-    """For people or as JSON, decided with the first record: most commands log nothing."""
+    """Writes records for people or as JSON, decided with the first record: most commands log nothing."""
 
     def __init__(self, console: Callable[[], Console]) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ class CommandHandler(logging.Handler):
 
 
 class JsonHandler(logging.Handler):
-    """JSON lines on whatever stderr is at that moment."""
+    """Writes JSON lines to the current stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stderr.write(as_line(record) + "\n")
@@ -109,18 +111,18 @@ class TerminalHandler(logging.Handler):
         from rich.text import Text
 
         when = format_instant(round(record.created) * 1_000_000)[11:19]
-        facts = "".join(f" {name}={shown(value[:16])}" for name, value in facts_of(record).items())
+        facts = "".join(f" {name}={escaped(value[:16])}" for name, value in facts_of(record).items())
         line = Text.assemble(
             (when, "dim"),
             " ",
             (record.levelname.lower().ljust(7), _STYLES.get(record.levelname, "")),
             " ",
-            shown(record.getMessage(), lines=True),
+            escaped(record.getMessage(), lines=True),
             (facts, "dim"),
         )
         self._console.print(line, soft_wrap=True)
         if trace := _trace(record):
-            self._console.print(Text(shown(trace, lines=True), style="dim"), soft_wrap=True)
+            self._console.print(Text(escaped(trace, lines=True), style="dim"), soft_wrap=True)
 
 
 def _trace(record: logging.LogRecord) -> str:

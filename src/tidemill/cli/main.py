@@ -1,4 +1,4 @@
-"""The entry point `tidemill`: runs the application and turns wrong usage into an error like all others."""
+"""The entry point `tidemill`: runs the application and reports wrong usage like all other errors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from tidemill.model.errors import InputError
 # The commands that each module declares. A call loads only the modules of its own words: imports are most of
 # what a short command takes.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "start": ("init", "types", "version"),
-    "feed": ("ingest", "ingest-command", "run", "retract"),
-    "keep": ("expire",),
-    "look": ("status", "ledger", "slice", "quarantine", "metrics"),
-    "pack": ("pack", "manifest"),
-    "ask": ("query", "search", "catalog"),
+    "project": ("init", "types", "version"),
+    "ingest": ("ingest", "ingest-command", "run", "retract"),
+    "status": ("status", "ledger", "slice", "quarantine", "metrics"),
+    "queries": ("query", "search", "catalog"),
     "trace": ("trace",),
     "event_time": ("tail", "late", "explain"),
     "results": ("results", "flush"),
     "windows": ("windows", "window", "rebuild", "retry", "build"),
     "datasets": ("datasets", "export", "events"),
     "vectors": ("vector", "chain", "deltas", "compact"),
-    "prove": ("verify", "repair", "recover", "bench"),
+    "maintenance": ("verify", "repair", "recover", "expire", "pack", "manifest", "bench"),
     "serve": ("serve", "up"),
     "tokens": ("token",),
 }
@@ -42,7 +40,7 @@ COLLECT_EVERY: Final = 200_000
 
 
 def every_command() -> typer.Typer:
-    """The application with all of its commands."""
+    """Return the application with all of its commands."""
     return _with(MODULES)
 
 
@@ -54,7 +52,7 @@ def _with(modules: Iterable[str]) -> typer.Typer:
 
 
 def _needed_for(given: Sequence[str]) -> Iterable[str]:
-    """The modules of all words that could be the command; all modules when there is none."""
+    """Return the modules whose commands are among the arguments; all modules if there are none."""
     return [name for name, commands in MODULES.items() if not set(commands).isdisjoint(given)] or MODULES
 
 

@@ -1,7 +1,4 @@
-"""Commands about the results of streaming windows: results, flush.
-
-What stands and what comes out is decided below; nothing is decided here.
-"""
+"""Commands about the results of streaming windows: results, flush."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.settings import Limit
-from tidemill.cli.spans import span_of
+from tidemill.cli.settings import Limit, span_of
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.pipeline import documents

@@ -1,6 +1,6 @@
-"""What `tidemill init` writes beside `tidemill.yaml`: a few hundred web requests of the last hour.
+"""The sample data of `tidemill init`: a few hundred web requests of the last hour.
 
-The same on every machine apart from the time, which is relative to `now` so that the skew check passes.
+It is the same on every machine apart from the time, which is relative to `now` so that the skew check passes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SampleFile:
 
 
 def sample_files(now: int) -> list[SampleFile]:
-    """Two slices in order and a late one; `now` is when they are made."""
+    """Return two slices in order and a late one; `now` is when they are made."""
     dice = random.Random(20_240_115)
     hour = align(now, MINUTE) - 60 * MINUTE
     first = list(_events(dice, "a", 200, hour, 30 * MINUTE))
@@ -70,7 +70,7 @@ def _events(dice: random.Random, series: str, count: int, start: int, span: int)
 
 
 def _broken(events: list[Event]) -> list[str]:
-    """One line for each of five ways to be rejected."""
+    """Return one line for each of five ways to be rejected."""
     whole = [event | {"event_id": f"bad-{number}"} for number, event in enumerate(events[:5])]
     return [
         _line(whole[0])[:57],

@@ -1,4 +1,4 @@
-"""The commands that serve: serve, up."""
+"""Commands that run a server: serve, up."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.settings import Interval as Wait
-from tidemill.cli.settings import pause_of
+from tidemill.cli.settings import Wait, pause_of
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
 
@@ -48,7 +47,7 @@ def serve(session: Session, host: Host = None, port: Port = None) -> int:
     Events are durable when they are acknowledged, and become slices within seconds. `tidemill run` in
     another process accepts them and builds the outputs. Without a token, only this machine is served.
     """
-    from tidemill.cli.stopping import until_stopped
+    from tidemill.cli.signals import until_stopped
     from tidemill.server.start import serve as run
 
     def work(stop: threading.Event) -> None:
@@ -73,8 +72,8 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
     In a folder without a tidemill.yaml it writes one, with streams for events, logs and traces. When it is
     stopped, it takes no more requests, lands what is in open windows and processes it.
     """
-    from tidemill.cli.feed import print_flushed, print_tick
-    from tidemill.cli.stopping import until_stopped
+    from tidemill.cli.ingest import print_flushed, print_tick
+    from tidemill.cli.signals import until_stopped
     from tidemill.server.start import up as run
 
     wait = pause_of(interval)
@@ -108,7 +107,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
 
 
 def _declared(session: Session) -> Path | None:
-    """Where there is no project, make one; the file that was made."""
+    """Write a tidemill.yaml if the folder has none, and return its path."""
     from tidemill.config import FILE_NAME, read_template
 
     folder = session.settings.project
@@ -127,7 +126,7 @@ def _declared(session: Session) -> Path | None:
 
 
 def _announce(session: Session, mill: Mill, what: Started, made: Path | None) -> None:
-    from tidemill.cli.trying import curl_line
+    from tidemill.cli.first_event import curl_line
 
     first = next(iter(mill.project.streams.values()), None)
     line = None if first is None else curl_line(what.url, first, mill.clock(), token=what.tokens > 0)

@@ -1,5 +1,4 @@
-"""One call of a command: its settings, how it prints, its log, and how whatever goes wrong becomes an exit
-code.
+"""One call of a command: its settings, how it prints, its log, and how an error becomes an exit code.
 
 This is the only place that prints results and that turns errors into exit codes. Results go to stdout, errors
 and notes to stderr. Data is never read as markup.
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.logs import start_logging
 from tidemill.cli.settings import CommandSettings, OutputKind
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.model.errors import TidemillError, as_tidemill_error
 
 if TYPE_CHECKING:
@@ -46,11 +45,11 @@ class Session:
         self.settings = settings
 
     def emit(self, document: Callable[[], Document], view: Callable[[], View]) -> None:
-        """Print a result: as its document with --output json, else as its view. Only that one is made."""
+        """Print a result: as its document with --output json, else as its view. Only one of them is made."""
         self.emit_each(lambda: [document()], view)
 
     def emit_each(self, documents: Callable[[], Iterable[Document]], view: Callable[[], View]) -> None:
-        """Print results that come together: each as a document on a line of its own, or all in one view."""
+        """Print several results: each as a document on a line of its own, or all in one view."""
         if not self._for_programs:
             self.show(view)
             return
@@ -61,7 +60,7 @@ class Session:
             sys.stdout.flush()
 
     def show(self, view: Callable[[], View]) -> None:
-        """Print what is for people only; with --output json nothing."""
+        """Print text that is for people only; with --output json nothing."""
         if self._for_programs:
             return
         from tidemill.cli.views.layout import Note
@@ -75,12 +74,12 @@ class Session:
                 self._print(block)
 
     def note(self, text: str) -> None:
-        """Something that helps a person and is no part of the result."""
+        """Print advice for a person to stderr; it is no part of the result."""
         if self._for_programs or self.settings.quiet:
             return
         from rich.text import Text
 
-        self.errors.print(Text(shown(text, lines=True), style="dim"), soft_wrap=True)
+        self.errors.print(Text(escaped(text, lines=True), style="dim"), soft_wrap=True)
 
     def error(self, problem: TidemillError) -> None:
         if self._for_programs:
@@ -92,9 +91,9 @@ class Session:
         from rich.text import Text
 
         code = (f"error[{problem.code}]", "bold red")
-        self.errors.print(Text.assemble(code, f": {shown(str(problem), lines=True)}"), soft_wrap=True)
+        self.errors.print(Text.assemble(code, f": {escaped(str(problem), lines=True)}"), soft_wrap=True)
         if problem.hint:
-            hint = shown(problem.hint, lines=True).replace("\n", "\n        ")
+            hint = escaped(problem.hint, lines=True).replace("\n", "\n        ")
             self.errors.print(Text.assemble(("  hint", "cyan"), f": {hint}"), soft_wrap=True)
 
     @property
@@ -102,7 +101,7 @@ class Session:
         return self.settings.output is OutputKind.JSON
 
     def _print(self, what: RenderableType) -> None:
-        """A table fits the terminal; a line is as long as it is."""
+        """Print a piece of a view. A table fits the terminal; a line is never cut or wrapped."""
         from rich.text import Text
 
         # By way of sys.stdout, which progress bars replace to put lines above themselves; a console
@@ -118,19 +117,21 @@ class Session:
 
     @cached_property
     def errors(self) -> Console:
-        """Shared by errors, the log and the progress bars, so that they do not write over each other. It is
-        made when there is something to write: Rich takes a while to load."""
+        """The console of errors, the log and the progress bars, so that they do not overwrite each other.
+
+        It is created when there is something to write, because Rich takes a while to load.
+        """
         return _console(stderr=True)
 
     @property
     def bars(self) -> Console | None:
-        """Where progress is shown, if anywhere."""
+        """The console for progress bars; None if there are none."""
         wanted = self.settings.output is OutputKind.TEXT and not self.settings.quiet
         return self.errors if wanted and sys.stderr.isatty() else None
 
     @contextmanager
     def mill(self, progress: Progress | None = None) -> Iterator[Mill]:
-        """The project, open."""
+        """Open the project."""
         _hide_pandas()
         from tidemill.mill import Mill
 
@@ -139,16 +140,15 @@ class Session:
 
     @contextmanager
     def working(self) -> Iterator[Progress | None]:
-        """Around work on Spark: its noise goes to the log, its progress to bars."""
-        from tidemill.cli.jvmlog import jvm_to_log
-        from tidemill.cli.progress import by_stream
+        """Around work on Spark: its output goes to the log, its progress to bars."""
+        from tidemill.cli.terminal import by_stream, jvm_to_log
 
         with jvm_to_log(), by_stream(self.bars) as progress:
             yield progress
 
     @contextmanager
     def measured(self, mill: Mill, port: int | None) -> Iterator[Meter | None]:
-        """Serves the metrics of the mill on that port while it is open; None without a port."""
+        """Serve the metrics of the mill on `port` inside the block; yields None without a port."""
         if port is None:
             yield None
             return
@@ -157,7 +157,7 @@ class Session:
             yield mill.meter
 
     def call(self, work: Callable[[Session], int]) -> int:
-        """The exit code of `work`; errors are told, never raised."""
+        """Run `work` and return its exit code. Errors are printed, never raised."""
         start_logging(self.settings.verbose, quiet=self.settings.quiet, console=lambda: self.errors)
         try:
             code = work(self)
@@ -178,9 +178,11 @@ class Session:
 
 
 class _NoPandas:
-    """A finder of modules. pyarrow and DuckDB import pandas before they make their first value, only to know
-    a data frame when they see one, and that takes longer than most commands: to them there is no pandas.
-    Others find it, and once Spark is imported, all do."""
+    """An import hook that hides pandas. pyarrow and DuckDB import pandas before they create their first
+    value, only to recognise data frames, and that takes longer than most commands.
+
+    Other modules still find it, and once Spark is imported, all do.
+    """
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
@@ -191,7 +193,7 @@ class _NoPandas:
 
 
 def _importer() -> str:
-    """The module whose import is being made; for one that was compiled, the one that called it."""
+    """Return the name of the module that makes the import; for a compiled module, that of its caller."""
     frame = sys._getframe(1)
     while frame.f_back and (
         frame.f_globals is globals() or frame.f_globals["__name__"].startswith("importlib")

@@ -1,4 +1,4 @@
-"""The options that every or more than one command has, and how those before and after the name combine.
+"""Options that several commands share, and how those before and after the command's name combine.
 
 Nothing here reads the project; importing it must stay cheap, since `--help` does.
 """
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from tidemill.model.errors import InputError
-from tidemill.model.time import MILLISECOND, parse_duration
+from tidemill.model.time import MAX_INSTANT, MILLISECOND, MIN_INSTANT, Interval, parse_duration, parse_instant
 
 SHORTEST: Final = 10 * MILLISECOND
 PROJECT_VARIABLE: Final = "TIDEMILL_PROJECT"
@@ -32,13 +32,13 @@ class OutputKind(StrEnum):
 
     @property
     def is_table(self) -> bool:
-        """Whether it is one table and nothing else: what only some commands can give."""
+        """Whether the output is one table and nothing else, which only some commands can give."""
         return self not in (OutputKind.TEXT, OutputKind.JSON)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandSettings:
-    """What the user asked of every command."""
+    """The values of the options that every command has."""
 
     project: Path = Path()
     output: OutputKind = OutputKind.TEXT
@@ -48,7 +48,7 @@ class CommandSettings:
     def then(
         self, project: Path | None, output: OutputKind | None, verbose: int, quiet: bool
     ) -> CommandSettings:
-        """With what was said after the command's name: it wins, and `-v` adds up."""
+        """Combine with the options after the command's name: they win, and `-v` adds up."""
         return CommandSettings(
             project or self.project, output or self.output, self.verbose + verbose, self.quiet or quiet
         )
@@ -90,7 +90,7 @@ Quiet = Annotated[
 ]  # fmt: skip
 
 Limit = Annotated[int, typer.Option(min=0, metavar="N", help="How many at most, the newest first; 0 is all.")]
-Interval = Annotated[
+Wait = Annotated[
     str, typer.Option("--interval", metavar="D", help="How long to wait when there is nothing to do.")
 ]
 MetricsPort = Annotated[
@@ -101,7 +101,7 @@ MetricsPort = Annotated[
 
 
 def pause_of(interval: str) -> int:
-    """Microseconds of `--interval`; one that would spin is refused."""
+    """Return `--interval` in microseconds; one that would busy-wait is refused."""
     wait = parse_duration(interval)
     if wait < SHORTEST:
         raise InputError(f"an interval of {interval} is too short", hint="at least 10ms; the default is 1s")
@@ -109,7 +109,7 @@ def pause_of(interval: str) -> int:
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether a command line that could not be parsed asked for JSON, as far as one can tell."""
+    """Return whether a command line that could not be parsed probably asks for JSON."""
     asked = os.environ.get(OUTPUT_VARIABLE, "")
     for number, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
@@ -118,3 +118,23 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
         if name == "--output":
             asked = value if equals else next(iter(arguments[number + 1 :]), "")
     return asked.lower() == OutputKind.JSON
+
+
+From = Annotated[
+    str | None, typer.Option("--from", metavar="T", help="Only windows that start here or later …")
+]
+To = Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")]
+
+
+def span_of(start: str | None, end: str | None) -> Interval | None:
+    """Return the half-open interval of `--from` and `--to`, open where one is missing; None without both."""
+    if start is None and end is None:
+        return None
+    return Interval(
+        MIN_INSTANT if start is None else parse_instant(start),
+        MAX_INSTANT if end is None else parse_instant(end),
+    )
+
+
+def instant_of(given: str | None) -> int | None:
+    return None if given is None else parse_instant(given)

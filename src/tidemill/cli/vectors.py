@@ -13,8 +13,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.settings import Limit
-from tidemill.cli.spans import instant_of
+from tidemill.cli.settings import Limit, instant_of
 from tidemill.pipeline import documents
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
-from tidemill.cli.settings import Interval as Wait
-from tidemill.cli.settings import Limit, MetricsPort, pause_of
-from tidemill.cli.spans import From, To, instant_of, span_of
+from tidemill.cli.settings import From, Limit, MetricsPort, To, Wait, instant_of, pause_of, span_of
 from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND, Interval, parse_instant
 from tidemill.model.windows import WindowKey, WindowStatus
@@ -278,7 +276,7 @@ def build(
     Leases keep builders apart: a window is built by one of them, and by another if that one dies. Prints a
     line for each try. With --once the exit code is 1 if a window could not be built.
     """
-    from tidemill.cli.stopping import until_stopped
+    from tidemill.cli.signals import until_stopped
 
     wait = pause_of(interval)
     failed: set[WindowKey] = set()

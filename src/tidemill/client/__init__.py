@@ -1,11 +1,11 @@
-"""A client of a Tidemill server: sends events until they are durable, asks, and listens.
+"""A client of a Tidemill server: sends events until they are durable, queries, and receives events.
 
-It knows the API and nothing of a warehouse, so it also works where no engine is installed beside it.
+It knows the API and nothing of a warehouse, so it needs no engine beside it.
 """
 
 from tidemill.client.aio import AsyncClient
-from tidemill.client.answers import ClientError, DatasetEvent, Ingestion, Outcome, Sent
-from tidemill.client.retrying import Retries
+from tidemill.client.responses import ClientError, DatasetEvent, Ingestion, Outcome, Sent
+from tidemill.client.retries import Retries
 from tidemill.client.sync import Client
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""The client for programs that have an event loop: the same calls as `Client`, to be awaited.
+"""The client for programs with an event loop: the same calls as `Client`, to be awaited.
 
-What is sent and how answers are read is decided by the pure modules beside it; here it only happens.
+Requests and responses are made and read by the pure modules beside it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from tidemill.client import answers, asking
-from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
-from tidemill.client.asking import (
+from tidemill.client import requests, responses
+from tidemill.client.bodies import NOTHING, Body, Event, Ids, with_last
+from tidemill.client.requests import (
     BATCH,
     BATCH_BYTES,
     GZIP_ABOVE,
@@ -26,10 +26,9 @@ from tidemill.client.asking import (
     Rules,
     TenantParameters,
 )
-from tidemill.client.listening import EventLines
-from tidemill.client.packing import NOTHING, Body, Event, Ids, with_last
-from tidemill.client.retrying import RETRIES, Retries
-from tidemill.client.wire import Attempts, Seen, address, built, is_direct
+from tidemill.client.responses import DatasetEvent, Document, EventLines, Ingestion, Sent
+from tidemill.client.retries import RETRIES, Retries
+from tidemill.client.transport import Attempts, Seen, address, built, is_direct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +65,7 @@ class AsyncClient:
         self._timeout = timeout
         self._http = httpx.AsyncClient(
             base_url=address(url),
-            headers=asking.sender(token),
+            headers=requests.sender(token),
             transport=transport,
             trust_env=not is_direct(url),
         )
@@ -101,7 +100,7 @@ class AsyncClient:
         it, so that nothing counts as complete before all of it has arrived.
         """
         each = self.send_each(stream, events, wait=wait, source=source, start=start, end=end)
-        return answers.together([one async for one in each])
+        return responses.together([one async for one in each])
 
     async def send_each(
         self,
@@ -115,7 +114,7 @@ class AsyncClient:
     ) -> AsyncIterator[Sent]:
         """Like `send`, but yields what became of each request in turn, so that not all outcomes are held at
         once."""
-        bounds = asking.bounds(start, end)
+        bounds = requests.bounds(start, end)
         async for body in self._packed([events] if isinstance(events, Mapping) else events, bounds):
             yield await self._sent(stream, body, wait, source, bounds)
 
@@ -134,12 +133,12 @@ class AsyncClient:
         from tidemill.client.arrow import bodies
 
         rules = self._rules
-        bounds = asking.bounds(start, end)
+        bounds = requests.bounds(start, end)
         packed = with_last(bodies(table, rules.ids, rules.batch, rules.batch_bytes))
         sent = [await self._sent(stream, body, wait, source, bounds) for body in packed]
         if bounds and not sent:
             sent = [await self._sent(stream, NOTHING, wait, source, bounds)]
-        return answers.together(sent)
+        return responses.together(sent)
 
     async def _packed(
         self, events: Iterable[Event] | AsyncIterable[Event], bounds: Mapping[str, str]
@@ -157,13 +156,13 @@ class AsyncClient:
         self, stream: str, body: Body, wait: bool | float, source: str | None, bounds: Mapping[str, str]
     ) -> Sent:
         answer = await self._ask(self._rules.events(stream, body, wait, source, bounds))
-        return answers.sent(answer.status_code, answer.content)
+        return responses.sent(answer.status_code, answer.content)
 
     # -- querying
 
     async def ingestion(self, id_: str) -> Ingestion:
         """The status of one request by its id: which slice its events are in, and the outcome of each."""
-        return answers.ingestion((await self._ask(asking.ingestion(id_))).content)
+        return responses.ingestion((await self._ask(requests.ingestion(id_))).content)
 
     async def query(
         self,
@@ -175,8 +174,8 @@ class AsyncClient:
     ) -> Document:
         """Answer a query: `rows`, and in `completeness` what is missing from them. With `strict`, an
         incomplete answer raises a ClientError with the code `incomplete`."""
-        request = asking.query(text, TenantParameters(tenant, all_tenants), strict=strict)
-        return answers.document((await self._ask(request)).content)
+        request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict)
+        return responses.document((await self._ask(request)).content)
 
     async def search(
         self,
@@ -192,8 +191,8 @@ class AsyncClient:
         cursor: str | None = None
         whose = TenantParameters(tenant, all_tenants)
         while True:
-            request = asking.search(stream, text, whose, limit, cursor, strict=strict)
-            rows, cursor = answers.page((await self._ask(request)).content)
+            request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+            rows, cursor = responses.page((await self._ask(request)).content)
             for row in rows:
                 yield row
             if cursor is None:
@@ -213,8 +212,8 @@ class AsyncClient:
         """One page of a search: `rows`, the `cursor` of the next page, and in `completeness` what is
         missing."""
         whose = TenantParameters(tenant, all_tenants)
-        request = asking.search(stream, text, whose, limit, cursor, strict=strict)
-        return answers.document((await self._ask(request)).content)
+        request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+        return responses.document((await self._ask(request)).content)
 
     async def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
         """What became of the event with an id, in one stream or in all: `streams` has its arrivals, its row,
@@ -226,11 +225,11 @@ class AsyncClient:
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None
     ) -> Document:
         """A vector of a delta stream, now or at an instant: `exists`, `ts` and `values`."""
-        return answers.document((await self._ask(asking.vector(stream, vector_id, at, tenant))).content)
+        return responses.document((await self._ask(requests.vector(stream, vector_id, at, tenant))).content)
 
     async def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> Document:
         """The chain of a vector: its `checkpoints`, its `pending` deltas, and their sizes."""
-        return answers.document((await self._ask(asking.chain(stream, vector_id, tenant))).content)
+        return responses.document((await self._ask(requests.chain(stream, vector_id, tenant))).content)
 
     async def deltas(
         self,
@@ -244,8 +243,8 @@ class AsyncClient:
     ) -> Document:
         """The deltas of each window as one batch: the newest `limit` that are published or, with a `window`
         (a width) or a `tenant`, batches made for this answer."""
-        request = asking.deltas(stream, window, start, end, tenant, limit)
-        return answers.document((await self._ask(request)).content)
+        request = requests.deltas(stream, window, start, end, tenant, limit)
+        return responses.document((await self._ask(request)).content)
 
     async def results(
         self,
@@ -259,17 +258,17 @@ class AsyncClient:
         revisions: bool = False,
     ) -> Document:
         """The results of a streaming window; without `window`, the streaming windows of the stream."""
-        request = asking.results(stream, window, start, end, tenant, limit, revisions=revisions)
-        return answers.document((await self._ask(request)).content)
+        request = requests.results(stream, window, start, end, tenant, limit, revisions=revisions)
+        return responses.document((await self._ask(request)).content)
 
     async def flush(self, stream: str | None = None) -> Document:
         """Close the open windows of the gateway, of one stream or of all, and land them. `windows` lists
         them."""
-        return answers.document((await self._ask(asking.flush(stream))).content)
+        return responses.document((await self._ask(requests.flush(stream))).content)
 
     async def status(self) -> Document:
         """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
-        return answers.document((await self._ask(asking.status())).content)
+        return responses.document((await self._ask(requests.status())).content)
 
     async def events(
         self, after: str | int | None = None, *, stream: str | None = None
@@ -282,7 +281,7 @@ class AsyncClient:
         lines = EventLines(None if after is None else str(after))
         attempts = Attempts(self._rules)
         while True:
-            request = built(self._http, asking.events(lines.last, stream), self._timeout)
+            request = built(self._http, requests.events(lines.last, stream), self._timeout)
             seen: Seen
             try:
                 seen = await self._http.send(request, stream=True)
@@ -292,7 +291,7 @@ class AsyncClient:
                     else:
                         lines.connected()
                         async for text in seen.aiter_text():
-                            attempts = Attempts(self._rules)  # somebody is there: patience begins anew
+                            attempts = Attempts(self._rules)  # the server is there: the retries start over
                             for event in lines.read(text):
                                 yield event
                 finally:
@@ -304,7 +303,7 @@ class AsyncClient:
     # -- the wire
 
     async def _ask(self, request: Request) -> httpx.Response:
-        """The answer, once there is one that is no reason to ask again."""
+        """Send a request until there is a final answer, and return it."""
         attempts = Attempts(self._rules)
         while True:
             seen: Seen

@@ -1,6 +1,6 @@
-"""Arrow tables to request bodies, each an Arrow stream of bounded size, with an id in every row.
+"""Encodes Arrow tables as request bodies: Arrow streams of bounded size, with an id in every row.
 
-Nothing here sends; pyarrow is needed by those only who send tables.
+Only callers that send tables need pyarrow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidemill.client.packing import Body, Ids
+from tidemill.client.bodies import Body, Ids
 from tidemill.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 def bodies(
     table: pa.Table | pa.RecordBatch | Batches, ids: Ids, most_events: int, most_bytes: int
 ) -> Iterator[Body]:
-    """Lazily, so that a reader of more than fits in memory can be sent."""
+    """Yield bodies one at a time, so that a reader of more than fits in memory can be sent."""
     for batch in _batches(table):
         for start in range(0, batch.num_rows, most_events):
             yield from _cut(batch.slice(start, most_events), ids, most_bytes)
@@ -57,7 +57,7 @@ def _named(rows: pa.RecordBatch, ids: Ids) -> pa.RecordBatch:
 
 
 def _fill(columns: dict[str, pa.Array], path: tuple[str, ...], ids: Ids, count: int) -> None:
-    """Put ids where there are none, at `path` in columns or the structs they hold."""
+    """Add ids where there are none, at `path` in columns or in the structs they hold."""
     name, *rest = path
     there = columns.get(name)
     if rest:

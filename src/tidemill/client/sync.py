@@ -1,6 +1,6 @@
-"""The client for programs that wait: each call returns when the server has answered, or gives up.
+"""The blocking client: each call returns when the server has answered, or raises after the last retry.
 
-What is sent and how answers are read is decided by the pure modules beside it; here it only happens.
+Requests and responses are made and read by the pure modules beside it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from tidemill.client import answers, asking
-from tidemill.client.answers import DatasetEvent, Document, Ingestion, Sent
-from tidemill.client.asking import (
+from tidemill.client import requests, responses
+from tidemill.client.bodies import NOTHING, Body, Event, Ids, with_last
+from tidemill.client.requests import (
     BATCH,
     BATCH_BYTES,
     GZIP_ABOVE,
@@ -25,10 +25,9 @@ from tidemill.client.asking import (
     Rules,
     TenantParameters,
 )
-from tidemill.client.listening import EventLines
-from tidemill.client.packing import NOTHING, Body, Event, Ids, with_last
-from tidemill.client.retrying import RETRIES, Retries
-from tidemill.client.wire import Attempts, Seen, address, built, is_direct
+from tidemill.client.responses import DatasetEvent, Document, EventLines, Ingestion, Sent
+from tidemill.client.retries import RETRIES, Retries
+from tidemill.client.transport import Attempts, Seen, address, built, is_direct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +63,7 @@ class Client:
         self._timeout = timeout
         self._http = httpx.Client(
             base_url=address(url),
-            headers=asking.sender(token),
+            headers=requests.sender(token),
             transport=transport,
             trust_env=not is_direct(url),
         )
@@ -98,7 +97,7 @@ class Client:
         `end` declare that these are all events of that time (there may be none). The last request declares
         it, so that nothing counts as complete before all of it has arrived.
         """
-        return answers.together(
+        return responses.together(
             list(self.send_each(stream, events, wait=wait, source=source, start=start, end=end))
         )
 
@@ -114,7 +113,7 @@ class Client:
     ) -> Iterator[Sent]:
         """Like `send`, but yields what became of each request in turn, so that not all outcomes are held at
         once."""
-        bounds = asking.bounds(start, end)
+        bounds = requests.bounds(start, end)
         for body in self._packed([events] if isinstance(events, Mapping) else events, bounds):
             yield self._sent(stream, body, wait, source, bounds)
 
@@ -133,12 +132,12 @@ class Client:
         from tidemill.client.arrow import bodies
 
         rules = self._rules
-        bounds = asking.bounds(start, end)
+        bounds = requests.bounds(start, end)
         packed = with_last(bodies(table, rules.ids, rules.batch, rules.batch_bytes))
         sent = [self._sent(stream, body, wait, source, bounds) for body in packed]
         if bounds and not sent:
             sent = [self._sent(stream, NOTHING, wait, source, bounds)]
-        return answers.together(sent)
+        return responses.together(sent)
 
     def _packed(self, events: Iterable[Event], bounds: Mapping[str, str]) -> Iterator[Body]:
         packer = self._rules.packer()
@@ -154,13 +153,13 @@ class Client:
         self, stream: str, body: Body, wait: bool | float, source: str | None, bounds: Mapping[str, str]
     ) -> Sent:
         answer = self._ask(self._rules.events(stream, body, wait, source, bounds))
-        return answers.sent(answer.status_code, answer.content)
+        return responses.sent(answer.status_code, answer.content)
 
     # -- querying
 
     def ingestion(self, id_: str) -> Ingestion:
         """The status of one request by its id: which slice its events are in, and the outcome of each."""
-        return answers.ingestion(self._ask(asking.ingestion(id_)).content)
+        return responses.ingestion(self._ask(requests.ingestion(id_)).content)
 
     def query(
         self,
@@ -172,8 +171,8 @@ class Client:
     ) -> Document:
         """Answer a query: `rows`, and in `completeness` what is missing from them. With `strict`, an
         incomplete answer raises a ClientError with the code `incomplete`."""
-        request = asking.query(text, TenantParameters(tenant, all_tenants), strict=strict)
-        return answers.document(self._ask(request).content)
+        request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict)
+        return responses.document(self._ask(request).content)
 
     def search(
         self,
@@ -189,8 +188,8 @@ class Client:
         cursor: str | None = None
         whose = TenantParameters(tenant, all_tenants)
         while True:
-            request = asking.search(stream, text, whose, limit, cursor, strict=strict)
-            rows, cursor = answers.page(self._ask(request).content)
+            request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+            rows, cursor = responses.page(self._ask(request).content)
             yield from rows
             if cursor is None:
                 return
@@ -209,8 +208,8 @@ class Client:
         """One page of a search: `rows`, the `cursor` of the next page, and in `completeness` what is
         missing."""
         whose = TenantParameters(tenant, all_tenants)
-        request = asking.search(stream, text, whose, limit, cursor, strict=strict)
-        return answers.document(self._ask(request).content)
+        request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+        return responses.document(self._ask(request).content)
 
     def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
         """What became of the event with an id, in one stream or in all: `streams` has its arrivals, its row,
@@ -222,11 +221,11 @@ class Client:
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None
     ) -> Document:
         """A vector of a delta stream, now or at an instant: `exists`, `ts` and `values`."""
-        return answers.document(self._ask(asking.vector(stream, vector_id, at, tenant)).content)
+        return responses.document(self._ask(requests.vector(stream, vector_id, at, tenant)).content)
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> Document:
         """The chain of a vector: its `checkpoints`, its `pending` deltas, and their sizes."""
-        return answers.document(self._ask(asking.chain(stream, vector_id, tenant)).content)
+        return responses.document(self._ask(requests.chain(stream, vector_id, tenant)).content)
 
     def deltas(
         self,
@@ -240,8 +239,8 @@ class Client:
     ) -> Document:
         """The deltas of each window as one batch: the newest `limit` that are published or, with a `window`
         (a width) or a `tenant`, batches made for this answer."""
-        request = asking.deltas(stream, window, start, end, tenant, limit)
-        return answers.document(self._ask(request).content)
+        request = requests.deltas(stream, window, start, end, tenant, limit)
+        return responses.document(self._ask(request).content)
 
     def results(
         self,
@@ -255,17 +254,17 @@ class Client:
         revisions: bool = False,
     ) -> Document:
         """The results of a streaming window; without `window`, the streaming windows of the stream."""
-        request = asking.results(stream, window, start, end, tenant, limit, revisions=revisions)
-        return answers.document(self._ask(request).content)
+        request = requests.results(stream, window, start, end, tenant, limit, revisions=revisions)
+        return responses.document(self._ask(request).content)
 
     def flush(self, stream: str | None = None) -> Document:
         """Close the open windows of the gateway, of one stream or of all, and land them. `windows` lists
         them."""
-        return answers.document(self._ask(asking.flush(stream)).content)
+        return responses.document(self._ask(requests.flush(stream)).content)
 
     def status(self) -> Document:
         """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
-        return answers.document(self._ask(asking.status()).content)
+        return responses.document(self._ask(requests.status()).content)
 
     def events(self, after: str | int | None = None, *, stream: str | None = None) -> Iterator[DatasetEvent]:
         """Iterate without end over the events of datasets and results: those after the event `after` (0: from
@@ -276,7 +275,7 @@ class Client:
         lines = EventLines(None if after is None else str(after))
         attempts = Attempts(self._rules)
         while True:
-            request = built(self._http, asking.events(lines.last, stream), self._timeout)
+            request = built(self._http, requests.events(lines.last, stream), self._timeout)
             seen: Seen
             try:
                 seen = self._http.send(request, stream=True)
@@ -286,7 +285,7 @@ class Client:
                     else:
                         lines.connected()
                         for text in seen.iter_text():
-                            attempts = Attempts(self._rules)  # somebody is there: patience begins anew
+                            attempts = Attempts(self._rules)  # the server is there: the retries start over
                             yield from lines.read(text)
                 finally:
                     seen.close()
@@ -297,7 +296,7 @@ class Client:
     # -- the wire
 
     def _ask(self, request: Request) -> httpx.Response:
-        """The answer, once there is one that is no reason to ask again."""
+        """Send a request until there is a final answer, and return it."""
         attempts = Attempts(self._rules)
         while True:
             seen: Seen

@@ -1,7 +1,6 @@
 """Results for people: a view is a function of a result that yields tables, lines and notes.
 
-Each group of commands has a module of views under its own name, and `status` has one too; `layout` has what
-they are made of.
+Each module of commands has a module of views of the same name; `layout` has what they are made of.
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tidemill.cli.views import (
-        ask,
         datasets,
         event_time,
-        feed,
-        keep,
-        look,
-        pack,
-        prove,
+        ingest,
+        maintenance,
+        project,
+        queries,
         results,
         serve,
-        start,
         status,
         tokens,
         trace,
@@ -39,6 +35,6 @@ else:
 
 
 __all__ = (
-    "ask", "datasets", "event_time", "feed", "keep", "look", "pack", "prove", "results", "serve", "start",
-    "status", "tokens", "trace", "vectors", "windows",
+    "datasets", "event_time", "ingest", "maintenance", "project", "queries", "results", "serve", "status",
+    "tokens", "trace", "vectors", "windows",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import ID_LETTERS, Piece, View, line, listing, newest_note, number, size
 from tidemill.model.time import format_instant
 from tidemill.model.windows import Window
@@ -31,11 +31,11 @@ def datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]], *, mor
 
 def exported(files: Sequence[Path]) -> View:
     for file in files:
-        yield line(("wrote ", "green"), shown(str(file)))
+        yield line(("wrote ", "green"), escaped(str(file)))
 
 
 def event(seq: int, event: Mapping[str, object]) -> View:
-    """A CloudEvent: when, what, and of which window."""
+    """Yield a CloudEvent: its time, type and window."""
     yield line(*_event(seq, event))
 
 
@@ -52,13 +52,13 @@ def _event(seq: int, event: Mapping[str, object]) -> Iterator[Piece]:
     if said.get("rows") is not None:
         yield f", {_word(said, 'rows')} rows"
     if why := said.get("trigger") or said.get("reason"):
-        yield f": {shown(str(why))}"
+        yield f": {escaped(str(why))}"
     if said.get("location") is not None:
         yield (f"  {_word(said, 'location')}", "dim")
 
 
 def _word(of: Mapping[str, object], name: str) -> str:
-    return shown(str(of.get(name, "")))
+    return escaped(str(of.get(name, "")))
 
 
 def _datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]]) -> Table:
@@ -74,14 +74,14 @@ def _datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]]) -> Ta
             "" if of.bytes is None else size(of.bytes),
             Text((of.observed or "")[:ID_LETTERS]),
             _is(of, damage),
-            Text(shown(str(warehouse / (of.file or "")))),
+            Text(escaped(str(warehouse / (of.file or "")))),
         )
     return table
 
 
 def _is(of: Window, damage: str | None) -> Text:
     if damage is not None:
-        return Text(f"damaged: {shown(damage)}; {repair_command(of.key)}", style="red")
+        return Text(f"damaged: {escaped(damage)}; {repair_command(of.key)}", style="red")
     return Text("current", style="green") if is_current(of) else _stale(of)
 
 

@@ -1,6 +1,6 @@
-"""Event time for people: a stream as it comes, late rows, explanations.
+"""Views of event time: the rows of a stream in order, late rows, explanations.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import (
     ID_LETTERS,
     Piece,
@@ -51,12 +51,12 @@ def _origin_words(of: Origin) -> str:
 def types(origins: Mapping[str, Origin]) -> View:
     table = listing("type", "comes from")
     for name, of in origins.items():
-        table.add_row(Text(shown(name), style="bold"), Text(shown(_origin_words(of))))
+        table.add_row(Text(escaped(name), style="bold"), Text(escaped(_origin_words(of))))
     yield table
 
 
 def rows(batch: pa.RecordBatch) -> View:
-    """A line for each row: when it happened, whose it is, its id, and the payload as it came."""
+    """Yield a line for each row: event time, tenant, id, and the payload verbatim."""
     yield line(*_row_pieces(batch))
 
 
@@ -64,9 +64,9 @@ def _row_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
     columns = (batch.column(name).to_pylist() for name in ("event_time", "tenant", "event_id", "payload"))
     for number, (time, tenant, event_id, payload) in enumerate(zip(*columns, strict=True)):
         yield ("\n" if number else "") + format_instant(from_datetime(time))
-        yield (f"  {shown(tenant or '')}  ", "cyan")
-        yield (shown(event_id or "-"), "bold")
-        yield f"  {shown(payload)}"
+        yield (f"  {escaped(tenant or '')}  ", "cyan")
+        yield (escaped(event_id or "-"), "bold")
+        yield f"  {escaped(payload)}"
 
 
 def watermark(at: int) -> View:
@@ -75,7 +75,7 @@ def watermark(at: int) -> View:
 
 def late(stream: str, rows: pa.Table, totals: LateTotals, *, more: bool) -> View:
     if not rows.num_rows:
-        yield line(f"no late rows in {shown(stream)}")
+        yield line(f"no late rows in {escaped(stream)}")
         return
     yield _late(rows)
     yield line((_late_words(totals), "dim"))
@@ -93,11 +93,11 @@ def _late(rows: pa.Table) -> Table:
             Text(format_instant(from_datetime(row["event_time"]))),
             format_duration(row["lateness"]),
             Text(format_instant(from_datetime(row["watermark"]))),
-            Text(shown(row["tenant"] or "")),
-            Text(shown(row["event_id"] or "")),
+            Text(escaped(row["tenant"] or "")),
+            Text(escaped(row["event_id"] or "")),
             Text(row["slice"][:ID_LETTERS]),
             str(row["line"]),
-            Text(shown(done_words(row["done"]))),
+            Text(escaped(done_words(row["done"]))),
         )
     return table
 
@@ -114,7 +114,7 @@ def _late_words(totals: LateTotals) -> str:
 
 
 def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
-    """How far a stream has come in event time."""
+    """Return the watermark of a stream and how far it is behind now."""
     progress, behind = of.progress, lag_words
     if of.watermark is None:
         yield "watermark", Text("none yet")
@@ -135,7 +135,7 @@ def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
         )
     if len(of.clocks) > 1 or of.idle:
         for source in of.sources:
-            yield f"  {shown(source.source)}", Text(_source_words(source, now))
+            yield f"  {escaped(source.source)}", Text(_source_words(source, now))
 
 
 def _source_words(of: SourceStatus, now: int) -> str:
@@ -144,7 +144,7 @@ def _source_words(of: SourceStatus, now: int) -> str:
 
 
 def explained(of: Explained, now: int) -> View:
-    about = [("about", Text(shown(of.description)))] if of.description else []
+    about = [("about", Text(escaped(of.description)))] if of.description else []
     yield pairs_table(of.stream, [*about, *_time(of.time), *_status(of, now)])
     for window in of.windows:
         yield pairs_table(f"window {window.name}", list(_window(window)))
@@ -153,7 +153,7 @@ def explained(of: Explained, now: int) -> View:
     if of.retention.keep or of.retention.sealed_before is not None:
         yield pairs_table("retention", list(_retention(of.retention)))
     for warning in of.warnings:
-        yield line(("warning: ", "yellow"), shown(warning))
+        yield line(("warning: ", "yellow"), escaped(warning))
 
 
 def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
@@ -164,10 +164,10 @@ def _time(of: ExplainedTime) -> Iterator[tuple[str, Text]]:
     words = f"column {of.column}" if of.column is not None else "none of its own"
     if of.origin is not None:
         words += f", read as {of.type} ({_origin_words(of.origin)})"
-    yield "time", Text(shown(f"event: {words}"))
+    yield "time", Text(escaped(f"event: {words}"))
     if of.messages is not None:
         first = f"the first message in {of.messages} whose stream declares one"
-        yield "messages", Text(shown(f"the time of a record is that of {first}"))
+        yield "messages", Text(escaped(f"the time of a record is that of {first}"))
     yield "watermark plan", Text(f"{of.plan}: moved by the data, slice by slice; no ticker")
     late = f"{format_duration(of.late_tolerance)} behind the newest event of its source"
     yield "late_tolerance", Text(f"a source's watermark is {late}; a row at or before the stream's is late")
@@ -198,24 +198,29 @@ def _status(of: Explained, now: int) -> Iterator[tuple[str, Text]]:
     else:
         yield "watermark", Text("none yet: there is none before the first event")
     for source in of.sources:
-        yield f"  {shown(source.source)}", Text(_source_words(source, now))
+        yield f"  {escaped(source.source)}", Text(_source_words(source, now))
     if not of.windows:
         yield "windows", Text("none declared: late rows are kept in raw and rollups")
 
 
 def _window(of: ExplainedWindow) -> Iterator[tuple[str, Text]]:
-    yield "kind", Text(shown(f"{of.kind.value}: {of.rule}"))
+    yield "kind", Text(escaped(f"{of.kind.value}: {of.rule}"))
     if of.key:
-        yield "key", Text(shown(f"{', '.join(of.key)}: each value has its own windows"))
+        yield "key", Text(escaped(f"{', '.join(of.key)}: each value has its own windows"))
     if of.group_by:
-        yield "group_by", Text(shown(f"{', '.join(of.group_by)}: each value has its own result in a window"))
+        yield (
+            "group_by",
+            Text(escaped(f"{', '.join(of.group_by)}: each value has its own result in a window")),
+        )
     yield (
         "aggregates",
-        Text(shown(", ".join(name if name == text else f"{name} = {text}" for name, text in of.aggregates))),
+        Text(
+            escaped(", ".join(name if name == text else f"{name} = {text}" for name, text in of.aggregates))
+        ),
     )
     yield "close", Text(of.close)
     yield "late", Text(of.late)
-    yield "results", Text(shown(of.results))
+    yield "results", Text(escaped(of.results))
 
 
 def _datasets(of: ExplainedDatasets) -> Iterator[tuple[str, Text]]:
@@ -224,7 +229,7 @@ def _datasets(of: ExplainedDatasets) -> Iterator[tuple[str, Text]]:
     waits = f"once slices cover it, {stc} at the earliest"
     yield "built", Text("at once, and again with every change" if of.allow_incomplete else waits)
     yield "late slices", Text(of.late)
-    yield "files", Text(shown(of.folder))
+    yield "files", Text(escaped(of.folder))
 
 
 def _retention(of: ExplainedRetention) -> Iterator[tuple[str, Text]]:

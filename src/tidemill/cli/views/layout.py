@@ -1,6 +1,6 @@
 """What views are made of: lines, notes, two kinds of tables, and values as words.
 
-Only `Text` goes into a cell or a line, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell or a line, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.model.errors import TidemillError
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceStatus
@@ -58,7 +58,7 @@ def line(*pieces: Piece) -> Text:
 
 
 def newest_note(count: int) -> Note:
-    """That a list has only its newest entries."""
+    """Return the note that a list shows only its newest entries."""
     return Note(f"the newest {count}; --limit 0 shows all")
 
 
@@ -76,7 +76,7 @@ def number(value: int | None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """Return a number of bytes with a unit."""
     if count < 1024:
         return f"{count} B"
     power = min(4, (count.bit_length() - 1) // 10)
@@ -97,7 +97,7 @@ def level_words(tiles: Mapping[str, int]) -> str:
 
 
 def lag_words(now: int, watermark: int) -> str:
-    """To the second; nobody reads the microseconds of a lag."""
+    """Return a lag in whole seconds."""
     lag = now - watermark
     return format_duration(lag - lag % 1_000_000) if lag >= 0 else f"-{lag_words(-now, -watermark)}"
 
@@ -121,7 +121,7 @@ def listing(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(
-            Text(shown(name)),
+            Text(escaped(name)),
             justify="right" if name in right else "left",
             no_wrap=name in right,
             overflow="fold",
@@ -130,7 +130,7 @@ def listing(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def cell(value: object) -> str:
-    """A value of an answer for people."""
+    """Return a value of an answer as text."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -141,4 +141,4 @@ def cell(value: object) -> str:
         return format(value, "f")
     if isinstance(value, list):
         return "[" + ", ".join(map(cell, value)) + "]"
-    return shown(str(value))
+    return escaped(str(value))

@@ -1,6 +1,6 @@
-"""Results of streaming windows as Rich tables and lines for people.
+"""Views of the results of streaming windows.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import ID_LETTERS, Note, View, cell, line, listing, many
 from tidemill.pipeline.documents.results import Flushed, group_columns
 from tidemill.pipeline.documents.shapes import instant
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def results(spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> View:
     if not rows.num_rows:
-        yield line(f"no results of {shown(spec.name)}")
+        yield line(f"no results of {escaped(spec.name)}")
         return
     yield _results(spec, rows, revisions=revisions)
     if more:
@@ -35,7 +35,7 @@ def results(spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) ->
 
 
 def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
-    """A line for each result: when, whose, what; with `revisions` also its window, and what became of it."""
+    """Return a row for each result; with `revisions` also its window, and whether it was replaced."""
     import pyarrow.types as types
 
     groups = [name for name in group_columns(spec) if name != "tenant"]
@@ -64,7 +64,7 @@ def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
 
 
 def _story(row: Mapping[str, object]) -> Text:
-    """Whether a revision took something back, and which windows replaced which."""
+    """Return whether a revision withdrew something, and which windows replaced which."""
     replaced, by = row["supersedes"], row["superseded_by"]
     words = "withdrawn" if row["withdrawn"] else ""
     if by is not None:
@@ -76,7 +76,7 @@ def _story(row: Mapping[str, object]) -> Text:
 
 def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> View:
     if not windows:
-        yield line(f"{shown(stream)} declares no streaming windows")
+        yield line(f"{escaped(stream)} declares no streaming windows")
         return
     yield _standings(windows, warehouse)
     for one in windows:
@@ -88,23 +88,23 @@ def _standings(windows: Sequence[ResultStatus], warehouse: Path) -> Table:
     table = listing("window", "kind", "results", "newest end", "watermark", "table", right=("results",))
     for one in windows:
         table.add_row(
-            Text(shown(one.spec.name), style="bold"),
+            Text(escaped(one.spec.name), style="bold"),
             one.spec.kind.value,
             f"{one.results:,}",
             *(Text(instant(at) or "-") for at in (one.newest_end, one.watermark)),
-            Text(shown(one.table.relative_to(warehouse).as_posix())),
+            Text(escaped(one.table.relative_to(warehouse).as_posix())),
         )
     return table
 
 
 def refreshed_words(done: Sequence[WindowRefresh]) -> Iterator[str]:
-    """`12 results of per_minute, 1 withdrawn`: for each window that something came out of."""
+    """Return `12 results of per_minute, 1 withdrawn`: each window that has new results."""
     for one in done:
         if one.results:
             gone = f", {one.withdrawn:,} withdrawn" if one.withdrawn else ""
-            yield f"{many(one.results, 'result')} of {shown(one.window)}{gone}"
+            yield f"{many(one.results, 'result')} of {escaped(one.window)}{gone}"
         elif one.withdrawn:
-            yield f"{many(one.withdrawn, 'result')} of {shown(one.window)} withdrawn"
+            yield f"{many(one.withdrawn, 'result')} of {escaped(one.window)} withdrawn"
 
 
 def flushed(done: Flushed) -> View:

@@ -1,6 +1,6 @@
-"""Servers and gateways for people.
+"""Views of servers and gateways.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import Note, View, line, many, pairs_table, size
 from tidemill.config.gateway import AdaptiveWindow, GatewaySettings, SessionWindow, SlidingWindow
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
@@ -32,41 +32,41 @@ STYLES: Final = {
 
 
 def declared(file: Path, streams: Sequence[str]) -> View:
-    """There was no project, and now there is one."""
-    named = ", ".join(map(shown, streams))
-    yield line("made ", (shown(str(file)), "bold"), f", the project: streams {named}, explained")
+    """Yield the project file that `up` wrote."""
+    named = ", ".join(map(escaped, streams))
+    yield line("made ", (escaped(str(file)), "bold"), f", the project: streams {named}, explained")
 
 
 def started(what: Started, trying: str | None) -> View:
-    """The server takes requests: where and how, and a line to try."""
+    """Yield the address and settings of a started server, and a command to try."""
     yield _started(what)
     if trying is not None:
-        yield line("Try:\n  ", (shown(trying), "bold"))
+        yield line("Try:\n  ", (escaped(trying), "bold"))
     yield Note("Ctrl-C stops it: what was acknowledged is in the warehouse then")
 
 
 def flushed(gateways: Sequence[Document]) -> View:
-    """What gateways closed when they were asked to."""
+    """Yield the windows that gateways closed."""
     for one in gateways:
         windows = one["windows"]
         assert isinstance(windows, list)
         events = sum(int(window["events"]) for window in windows)
         said = f": {many(len(windows), 'window')} with {many(events, 'event')} closed and landed"
         pending = f"; {one['pending']} events have not landed yet" if one["pending"] else ""
-        yield line((shown(str(one["gateway"])), "bold"), said + pending)
+        yield line((escaped(str(one["gateway"])), "bold"), said + pending)
 
 
 def _started(of: Started) -> Table:
     settings, what = of.settings, "gateway, API and pipeline" if of.pipeline else "gateway and API"
     pairs = [
-        ("address", Text(f"{of.url}  ({what}; {shown(of.gateway)})")),
-        ("streams", Text(", ".join(map(shown, of.streams)) or "none")),
-        ("warehouse", Text(shown(str(of.warehouse)))),
+        ("address", Text(f"{of.url}  ({what}; {escaped(of.gateway)})")),
+        ("streams", Text(", ".join(map(escaped, of.streams)) or "none")),
+        ("warehouse", Text(escaped(str(of.warehouse)))),
         *_settings(settings),
         ("access", Text(_access(of.tokens))),
     ]
     otlp = [
-        f"{signal} to {shown(stream)}"
+        f"{signal} to {escaped(stream)}"
         for signal, stream in (("logs", settings.otlp.logs), ("traces", settings.otlp.traces))
         if stream in of.streams
     ]
@@ -74,7 +74,7 @@ def _started(of: Started) -> Table:
         pairs.append(("OTLP", Text(f"{of.url}/v1/otlp  ({', '.join(otlp)})")))
     for one in of.taken_up:
         sentence = (
-            f"{many(one.events, 'event')} that gateway {shown(one.gateway)} had acknowledged when it died"
+            f"{many(one.events, 'event')} that gateway {escaped(one.gateway)} had acknowledged when it died"
         )
         pairs.append(("taken up", Text(sentence, style="yellow")))
     return pairs_table("serving", pairs)
@@ -94,7 +94,7 @@ def _settings(settings: GatewaySettings) -> Iterator[tuple[str, Text]]:
         *([size(triggers.bytes)] if triggers.bytes is not None else []),
         *([f"rate changed by {triggers.rate_change:.0%}"] if triggers.rate_change is not None else []),
         *([f"{triggers.memory:.0%} of memory"] if triggers.memory is not None else []),
-        *map(shown, triggers.custom),
+        *map(escaped, triggers.custom),
     ]
     yield "closed early by", Text(", ".join(early) or "nothing")
     marks = f"slower from {memory.high_water:.0%}, refused from {memory.emergency:.0%}"
@@ -117,7 +117,7 @@ def gateways_table(
     settings: GatewaySettings, running: Sequence[GatewayStatus], ingest: IngestHealth
 ) -> Table:
     pairs = [*_health(ingest), *_settings(settings)]
-    pairs.append(("running", Text(", ".join(shown(one.gateway) for one in running) or "none")))
+    pairs.append(("running", Text(", ".join(escaped(one.gateway) for one in running) or "none")))
     for one in running:
         pairs += _gateway(one)
     return pairs_table("gateway", pairs)
@@ -125,9 +125,8 @@ def gateways_table(
 
 def _health(of: IngestHealth) -> Iterator[tuple[str, Text]]:
     for one in of.damaged:
-        said = (
-            f"{shown(one.reason)}\nset aside as {shown(one.file)}; delete it and its .json when you are done"
-        )
+        reason, file = escaped(one.reason), escaped(one.file)
+        said = f"{reason}\nset aside as {file}; delete it and its .json when you are done"
         yield "damaged", Text(said, style="red")
     if of.clock_behind:
         said = f"{format_duration(of.clock_behind)} behind the last arrival: it was put back"
@@ -137,18 +136,19 @@ def _health(of: IngestHealth) -> Iterator[tuple[str, Text]]:
 def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:
     used, allowed = of.memory.get("total", (0, 0))
     part, of_part = of.memory.get(of.fullest, (0, 0))
-    full = f" ({shown(of.fullest)}: {size(part)} of {size(of_part)})" if 2 * part > of_part else ""
+    address = escaped(of.address or "starting")
+    full = f" ({escaped(of.fullest)}: {size(part)} of {size(of_part)})" if 2 * part > of_part else ""
     yield (
-        shown(of.gateway),
+        escaped(of.gateway),
         Text.assemble(
-            f"{shown(of.address or 'starting')}, process {of.pid}, {size(used)} of {size(allowed)} in use, ",
+            f"{address}, process {of.pid}, {size(used)} of {size(allowed)} in use, ",
             (f"pressure {of.pressure.value}{full}", STYLES[of.pressure]),
             f"  (as of {format_instant(of.at)})",
         ),
     )
     refused = f", {many(of.refused, 'request')} refused" if of.refused else ""
     yield "", Text(f"{many(of.acknowledged, 'event')} acknowledged, {of.landed:,} landed{refused}")
-    closed = ", ".join(f"{shown(name)} {count:,}" for name, count in sorted(of.windows.items()))
+    closed = ", ".join(f"{escaped(name)} {count:,}" for name, count in sorted(of.windows.items()))
     yield (
         "",
         Text(f"log {size(of.wal_bytes)} in {many(of.wal_segments, 'segment')}; closed by {closed or 'none'}"),
@@ -168,4 +168,4 @@ def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:
 def _buffer(of: BufferState) -> str:
     held = f"{many(of.events, 'event')}, {size(of.bytes)}" if of.events else "empty"
     lasts = f"{of.kind} of {format_duration(of.duration)} at {of.rate:,.1f} events/s"
-    return f"{shown(of.stream)} from {shown(of.source)}: {held}; {lasts}"
+    return f"{escaped(of.stream)} from {escaped(of.source)}: {held}; {lasts}"

@@ -1,6 +1,6 @@
-"""Where the streams of a project stand, for people.
+"""Views of status, ledger, slices, quarantine and metrics.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -11,25 +11,32 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.event_time import time_pairs
 from tidemill.cli.views.layout import (
+    ID_LETTERS,
+    PAYLOAD_LETTERS,
     PHASE_STYLES,
     STATUS_STYLES,
     View,
     level_words,
+    line,
+    listing,
     many,
+    newest_note,
     outcome_words,
     pairs_table,
     size,
 )
 from tidemill.cli.views.serve import gateways_table
-from tidemill.model.slices import SliceStatus
+from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import format_duration, format_instant
 from tidemill.pipeline.documents import shapes as documents
 from tidemill.pipeline.documents.scrub import remedy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tidemill.config.gateway import GatewaySettings
     from tidemill.ingest.health import IngestHealth
     from tidemill.model.gateway import GatewayStatus
@@ -48,7 +55,7 @@ def status(
     scrub: ScrubStatus,
     ingest: IngestHealth,
 ) -> View:
-    """Where the streams stand; how events are gathered, and which gateways do so now; what is damaged."""
+    """Yield the state of the streams, the settings of the gateway, running gateways, and what is damaged."""
     if faults:
         yield pairs_table("warehouse", [("fault", _fault(fault)) for fault in faults])
     for stream in streams:
@@ -66,7 +73,9 @@ def scrub_table(now: int, of: ScrubStatus) -> Table:
         read = f"{many(current.files, 'file')}, {size(current.bytes)}"
         pairs.append(("under way", Text(f"since {format_instant(current.started)}, {read}")))
     for one in of.damages:
-        said = f"{shown(one.damage.file)}: {shown(one.damage.reason)}\nsince {format_instant(one.since)}; "
+        said = (
+            f"{escaped(one.damage.file)}: {escaped(one.damage.reason)}\nsince {format_instant(one.since)}; "
+        )
         pairs.append(("damaged", Text(said + remedy(one.damage), style="red")))
     if not of.damages:
         pairs.append(("damaged", Text("none known")))
@@ -91,7 +100,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
         pairs.append(("manifests", Text(listed)))
     if counts.rejects:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
-        pairs.append(("rejected", Text(shown(reasons), style="yellow")))
+        pairs.append(("rejected", Text(escaped(reasons), style="yellow")))
     pairs += time_pairs(now, of)
     pairs += [
         ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
@@ -103,7 +112,9 @@ def status_table(now: int, of: StreamStatus) -> Table:
         ("tiles", Text(level_words(of.tiles) or "none")),
         ("stale tiles", Text(f"{of.stale_tiles:,}", style="yellow" if of.stale_tiles else "")),
     ]
-    pairs += [("pending", Text(shown(f"{one.detail}. {one.remedy}."), style="yellow")) for one in of.pending]
+    pairs += [
+        ("pending", Text(escaped(f"{one.detail}. {one.remedy}."), style="yellow")) for one in of.pending
+    ]
     if any(of.windows.values()):
         pairs.append(("windows", _phases(of.windows)))
         if of.outdated_windows:
@@ -115,10 +126,9 @@ def status_table(now: int, of: StreamStatus) -> Table:
 
 def _fault(of: Fault) -> Text:
     tried = f"since {format_instant(of.since)}, {many(of.attempts, 'attempt')}"
-    hint = f"\n{shown(of.hint)}" if of.hint else ""
-    said = (
-        f"{of.output} ({of.code}): {shown(of.message)}\n{tried}; next at {format_instant(of.next_try)}{hint}"
-    )
+    hint = f"\n{escaped(of.hint)}" if of.hint else ""
+    message = f"{of.output} ({of.code}): {escaped(of.message)}"
+    said = f"{message}\n{tried}; next at {format_instant(of.next_try)}{hint}"
     return Text(said, style="red")
 
 
@@ -144,3 +154,101 @@ def _phases(windows: Mapping[str, int]) -> Text:
     shown_parts = [(count, phase) for phase in PHASE_STYLES if (count := windows.get(phase, 0))]
     found = [Text(f"{count:,} {phase}", style=PHASE_STYLES[phase]) for count, phase in shown_parts]
     return Text(", ").join(found)
+
+
+def ledger(entries: Sequence[SliceEntry], *, more: bool) -> View:
+    if not entries:
+        yield line("no slices")
+        return
+    yield _ledger(entries)
+    if more:
+        yield newest_note(len(entries))
+
+
+def quarantine(rows: pa.Table, *, more: bool) -> View:
+    if not rows.num_rows:
+        yield line("nothing in quarantine")
+        return
+    yield quarantine_table(rows)
+    if more:
+        yield newest_note(rows.num_rows)
+
+
+def metrics(text: str) -> View:
+    """Yield metrics in the Prometheus format."""
+    yield line(text.rstrip("\n"))
+
+
+def _ledger(entries: Sequence[SliceEntry]) -> Table:
+    numbers = ("#", "records", "accepted", "dup", "conf", "rej", "late", "bytes")
+    table = listing(
+        "#", "slice", "stream", "status", "arrived", "records", "accepted", "dup", "conf", "rej", "late",
+        "bytes", "name", right=numbers,
+    )  # fmt: skip
+    for of in entries:
+        n = of.counts
+        counted = (n.records, n.accepted, n.duplicate, n.conflict, n.rejected, n.late)
+        table.add_row(
+            str(of.seq),
+            Text(of.id[:ID_LETTERS], style="bold"),
+            Text(of.slice.stream),
+            Text(of.status.value, style=STATUS_STYLES[of.status]),
+            Text(format_instant(of.slice.arrival)[:19] + "Z"),
+            *(f"{number:,}" if of.status is not SliceStatus.PENDING else "" for number in counted),
+            size(of.slice.size),
+            _named(of),
+        )
+    return table
+
+
+def _named(of: SliceEntry) -> Text:
+    """Return the name that the sender gave; for a failed slice also the error, and when it is tried again."""
+    name = Text(escaped(of.slice.name))
+    if of.status is SliceStatus.FAILED:
+        name.append(f"\n{escaped(of.error or '')}; {failed_words(of)}", style="red")
+    return name
+
+
+def failed_words(of: SliceEntry) -> str:
+    often = f"failed {many(of.failures, 'time')}"
+    if of.tried_next is None:
+        return f"{often}, tried again when the declaration changes"
+    return f"{often}, tried again at {format_instant(of.tried_next)}"
+
+
+def slice_table(of: SliceEntry) -> Table:
+    data = documents.entry(of)
+    pairs = []
+    for name, value in data.items():
+        if name == "counts":
+            pairs.append((name, Text(outcome_words(of.counts))))
+            if of.counts.rejects:
+                reasons = ", ".join(f"{reason} {count:,}" for reason, count in of.counts.rejects.items())
+                pairs.append(("rejects", Text(escaped(reasons))))
+        elif name == "status":
+            pairs.append((name, Text(of.status.value, style=STATUS_STYLES[of.status])))
+        elif name == "metadata" and value is not None:
+            pairs.append((name, Text(escaped(documents.dumps(value)))))
+        elif name in ("attempt", "failures", "retried") and not value:
+            continue  # it went through the gate once, as all do
+        elif isinstance(value, Mapping):
+            pairs.append((name, Text(f"[{value['start']}, {value['end']})")))
+        elif value is not None:
+            pairs.append((name, Text(escaped(str(value)))))
+    return pairs_table(f"slice {of.id[:ID_LETTERS]}", pairs)
+
+
+def quarantine_table(rows: pa.Table) -> Table:
+    table = listing("slice", "line", "reason", "detail", "tenant", "event_id", "payload", right=("line",))
+    for row in rows.to_pylist():
+        head = row["payload"][: 4 * PAYLOAD_LETTERS]
+        text = head.decode("utf-8", "backslashreplace")
+        cut = len(head) < len(row["payload"]) or len(text) > PAYLOAD_LETTERS
+        table.add_row(
+            Text(row["slice"][:ID_LETTERS]),
+            str(row["line"]),
+            Text(row["reason"], style="yellow"),
+            *(Text(escaped(row[name] or "")) for name in ("detail", "tenant", "event_id")),
+            Text(escaped(text[:PAYLOAD_LETTERS]) + ("…" if cut else "")),
+        )
+    return table

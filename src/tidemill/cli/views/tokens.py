@@ -1,4 +1,4 @@
-"""Tokens for people. A secret is shown once, by the command that made it; the kept digest never is."""
+"""Views of tokens. A secret is shown once, by the command that made it; the stored digest never is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import Note, View, line, listing
 from tidemill.model.time import format_instant
 
@@ -30,9 +30,9 @@ def tokens(tokens: Sequence[Token], now: int) -> View:
     for token in tokens:
         cells = (
             token.id,
-            shown(token.name),
+            escaped(token.name),
             ", ".join(sorted(token.scopes)),
-            "all" if token.tenant is None else shown(token.tenant),
+            "all" if token.tenant is None else escaped(token.tenant),
             "" if token.rate is None else f"{token.rate:,}/s",
             format_instant(token.created),
             "" if token.expires is None else format_instant(token.expires),
@@ -47,7 +47,7 @@ def revoked(token: Token) -> View:
 
 
 def _allowed(token: Token) -> str:
-    whose = "all tenants" if token.tenant is None else f"tenant {shown(token.tenant)}"
+    whose = "all tenants" if token.tenant is None else f"tenant {escaped(token.tenant)}"
     rate = "" if token.rate is None else f", {token.rate:,} events a second"
     until = "" if token.expires is None else f", until {format_instant(token.expires)}"
     return f"{' and '.join(sorted(token.scopes))} for {whose}{rate}{until}"

@@ -1,6 +1,6 @@
-"""Vectors, chains and compactions for people.
+"""Views of vectors, chains and compactions.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import ID_LETTERS, Note, View, line, listing, many, pairs_table, size
 from tidemill.model.time import format_duration, format_instant
 from tidemill.pipeline.documents.windows import is_current
@@ -28,7 +28,7 @@ NO_DELTAS: Final = Note("no stream of `kind: delta` is declared")
 
 
 def vector(said: Document) -> View:
-    """Of its document, which has what the table shows; the first components stand for all."""
+    """Yield a vector from its document; only the first components are shown."""
     yield _vector(said)
     values = said["values"]
     if isinstance(values, list) and len(values) > SHOWN:
@@ -41,21 +41,21 @@ def chain(of: ChainView) -> View:
 
 
 def batches(stream: str, of: Batches) -> View:
-    yield _batches(of.found) if of.found else line((shown(stream), "bold"), ": no batches")
+    yield _batches(of.found) if of.found else line((escaped(stream), "bold"), ": no batches")
     if of.more:
         yield Note(f"the newest {len(of.found):,}; --limit 0 shows all")
 
 
 def compacted(done: Mapping[str, ChainRound]) -> View:
     for stream, of in done.items():
-        yield line((shown(stream), "bold"), f": {_compacted_words(of)}")
+        yield line((escaped(stream), "bold"), f": {_compacted_words(of)}")
     if not done:
         yield NO_DELTAS
 
 
 def planned(plans: Mapping[str, Sequence[CompactionStep]]) -> View:
     for stream, steps in plans.items():
-        yield _plan(stream, steps) if steps else line((shown(stream), "bold"), ": nothing to compact")
+        yield _plan(stream, steps) if steps else line((escaped(stream), "bold"), ": nothing to compact")
     if not plans:
         yield NO_DELTAS
 
@@ -75,7 +75,7 @@ def _vector(said: Document) -> Table:
     if isinstance(values, list):
         rest = f", … of {len(values)}" if len(values) > SHOWN else ""
         pairs.append(("values", Text(", ".join(map(repr, values[:SHOWN])) + rest)))
-    return pairs_table(shown(f"{said['stream']} {said['vector_id']}"), pairs)
+    return pairs_table(escaped(f"{said['stream']} {said['vector_id']}"), pairs)
 
 
 def _chain(of: ChainView) -> Table:
@@ -94,7 +94,7 @@ def _chain(of: ChainView) -> Table:
         ("strategy", Text(of.compaction.strategy)),
         ("to be compacted", Text("no" if of.reason is None else f"yes: {of.reason.value}")),
     ]
-    return pairs_table(shown(f"{of.stream} {of.vector_id}"), pairs)
+    return pairs_table(escaped(f"{of.stream} {of.vector_id}"), pairs)
 
 
 def _links(of: ChainView) -> Table:
@@ -105,7 +105,7 @@ def _links(of: ChainView) -> Table:
     for link in of.links:
         table.add_row(
             Text(format_instant(link.ts)),
-            Text(shown(link.delta_id)),
+            Text(escaped(link.delta_id)),
             Text(_kind(link), style="bold" if link.checkpoint else ""),
             Text(link.op.value),
             f"{link.components:,}",
@@ -133,7 +133,7 @@ def _batches(found: Sequence[Batched]) -> Table:
             Text(format_instant(one.end)),
             *(_published(one.published) if one.published is not None else ()),
             *_numbers(one.stats),
-            Text("" if one.file is None else shown(str(one.file))),
+            Text("" if one.file is None else escaped(str(one.file))),
         )
     return table
 
@@ -141,7 +141,7 @@ def _batches(found: Sequence[Batched]) -> Table:
 def _published(of: Published) -> tuple[str, Text, Text]:
     current = of.damage or ("current" if is_current(of.window) else "out of date")
     trigger = f"{of.window.trigger}" + ("" if current == "current" else f" ({current})")
-    return f"{of.window.revision:,}", Text((of.window.observed or "")[:ID_LETTERS]), Text(shown(trigger))
+    return f"{of.window.revision:,}", Text((of.window.observed or "")[:ID_LETTERS]), Text(escaped(trigger))
 
 
 def _numbers(of: BatchStats | None) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _compacted_words(of: ChainRound) -> str:
 
 def _plan(stream: str, steps: Sequence[CompactionStep]) -> Table:
     table = listing("bucket", "chains", "deltas", "why", "bytes", right=("chains", "deltas", "bytes"))
-    table.title, table.title_justify = Text(shown(stream), style="bold"), "left"
+    table.title, table.title_justify = Text(escaped(stream), style="bold"), "left"
     for step in steps:
         table.add_row(
             Text(step.bucket),

@@ -1,6 +1,6 @@
-"""Windows and builds for people.
+"""Views of windows and builds.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import (
     ID_LETTERS,
     PHASE_STYLES,
@@ -28,7 +28,7 @@ from tidemill.cli.views.layout import (
     pairs_table,
     size,
 )
-from tidemill.cli.views.look import slice_table
+from tidemill.cli.views.status import slice_table
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey
 from tidemill.pipeline.documents import windows as documents
@@ -77,7 +77,7 @@ def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildO
 
 def _steps(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome] | None) -> View:
     if not steps:
-        yield line(f"{shown(stream)} has no windows to rebuild")
+        yield line(f"{escaped(stream)} has no windows to rebuild")
         return
     failed = {outcome.key for outcome in outcomes or () if outcome.error is not None}
     chosen = sorted(steps, key=lambda step: step.key not in failed)[:STEPS_SHOWN]
@@ -101,21 +101,21 @@ def built(of: BuildOutcome) -> View:
 
 
 def build_pieces(of: BuildOutcome) -> Iterator[Piece]:
-    """What became of one try to build a window."""
+    """Return the outcome of one attempt to build a window."""
     yield (f"{of.key.stream} {of.key.interval}", "cyan")
     if of.error is not None:
-        yield (f"  try {of.attempt} failed: {shown(of.error)}", "red")
+        yield (f"  try {of.attempt} failed: {escaped(of.error)}", "red")
     elif of.dataset is None or of.lost:
         yield ("  built, but another builder was faster", "yellow")
     else:
         built = of.dataset
         slices = many(len(built.slices), "slice")
-        yield f"  revision {built.revision}, {many(built.rows, 'row')} of {slices}: {shown(of.trigger)}"
+        yield f"  revision {built.revision}, {many(built.rows, 'row')} of {slices}: {escaped(of.trigger)}"
     yield (f"; {took(of.seconds)}", "dim")
 
 
 def remade(stream: str, of: Remaking, *, done: bool) -> View:
-    """What is made again from raw, or would be."""
+    """Yield what is rebuilt from raw, or would be."""
     made = "made again" if done else "to make again"
     if of.tiles is not None:
         tiles = many(sum(of.tiles.values()), "tile")
@@ -128,22 +128,22 @@ def remade(stream: str, of: Remaking, *, done: bool) -> View:
 
 def retried(stream: str, count: int) -> View:
     if not count:
-        yield line(f"{shown(stream)} has no failed windows")
+        yield line(f"{escaped(stream)} has no failed windows")
         return
-    yield line(f"{many(count, 'window')} of {shown(stream)} back in the queue, with all tries")
+    yield line(f"{many(count, 'window')} of {escaped(stream)} back in the queue, with all tries")
     yield Note("`tidemill run` or `tidemill build` builds what is queued")
 
 
 def slices_retried(stream: str, count: int) -> View:
     if not count:
-        yield line(f"{shown(stream)} has no failed slices")
+        yield line(f"{escaped(stream)} has no failed slices")
         return
-    yield line(f"{many(count, 'slice')} of {shown(stream)} to be tried again")
+    yield line(f"{many(count, 'slice')} of {escaped(stream)} to be tried again")
     yield Note("the next round of `tidemill run` tries them")
 
 
 def about(us: int) -> str:
-    """A duration for people: nobody reads the seconds of an age in days, nor its microseconds."""
+    """Return a duration rounded for people: days without seconds, seconds without microseconds."""
     unit = 1 if us < SECOND else SECOND if us < HOUR else MINUTE if us < DAY else HOUR
     return format_duration(us - us % unit)
 
@@ -169,7 +169,7 @@ def _windows(views: Sequence[WindowView]) -> Table:
             _start(window.key.start),
             _start(window.key.end),
             _state(of.status.value),
-            Text(shown(of.detail or of.reason or "")),
+            Text(escaped(of.detail or of.reason or "")),
             number(of.desired),
             number(of.observed),
             number(of.ignored),
@@ -186,7 +186,7 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     window = view.window
     yield "state", _state(view.status.value)
     if view.detail or view.reason:
-        yield "why", Text(shown(view.detail or view.reason or ""), style="yellow")
+        yield "why", Text(escaped(view.detail or view.reason or ""), style="yellow")
     if view.remedy:
         yield "remedy", Text(view.remedy)
     waits = f"{format_instant(documents.cutoff(of))}, {format_duration(rules.stc)} after its end"
@@ -205,14 +205,14 @@ def _story_pairs(of: WindowStory) -> Iterator[tuple[str, Text]]:
     if window.revision:
         yield "revision", Text(f"{window.revision}, {_built(window)}")
     if window.trigger:
-        yield "last trigger", Text(shown(window.trigger))
+        yield "last trigger", Text(escaped(window.trigger))
     if window.attempts:
         yield "tries", Text(f"{window.attempts:,}")
     if window.error:
-        yield "last error", Text(shown(window.error), style="red")
+        yield "last error", Text(escaped(window.error), style="red")
     if window.owner:
         until = format_instant(window.lease_until or 0)
-        yield "builder", Text(f"{shown(window.owner)}, its lease runs until {until}")
+        yield "builder", Text(f"{escaped(window.owner)}, its lease runs until {until}")
     yield "age", Text(about(view.age))
 
 
@@ -240,16 +240,16 @@ def _members(of: WindowStory) -> Table:
 
 
 def short_name(member: Member) -> str:
-    """The start of the id; after a retraction changed what it holds, with the number of that."""
+    """Return the start of the id; with the number of the change after a retraction changed its content."""
     return member.slice[:ID_LETTERS] + member.name.removeprefix(member.slice)
 
 
 def member_words(member: Member, cutoff: int) -> tuple[str, str]:
-    """Whether a slice counts for a window, and why."""
+    """Return whether a slice counts for a window, and why."""
     after = member.arrival - cutoff
     if member.ignored is not None:
         came = f": it came {about(after)} after the cutoff" if after > 0 else ""
-        return "ignored", shown(member.ignored) + came
+        return "ignored", escaped(member.ignored) + came
     if not member.desired:
         return "open", "not evaluated yet; the next round does"
     if after > 0:
@@ -269,7 +269,7 @@ def _revisions(datasets: Sequence[Dataset], window: Window) -> Table:
             size(one.bytes),
             number(len(one.slices)),
             Text(one.hash[:ID_LETTERS]),
-            Text(shown(one.file)),
+            Text(escaped(one.file)),
         )
     return table
 
@@ -277,7 +277,7 @@ def _revisions(datasets: Sequence[Dataset], window: Window) -> Table:
 def _touched(pairs: Sequence[tuple[Window, Member]]) -> Table:
     table = listing("start", "end", "state", "counts", "built in")
     for window, member in pairs:
-        ignored = f"ignored: {shown(member.ignored)}" if member.ignored is not None else None
+        ignored = f"ignored: {escaped(member.ignored)}" if member.ignored is not None else None
         table.add_row(
             _start(window.key.start),
             _start(window.key.end),
@@ -289,7 +289,7 @@ def _touched(pairs: Sequence[tuple[Window, Member]]) -> Table:
 
 
 def _step_table(steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome] | None) -> Table:
-    """The plan; once it was run, with what became of each step."""
+    """Return the plan; after a run, with the outcome of each step."""
     ran = outcomes is not None
     table = listing(
         "stream", "start", "end", "do", "revision", "slices", "why", *(["outcome"] if ran else []),
@@ -306,7 +306,7 @@ def _step_table(steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome] |
             Text(one.action, style="green" if builds else "yellow"),
             f"{one.revision} -> {one.next_revision}" if builds else str(one.revision),
             f"{one.slices:,}{late}",
-            Text(shown(one.reason)),
+            Text(escaped(one.reason)),
             *([_outcome(one, found)] if ran else []),
         )
     return table
@@ -317,7 +317,7 @@ def _outcome(step: RebuildStep, found: Mapping[WindowKey, BuildOutcome]) -> Text
     if of is None:
         return Text("left in the queue" if step.action == "build" else "")
     if of.error is not None:
-        return Text(f"try {of.attempt} failed: {shown(of.error)}", style="red")
+        return Text(f"try {of.attempt} failed: {escaped(of.error)}", style="red")
     if of.lost or of.dataset is None:
         return Text("another builder was faster", style="yellow")
     return Text(f"revision {of.dataset.revision}, {many(of.dataset.rows, 'row')}", style="green")

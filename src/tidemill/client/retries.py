@@ -1,7 +1,6 @@
-"""When the same request is sent again: after which answers, after how long, and for how long in all.
+"""When a request is sent again: after which responses, after which pause, and for how long in all.
 
-Pure rules: time and chance are handed in. Whether a request may be repeated at all is not asked here: every
-one of this API may.
+Pure rules: time and randomness are parameters. Every request of this API may be repeated.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Final
 
 from tidemill.model.errors import InputError
 
-# The last two are said by what stands in front of a server that is away.
+# 502 and 504 come from a proxy whose server is away.
 AGAIN: Final = frozenset({408, 429, 503, 502, 504})
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How long a request is tried. `total` 0: once."""
+    """How long a request is retried. With `total` 0 it is sent once."""
 
     total: float = 60.0  # seconds, from the first try to the last
     first: float = 0.1  # the longest pause before the second try; doubles with each
@@ -28,7 +27,7 @@ class Retries:
     def __post_init__(self) -> None:
         if self.total < 0 or not 0 < self.first <= self.most:
             raise InputError(
-                "these retries make no sense", hint="total is 0 or more, first above 0, most at least first"
+                "invalid retries", hint="total must be 0 or more, first above 0, most at least first"
             )
 
 
@@ -36,7 +35,7 @@ RETRIES: Final = Retries()
 
 
 class Tries:
-    """The tries of one request."""
+    """The attempts of one request."""
 
     def __init__(self, retries: Retries, began: float, random: Callable[[], float]) -> None:
         self._retries = retries
@@ -45,9 +44,9 @@ class Tries:
         self._pauses = 0
 
     def pause(self, now: float, after: float | None) -> float | None:
-        """Seconds until the next try; None: it is time to give up. `after` is what the server asked for.
+        """Return seconds until the next attempt; None to give up. `after` is what the server asked for.
 
-        Chance spreads those who were refused together; it only adds to what the server asked for.
+        A random part spreads clients that were refused together; it only adds to what the server asked for.
         """
         bound = min(self._retries.first * 2.0 ** min(self._pauses, 60), self._retries.most)
         pause = (after or 0.0) + self._random() * bound
@@ -58,7 +57,7 @@ class Tries:
 
 
 def asked_pause(headers: Mapping[str, str]) -> float | None:
-    """Seconds that `Retry-After` asks for: a number, or an instant by the clock of who answered."""
+    """Return the seconds of `Retry-After`: a number, or an instant by the clock of the server."""
     said = headers.get("retry-after", "").strip()
     if said.isascii() and said.isdigit():
         return float(said)

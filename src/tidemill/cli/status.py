@@ -1,4 +1,4 @@
-"""Commands that only look: status, ledger, slice, quarantine, metrics. They start no JVM."""
+"""Commands that show the state of a project: status, ledger, slice, quarantine, metrics. No JVM starts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ledger(
     shown = found[:limit] if limit else found
     more = len(found) > len(shown)
     session.emit(
-        lambda: documents.shapes.ledger(shown, more=more), lambda: views.look.ledger(shown, more=more)
+        lambda: documents.shapes.ledger(shown, more=more), lambda: views.status.ledger(shown, more=more)
     )
     return OK
 
@@ -110,7 +110,7 @@ def quarantine(
             landed = mill.replay(stream, reason=reason)
             session.emit(
                 lambda: documents.shapes.replayed(stream, landed),
-                lambda: views.feed.replayed(stream, landed),
+                lambda: views.ingest.replayed(stream, landed),
             )
             return OK
         most = limit + 1 if limit else None
@@ -119,7 +119,7 @@ def quarantine(
     more = found.num_rows > rows.num_rows
     session.emit(
         lambda: documents.shapes.quarantine(stream, rows, more=more),
-        lambda: views.look.quarantine(rows, more=more),
+        lambda: views.status.quarantine(rows, more=more),
     )
     return OK
 
@@ -128,7 +128,7 @@ def quarantine(
 def metrics(session: Session) -> int:
     """Print the state of the streams as Prometheus metrics; `run --metrics-port` serves them and counters."""
     with session.mill() as mill:
-        session.emit(lambda: _metrics(mill.meter), lambda: views.look.metrics(mill.meter.text()))
+        session.emit(lambda: _metrics(mill.meter), lambda: views.status.metrics(mill.meter.text()))
     return OK
 
 

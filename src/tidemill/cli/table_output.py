@@ -1,5 +1,6 @@
-"""Answers as one table and nothing else: CSV, Parquet or Arrow on standard output, or a file of any format.
-What is said of the answer goes to standard error, so that a pipe gets rows only.
+"""Writes an answer as one table: CSV, Parquet or Arrow to standard output, or a file of any format.
+
+Notes about the answer go to standard error, so that a pipe gets rows only.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ SUFFIXES: Final = {
 
 
 def checked_target(session: Session, file: Path | None) -> OutputKind | None:
-    """The format of the table asked for; None: the answer is printed as ever. What could not be written
-    is refused before anything is read."""
+    """Return the format of the table to write; None prints the answer as usual.
+
+    What could not be written is refused before anything is read.
+    """
     kind = session.settings.output
     if file is None:
         if kind in (OutputKind.PARQUET, OutputKind.ARROW) and sys.stdout.isatty():
@@ -55,7 +58,7 @@ def give(
     kind: OutputKind,
     file: Path | None,
 ) -> None:
-    """Write the rows (as JSON: the whole document), and say beside them how far they can be trusted."""
+    """Write the rows (as JSON: the whole document), and print to stderr how complete they are."""
     from tidemill.pipeline.documents.shapes import dumps
     from tidemill.storage.writers import whole_file, write_table
 

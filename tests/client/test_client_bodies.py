@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client.arrow import ARROW, bodies
-from tidemill.client.packing import Ids, RequestPacker, compressed
+from tidemill.client.bodies import Ids, RequestPacker, compressed
 from tidemill.model.errors import InputError
 
 NO_ZONE = datetime(2024, 1, 15, tzinfo=UTC).replace(tzinfo=None)
@@ -62,7 +62,7 @@ def test_without_an_id_column_events_go_as_they_are():
 def test_a_path_through_something_else_is_told_with_the_number_of_the_event():
     with pytest.raises(InputError, match="event 2: 'meta' holds no other column"):
         packed([{}, {"meta": "text"}], column="meta.id")
-    with pytest.raises(InputError, match="names no column"):
+    with pytest.raises(InputError, match="is not a column name"):
         ids("meta.")
 
 
@@ -121,7 +121,7 @@ def test_what_is_no_json_is_refused_before_anything_is_sent(value):
 
 
 def test_what_is_no_event_is_refused():
-    with pytest.raises(InputError, match="event 1: str is no event"):
+    with pytest.raises(InputError, match="event 1: str is not an event"):
         packed(["text"])
 
 

@@ -1,6 +1,6 @@
-"""What to send for each thing that a client can ask: method, path, parameters, headers and body.
+"""The requests of the API: method, path, parameters, headers and body of each call.
 
-Pure; who sends it adds the address and the token. Every request of this API may be sent again.
+Pure: the transport adds the address and the token. Every request of this API may be sent again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from math import ceil
 from typing import Final
 from urllib.parse import quote
 
-from tidemill.client.packing import Body, Ids, RequestPacker, compressed
-from tidemill.client.retrying import Retries, Tries
+from tidemill.client.bodies import Body, Ids, RequestPacker, compressed
+from tidemill.client.retries import Retries, Tries
 from tidemill.model.errors import InputError
 
 URL: Final = "http://127.0.0.1:8470"
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TenantParameters:
-    """Whose events a question is about."""
+    """Which tenants a query is about."""
 
     tenant: str | None = None
     all_tenants: bool = False
@@ -52,7 +52,7 @@ class TenantParameters:
 
 
 def bounds(start: Bound | None, end: Bound | None) -> dict[str, str]:
-    """What events cover, as parameters of the request that completes them; none where nothing is said."""
+    """Return declared bounds as parameters of the last request; empty if none are declared."""
     given = {"start": start, "end": end}
     if start is None and end is None:
         return {}
@@ -74,7 +74,7 @@ def _bound(name: str, value: Bound) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How one client packs, and how it tries again."""
+    """How a client packs events and retries requests."""
 
     ids: Ids
     batch: int
@@ -87,7 +87,7 @@ class Rules:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.batch_bytes < 1:
             raise InputError(
-                "a request holds one event at least", hint="make batch and batch_bytes 1 or more"
+                "a request must hold at least one event", hint="make batch and batch_bytes 1 or more"
             )
 
     def packer(self) -> RequestPacker:
@@ -204,12 +204,12 @@ def _of(stream: str, path: str, **params: str | None) -> Request:
 
 
 def sender(token: str | None) -> dict[str, str]:
-    """The headers of every request."""
+    """Return the headers of every request."""
     return {"user-agent": "tidemill"} | ({} if token is None else {"authorization": f"Bearer {token}"})
 
 
 def is_here(host: str) -> bool:
-    """Whether the server is on this machine: then no proxy of the environment is asked for it."""
+    """Return whether the server is on this machine; then proxies of the environment are not used."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""Events to request bodies: each gets an id if it has none, and they are packed into bodies of bounded size.
+"""Encodes events as request bodies of bounded size; an event without an id gets one.
 
-An event is encoded once, before the first try: what is sent again is the same bytes with the same ids. The
+An event is encoded once, before the first attempt: a retry sends the same bytes with the same ids. The
 caller's events are never changed.
 """
 
@@ -26,7 +26,7 @@ _LEVEL: Final = 1  # of gzip: most of the gain for a fraction of the time
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Where the id of an event is, and how a new one is made. No path: events go as they are."""
+    """Where the id of an event is, and how a new one is made. Without a path, events are sent unchanged."""
 
     path: tuple[str, ...]
     new: Callable[[], str]
@@ -34,11 +34,11 @@ class Ids:
     @classmethod
     def at(cls, column: str | None, new: Callable[[], str]) -> Ids:
         if column is not None and not all(column.split(".")):
-            raise InputError(f"{column!r} names no column", hint="use a name, or a path such as meta.id")
+            raise InputError(f"{column!r} is not a column name", hint="use a name, or a path such as meta.id")
         return cls(tuple(column.split(".")) if column is not None else (), new)
 
     def given(self, event: Event) -> Event:
-        """The event itself if it has an id, else a copy with a new one."""
+        """Return the event itself if it has an id, else a copy with a new one."""
         return _filled(event, self.path, self.new) if self.path else event
 
 
@@ -57,7 +57,7 @@ def _filled(event: Event, path: tuple[str, ...], new: Callable[[], str]) -> Even
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one request carries."""
+    """The content of one request."""
 
     content: bytes
     events: int
@@ -69,7 +69,7 @@ NOTHING: Final = Body(b"", 0, last=True)
 
 
 def with_last(bodies: Iterable[Body]) -> Iterator[Body]:
-    """The same, the last one marked as such."""
+    """Yield the same bodies, the last one marked as such."""
     held: Body | None = None
     for body in bodies:
         if held is not None:
@@ -80,7 +80,7 @@ def with_last(bodies: Iterable[Body]) -> Iterator[Body]:
 
 
 class RequestPacker:
-    """Gathers encoded events; hands out a body whenever the next event would not fit."""
+    """Collects encoded events and returns a body whenever the next event would not fit."""
 
     def __init__(self, ids: Ids, most_events: int, most_bytes: int) -> None:
         self._ids = ids
@@ -91,7 +91,7 @@ class RequestPacker:
         self._count = 0
 
     def add(self, event: Event) -> Body | None:
-        """Take an event; the body of those before it when it opens the next one."""
+        """Add an event; returns the body of those before it if it does not fit beside them."""
         line = self._encoded(event)
         full = self._lines and (
             len(self._lines) >= self._most_events or self._size + len(line) > self._most_bytes
@@ -102,7 +102,7 @@ class RequestPacker:
         return body
 
     def rest(self) -> Body | None:
-        """The body of what is left, the last one; None when nothing is."""
+        """Return the last body, with the remaining events; None if there are none."""
         return self._body(last=True) if self._lines else None
 
     def _body(self, *, last: bool) -> Body:
@@ -115,7 +115,7 @@ class RequestPacker:
         where = f"event {self._count}"
         if not isinstance(event, Mapping):
             raise InputError(
-                f"{type(event).__name__} is no event",
+                f"{type(event).__name__} is not an event",
                 where=where,
                 hint="an event is a mapping, such as a dict",
             )
@@ -123,7 +123,7 @@ class RequestPacker:
             line = orjson.dumps(dict(self._ids.given(event)), default=_plain, option=_OPTIONS)
         except TypeError as error:
             raise InputError(
-                f"it cannot be written as JSON: {error}",
+                f"the event cannot be written as JSON: {error}",
                 where=where,
                 hint="use text, 64-bit integers, numbers, booleans, None, times with a zone, lists, dicts",
             ) from error
@@ -131,24 +131,24 @@ class RequestPacker:
             raise InputError(error.message, where=where, hint=error.hint) from None
         if b"null" in line and not _is_finite(event):  # the encoder makes null of them without a word
             raise InputError(
-                "NaN and infinity are no JSON", where=where, hint="leave the value out, or send None"
+                "JSON has no NaN or infinity", where=where, hint="leave the value out, or send None"
             )
         return line
 
 
 def _plain(value: object) -> object:
-    """What the encoder does not know, as JSON."""
+    """Convert a value that orjson does not know."""
     if isinstance(value, Decimal) and value.is_finite():
         return orjson.Fragment(format(value, "f"))
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise TypeError("a time without a zone could be any instant")
+            raise TypeError("a datetime without a time zone")
         return value.isoformat()
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is none of its types")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 def _is_finite(value: object) -> bool:
@@ -160,7 +160,7 @@ def _is_finite(value: object) -> bool:
 
 
 def compressed(content: bytes, above: int | None) -> tuple[bytes, dict[str, str]]:
-    """The content as it travels, and the header that says so."""
+    """Return the content, compressed if it is large, and the header that says so."""
     if above is None or len(content) <= above:
         return content, {}
     return gzip.compress(content, _LEVEL, mtime=0), {"content-encoding": "gzip"}

@@ -1,6 +1,6 @@
-"""A first event for a stream, and the command that sends it: made from the declaration, so that it passes.
+"""Makes a first event for a stream from its declaration, and the command that sends it.
 
-It is for a person to try; nothing depends on it.
+`tidemill up` prints it for a person to try; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMES: Final[Mapping[str, Callable[[int], object]]] = {
 
 
 def first_event(stream: Stream, now: int) -> dict[str, object] | None:
-    """An event of now that is accepted; None where the declaration does not say how one looks."""
+    """Return an event of now that will be accepted; None if the declaration does not determine one."""
     spelled = _TIMES.get(stream.event_time.type or "") if stream.time_column is not None else None
     if stream.messages is not None or (stream.time_column is not None and spelled is None):
         return None
@@ -69,7 +69,7 @@ def _put(event: dict[str, object], path: Sequence[str], value: object) -> None:
 
 
 def curl_line(url: str, stream: Stream, now: int, *, token: bool) -> str | None:
-    """Sends a first event and waits for what becomes of it."""
+    """Return the curl command that sends a first event and waits for its outcome."""
     event = first_event(stream, now)
     if event is None:
         return None

@@ -1,6 +1,6 @@
-"""What landed, what a round did and what a retraction does, as lines for people.
+"""Views of landed slices, rounds and retractions.
 
-What came from outside is shown with escapes and never read as markup.
+Text from outside is shown with escapes and never read as markup.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tidemill.cli.shown import shown
-from tidemill.cli.views.keep import expired_pieces
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import (
     ID_LETTERS,
     Note,
@@ -23,7 +22,7 @@ from tidemill.cli.views.layout import (
     outcome_words,
     size,
 )
-from tidemill.cli.views.pack import look_words
+from tidemill.cli.views.maintenance import expired_pieces, look_words
 from tidemill.cli.views.results import refreshed_words
 from tidemill.cli.views.windows import build_pieces
 from tidemill.model.time import format_instant
@@ -43,7 +42,7 @@ def landed(done: LandedMany) -> View:
     for one in done.landed:
         yield landed_line(one)
     for refused in done.refused:
-        yield line(("refused ", "red"), shown(refused.name))
+        yield line(("refused ", "red"), escaped(refused.name))
         yield refused.error
 
 
@@ -53,7 +52,7 @@ def replayed(stream: str, landed: Sequence[Landed]) -> View:
     if landed:
         yield Note("`tidemill run --once` decides these records again")
     else:
-        yield line(f"nothing in the quarantine of {shown(stream)} to replay")
+        yield line(f"nothing in the quarantine of {escaped(stream)} to replay")
 
 
 def landed_line(one: Landed) -> Text:
@@ -61,7 +60,7 @@ def landed_line(one: Landed) -> Text:
     said = line(
         ("landed  ", "green") if one.new else ("again   ", "yellow"),
         (new.id[:ID_LETTERS], "bold"),
-        f"  {size(new.size):>10}  {shown(new.name)}",
+        f"  {size(new.size):>10}  {escaped(new.name)}",
     )
     if not one.new:
         said.append(f"  (the same slice; landed {one.entry.landings} times)", style="dim")
@@ -69,7 +68,7 @@ def landed_line(one: Landed) -> Text:
 
 
 def tick(report: TickReport, *, details: bool) -> View:
-    """What a round did; each tile, window and sink only with `details`."""
+    """Yield what a round did; each tile, window and sink only with `details`."""
     for busy in ticks.busy(report):
         done, builds = busy.tick, busy.builds
         words = "; ".join([*_parts(done, builds), *refreshed_words(busy.results)])
@@ -79,7 +78,7 @@ def tick(report: TickReport, *, details: bool) -> View:
             continue
         for tile in ticks.in_order(done.tiles):
             position = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
-            made = f"  revision {tile.revision}, {many(tile.rows, 'row')}: {shown(tile.reason)}"
+            made = f"  revision {tile.revision}, {many(tile.rows, 'row')}: {escaped(tile.reason)}"
             yield line((position, "cyan"), made)
         for one in builds:
             yield line("  ", *build_pieces(one))
@@ -87,7 +86,7 @@ def tick(report: TickReport, *, details: bool) -> View:
         yield line(_at(report), *expired_pieces(step))
     for sent in report.delivered if details else ():
         if sent.delivered:
-            yield line((f"  {shown(sent.sink)}", "cyan"), f"  has {many(sent.delivered, 'more event')}")
+            yield line((f"  {escaped(sent.sink)}", "cyan"), f"  has {many(sent.delivered, 'more event')}")
 
 
 def _at(report: TickReport) -> Piece:
@@ -127,7 +126,7 @@ def _chain_words(done: ChainRound) -> Iterator[str]:
 
 
 def _window_words(done: StreamTick, builds: Sequence[BuildOutcome]) -> str:
-    """`3 windows queued, 2 built, 1 failed`: what is nought is left out, but the noun never."""
+    """Return `3 windows queued, 2 built, 1 failed`: zeros are left out, the noun is always there."""
     found = ticks.by_outcome(builds)
     counts = {word: found[word] for word in ("built", "failed", "lost")}
     if done.windows is not None:
@@ -145,10 +144,10 @@ def _window_words(done: StreamTick, builds: Sequence[BuildOutcome]) -> str:
 
 
 def retraction(plan: RetractionPlan, done: SliceEntry | None) -> View:
-    """The plan, step by step; then what the ledger says of the slice, once it was carried out."""
-    yield line((f"{plan.entry.slice.stream} {plan.entry.id[:ID_LETTERS]}", "bold"), f": {shown(plan.why)}")
+    """Yield the plan step by step; then, if it was carried out, the ledger entry of the slice."""
+    yield line((f"{plan.entry.slice.stream} {plan.entry.id[:ID_LETTERS]}", "bold"), f": {escaped(plan.why)}")
     for number, step in enumerate(plan.steps, start=1):
-        yield line((f"{number:>4}. ", "dim"), shown(str(step)))
+        yield line((f"{number:>4}. ", "dim"), escaped(str(step)))
     if done is not None:
-        yield line(("retracted ", "magenta"), (done.id[:ID_LETTERS], "bold"), f"  {shown(done.slice.name)}")
+        yield line(("retracted ", "magenta"), (done.id[:ID_LETTERS], "bold"), f"  {escaped(done.slice.name)}")
         yield Note("`tidemill run --once` accepts again what depends on it, and builds what changed")

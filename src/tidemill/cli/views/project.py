@@ -1,4 +1,4 @@
-"""A new project and versions, as lines for people."""
+"""Views of a new project and of versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import View, line
 
 if TYPE_CHECKING:
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def made(folder: Path, files: Sequence[SampleFile], steps: Sequence[tuple[str, str]], *, quiet: bool) -> View:
-    """What was made, and unless `quiet` the commands to go on with."""
+    """Yield the files that were written, and unless `quiet` the commands to go on with."""
     yield line(
-        "made ", (shown(str(folder / "tidemill.yaml")), "bold"), ", the project: one stream, explained"
+        "made ", (escaped(str(folder / "tidemill.yaml")), "bold"), ", the project: one stream, explained"
     )
     for file in files:
-        yield line("made ", (shown(str(folder / "data" / file.name)), "bold"), f", {file.about}")
+        yield line("made ", (escaped(str(folder / "data" / file.name)), "bold"), f", {file.about}")
     if quiet:
         return
     yield line("\nNext:")
     width = max(len(command) for command, _ in steps)
     for command, why in steps:
-        yield line("  ", (shown(command).ljust(width), "bold"), (f"  # {why}", "dim"))
+        yield line("  ", (escaped(command).ljust(width), "bold"), (f"  # {why}", "dim"))
 
 
 def versions(versions: Mapping[str, str]) -> View:

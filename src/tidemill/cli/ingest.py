@@ -1,4 +1,4 @@
-"""Commands that bring data in, through and out again: ingest, ingest-command, run, retract."""
+"""Commands that land, process and retract data: ingest, ingest-command, run, retract."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
-from tidemill.cli.settings import Interval as Wait
-from tidemill.cli.settings import MetricsPort, pause_of
+from tidemill.cli.settings import MetricsPort, Wait, pause_of
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
@@ -75,7 +74,7 @@ def ingest(
     landed: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
     that --start and --end declare, or else by the first and last event of each file.
     """
-    from tidemill.cli.progress import counted
+    from tidemill.cli.terminal import counted
 
     given = files or []
     if manifest:
@@ -108,7 +107,7 @@ def _check_manifest(
 
 
 def _from_manifests(session: Session, stream: str, manifests: list[str]) -> int:
-    from tidemill.cli.progress import counted
+    from tidemill.cli.terminal import counted
 
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", None) as advance:
         found = mill.sources.land(stream, manifests, advance)
@@ -153,7 +152,7 @@ def ingest_command(
 
 
 def _print_landed(session: Session, stream: str | None, done: LandedMany) -> None:
-    session.emit(lambda: documents.shapes.landed_many(stream, done), lambda: views.feed.landed(done))
+    session.emit(lambda: documents.shapes.landed_many(stream, done), lambda: views.ingest.landed(done))
 
 
 def _ingested(done: LandedMany) -> int:
@@ -184,7 +183,7 @@ def run(
     The current round is finished first; a second Ctrl-C stops at once, which is safe too. Prints a
     line for each round that did something; -v also lists the tiles and windows and why they were built.
     """
-    from tidemill.cli.stopping import until_stopped
+    from tidemill.cli.signals import until_stopped
 
     wait = pause_of(interval)
     errors: list[TidemillError] = []
@@ -225,7 +224,7 @@ def print_tick(session: Session, report: TickReport) -> None:
     details = session.settings.verbose > 0
     session.emit(
         lambda: documents.ticks.tick(report, details=details),
-        lambda: views.feed.tick(report, details=details),
+        lambda: views.ingest.tick(report, details=details),
     )
 
 
@@ -236,7 +235,7 @@ def print_flushed(session: Session, done: Flushed) -> None:
 def _until_idle(
     mill: Mill, stop: threading.Event, print_report: Callable[[TickReport], None]
 ) -> Sequence[TidemillError]:
-    """Work until there is nothing to do; what is wrong with streams that could not be worked on."""
+    """Run rounds until there is no work, and return the faults of streams that could not be processed."""
     while not stop.is_set():
         report = mill.tick()
         print_report(report)
@@ -278,5 +277,5 @@ def retract(
 
 
 def _print_retraction(session: Session, plan: RetractionPlan, done: SliceEntry | None) -> None:
-    """The plan; with the slice as it is then, once it was carried out."""
-    session.emit(lambda: documents.ticks.retraction(plan, done), lambda: views.feed.retraction(plan, done))
+    """Print the plan; with `done`, also the slice as it is afterwards."""
+    session.emit(lambda: documents.ticks.retraction(plan, done), lambda: views.ingest.retraction(plan, done))

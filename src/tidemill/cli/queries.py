@@ -1,7 +1,4 @@
-"""Commands that ask: query, search, catalog. They read, and start no JVM unless --engine spark says so.
-
-What is read, how, and whose events are meant is decided below.
-"""
+"""Commands that query: query, search, catalog. They only read, and start no JVM without --engine spark."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.tabular import checked_target, give
+from tidemill.cli.table_output import checked_target, give
 from tidemill.model.errors import InputError
 from tidemill.pipeline import documents
 
@@ -37,7 +34,7 @@ File = Annotated[
         "-o", "--file", metavar="FILE", help="Write the rows to this file: .csv, .parquet, .arrow or .json."
     ),
 ]
-MOST_BYTES: Final = 4_000_000  # of a text on standard input; what is longer is refused below
+MOST_BYTES: Final = 4_000_000  # read from standard input; a longer text is refused by the parser
 
 
 class QueryEngine(StrEnum):
@@ -83,9 +80,9 @@ def query(
     from tidemill.query import Explanation
 
     if isinstance(found, Explanation):
-        session.emit(lambda: documents.shapes.explanation(found), lambda: views.ask.explanation(found))
+        session.emit(lambda: documents.shapes.explanation(found), lambda: views.queries.explanation(found))
     elif kind is None:
-        session.emit(lambda: documents.shapes.answer(found), lambda: views.ask.answer(found))
+        session.emit(lambda: documents.shapes.answer(found), lambda: views.queries.answer(found))
     else:
         give(session, found.table, lambda: documents.shapes.answer(found), found.completeness, kind, file)
     return OK
@@ -138,9 +135,9 @@ def search(
     from tidemill.query.search.searching import SearchPlan
 
     if isinstance(found, SearchPlan):
-        session.emit(lambda: documents.search.plan(stream, found), lambda: views.ask.plan(stream, found))
+        session.emit(lambda: documents.search.plan(stream, found), lambda: views.queries.plan(stream, found))
     elif kind is None:
-        session.emit(lambda: documents.search.found(stream, found), lambda: views.ask.found(found))
+        session.emit(lambda: documents.search.found(stream, found), lambda: views.queries.found(found))
     else:
         give(
             session, found.rows, lambda: documents.search.found(stream, found), found.completeness, kind, file
@@ -168,12 +165,12 @@ def catalog(
     indexed attributes with their most frequent values."""
     with session.mill() as mill:
         streams = mill.catalog(stream, tenant)
-    session.emit(lambda: documents.search.catalog(streams), lambda: views.ask.catalog(streams))
+    session.emit(lambda: documents.search.catalog(streams), lambda: views.queries.catalog(streams))
     return OK
 
 
 def _typed(text: str) -> str:
-    """What the user wrote as the argument, or on standard input."""
+    """Return the text of the argument, or standard input for `-`."""
     if text != "-":
         return text
     given = sys.stdin.buffer.read(MOST_BYTES)
@@ -185,7 +182,7 @@ def _typed(text: str) -> str:
 
 @contextmanager
 def _open(session: Session, *, on_spark: bool) -> Iterator[Mill]:
-    """The mill; with the Spark engine, its log output is kept from the terminal."""
+    """Open the mill; with the Spark engine, its log output is kept from the terminal."""
     if not on_spark:
         with session.mill() as mill:
             yield mill

@@ -1,4 +1,4 @@
-"""A daemon's clean stop: SIGINT and SIGTERM ask the work to finish what it is doing and return.
+"""Stops a daemon cleanly: on SIGINT or SIGTERM it finishes what it is doing and returns.
 
 The work runs in a thread of its own, because Spark replaces the SIGINT handler when its session is started
 from the main thread.
@@ -17,7 +17,7 @@ WAKE_UP: Final = 0.1  # seconds
 
 
 def until_stopped(work: Callable[[threading.Event], None]) -> None:
-    """Run `work` to its end; the event it is given is set by the first signal. A second one interrupts."""
+    """Run `work` to its end. The first signal sets the event that it is given; a second one interrupts it."""
     stop = threading.Event()
     errors: list[BaseException] = []
 

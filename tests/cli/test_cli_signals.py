@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tidemill.cli.stopping import until_stopped
+from tidemill.cli.signals import until_stopped
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""What a server says, as values: what became of what was sent, problems, pages, and server-sent events.
+"""The responses of the API as values: outcomes of events, problems, pages, and server-sent events.
 
 Pure: bytes and headers in, values out. Numbers with a fraction are decimals, since answers are exact.
 """
@@ -6,21 +6,23 @@ Pure: bytes and headers in, values out. Numbers with a fraction are decimals, si
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Final
 
-from tidemill.client.retrying import AGAIN
+from tidemill.client.retries import AGAIN
 from tidemill.model.errors import Retry, TidemillError
 
 Document = dict[str, object]
-_DECIDED: Final = frozenset({200, 207, 409, 422})  # with outcomes in it, an answer to who waited
+_DECIDED: Final = frozenset({200, 207, 409, 422})  # a response with outcomes: the caller waited for them
 
 
 class ClientError(TidemillError):
-    """The server refused, or could not be reached. `code`, `hint`, `where` and `retry` are what it said."""
+    """The server refused the request, or could not be reached. `code`, `hint`, `where` and `retry` are from
+    its answer."""
 
     code = "unreachable"
     retry = Retry.LATER
@@ -46,7 +48,7 @@ class ClientError(TidemillError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one event."""
+    """The outcome of one event."""
 
     index: int  # its place among the events that were sent, from 0
     outcome: str  # accepted, duplicate, conflict or rejected
@@ -59,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Events that are durable. Who waited also knows what became of each."""
+    """Events that are durable; after waiting, also the outcome of each."""
 
     ingestions: tuple[str, ...]  # one for each request
     events: int
@@ -69,18 +71,18 @@ class Sent:
 
     @property
     def ingestion(self) -> str | None:
-        """The last one; None when there was nothing to send."""
+        """The id of the last request; None when there was nothing to send."""
         return self.ingestions[-1] if self.ingestions else None
 
     @property
     def ok(self) -> bool:
-        """Whether, as far as is known, no event was turned away."""
+        """Whether no event is known to be rejected or in conflict."""
         return not any(self.counts.get(name, 0) for name in ("conflict", "rejected"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """Where one request's events are, and what became of them."""
+    """Where the events of one request are, and their outcomes."""
 
     ingestion: str
     stream: str
@@ -94,7 +96,7 @@ class Ingestion:
 
 @dataclass(frozen=True, slots=True)
 class DatasetEvent:
-    """One server-sent event: a CloudEvent, and its place in the order of all of them."""
+    """One server-sent event: a CloudEvent, and its position in the order of all events."""
 
     id: str
     type: str
@@ -102,7 +104,7 @@ class DatasetEvent:
 
 
 def document(content: bytes) -> Document:
-    """The JSON object that an answer is; empty when it is something else."""
+    """Return the JSON object of a response; empty if it is something else."""
     try:
         said = json.loads(content, parse_float=Decimal)
     except (ValueError, RecursionError):
@@ -111,7 +113,7 @@ def document(content: bytes) -> Document:
 
 
 def problem_of(status: int, reason: str, content: bytes) -> ClientError | None:
-    """The error that an answer is; None when it is none. Outcomes of events are none."""
+    """Return the error of a response; None if it is no error. Outcomes of events are not errors."""
     if status < 300:
         return None
     said = document(content)
@@ -144,11 +146,11 @@ def is_worth_another_try(problem: ClientError) -> bool:
 
 
 def sent(status: int, content: bytes) -> Sent:
-    """Of one request."""
+    """Read the response to one request with events."""
     said = document(content)
     if _text(said, "ingestion") is None:
         raise ClientError(
-            f"the answer {status} is none of Tidemill's",
+            f"the server answered {status}, but not as Tidemill does",
             hint="does the address lead to a Tidemill server?",
             status=status,
             code="answer",
@@ -168,7 +170,7 @@ def sent(status: int, content: bytes) -> Sent:
 
 
 def together(parts: Sequence[Sent]) -> Sent:
-    """What several requests of one call came to; each event keeps its place among all of them."""
+    """Combine the responses to the requests of one call; indexes of events count over all of them."""
     counts: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     events = 0
@@ -201,7 +203,7 @@ def ingestion(content: bytes) -> Ingestion:
 
 
 def page(content: bytes) -> tuple[list[Document], str | None]:
-    """The events of one page, and where the next one begins; None: this was the last."""
+    """Return the events of one page and the cursor of the next; None after the last page."""
     said = document(content)
     rows = said.get("rows")
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -243,3 +245,58 @@ def _retry(said: Document) -> Retry | None:
 def _number(said: Document, key: str) -> int:
     value = said.get(key)
     return value if isinstance(value, int) else 0
+
+
+_LINE_END: Final = re.compile(r"\r\n|\n|\r")  # and no other: letters that look like one are data
+
+
+class EventLines:
+    """Parses server-sent events, as the HTML standard defines them, over one connection after the other.
+
+    The caller passes in what it reads, and uses `last` and `pause` when it connects again.
+    """
+
+    def __init__(self, last: str | None = None) -> None:
+        self.last = last  # id of the last event, for Last-Event-ID
+        self.pause: float | None = None  # seconds that the server wants before a connection is made again
+        self.connected()
+
+    def connected(self) -> None:
+        """Discard what the previous connection left unfinished: the server sends it again."""
+        self._piece = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._id = self.last
+        self._type = ""
+        self._data: list[str] = []
+
+    def read(self, text: str) -> Iterator[DatasetEvent]:
+        """Parse the text received, and yield the events that it completes."""
+        text = self._piece + text
+        held = "\r" if text.endswith("\r") else ""  # its line feed may be still to come
+        *lines, rest = _LINE_END.split(text.removesuffix(held))
+        self._piece = rest + held
+        for line in lines:
+            if (event := self._line(line)) is not None:
+                yield event
+
+    def _line(self, text: str) -> DatasetEvent | None:
+        if not text:
+            return self._complete()
+        name, _, value = text.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._type = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.pause = int(value) / 1000
+        return None
+
+    def _complete(self) -> DatasetEvent | None:
+        data, type_, self.last = "\n".join(self._data), self._type, self._id
+        self._begin()
+        return DatasetEvent(self.last or "", type_ or "message", document(data.encode())) if data else None

@@ -1,6 +1,6 @@
-"""Answers, what a search found and what there is to ask for, for people.
+"""Views of answers, search results and the catalog.
 
-Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
+Only `Text` goes into a cell, so that nothing from outside is read as markup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import PAYLOAD_LETTERS, Note, View, cell, line, listing, many, pairs_table
 from tidemill.model.time import format_instant
 from tidemill.pipeline.documents.search import spelled
@@ -34,7 +34,7 @@ def answer(of: Answer) -> View:
 
 
 def explanation(of: Explanation) -> View:
-    yield line(shown(str(of), lines=True))
+    yield line(escaped(str(of), lines=True))
 
 
 def found(of: SearchPage) -> View:
@@ -74,7 +74,7 @@ def _facts(answer: Answer) -> str:
 def _found(rows: pa.Table) -> Table:
     table = listing("time", "tenant", "id", "type", "payload")
     for row in rows.to_pylist():
-        text = shown(row["payload"] or "")
+        text = escaped(row["payload"] or "")
         table.add_row(
             *(Text(cell(row[name])) for name in ("event_time", "tenant", "event_id", "event_type")),
             Text(text[:PAYLOAD_LETTERS] + ("…" if len(text) > PAYLOAD_LETTERS else "")),
@@ -83,7 +83,7 @@ def _found(rows: pa.Table) -> Table:
 
 
 def _found_facts(of: SearchPage) -> str:
-    """What was found, and what it took."""
+    """Return how many events were found, and how much was read for them."""
     total = "" if of.total is None else f" of {of.total:,}"
     return "; ".join([f"{many(of.rows.num_rows, 'event')}{total}", *_took(of.facts)])
 
@@ -101,12 +101,12 @@ def _took(facts: SearchFacts) -> Iterator[str]:
 
 
 def _completeness(of: Completeness) -> Iterator[Text]:
-    """How far an answer can be trusted: one sentence, and a warning for each thing that it lacks."""
+    """Yield how complete an answer is: one sentence, and a warning for each thing that is missing."""
     first, *warnings = of.lines()
     as_of = f" Includes what arrived up to {format_instant(of.as_of)}." if of.as_of is not None else ""
     yield line((f"{first}{as_of}", "dim"))
     for text in warnings:
-        yield line((shown(text), "yellow"))
+        yield line((escaped(text), "yellow"))
 
 
 def plan(stream: str, of: SearchPlan) -> View:
@@ -124,7 +124,7 @@ def plan(stream: str, of: SearchPlan) -> View:
         "indexed": ", ".join(of.indexed) or "nothing: conditions go after FILTER",
         "complete": str(of.completeness),
     }
-    yield pairs_table(f"search of {stream}", [(name, Text(shown(text))) for name, text in pairs.items()])
+    yield pairs_table(f"search of {stream}", [(name, Text(escaped(text))) for name, text in pairs.items()])
 
 
 def _stream(of: StreamFacts) -> Iterator[Table]:
@@ -138,7 +138,7 @@ def _stream(of: StreamFacts) -> Iterator[Table]:
         "windows": ", ".join(of.windows),
         "indexed": _looked_at(of.attributes),
     }
-    yield pairs_table(of.stream, [(name, Text(shown(text))) for name, text in pairs.items() if text])
+    yield pairs_table(of.stream, [(name, Text(escaped(text))) for name, text in pairs.items() if text])
     if of.metrics:
         yield _metrics(of.metrics)
     if of.attributes is not None and of.attributes.attributes:
@@ -157,11 +157,11 @@ def _metrics(metrics: Sequence[MetricFacts]) -> Table:
     for of in metrics:
         most = f"{of.max_cardinality:,} keys at most" if of.max_cardinality is not None else ""
         table.add_row(
-            Text(shown(of.name), style="bold"),
+            Text(escaped(of.name), style="bold"),
             of.kind,
-            *(Text(shown(", ".join(words))) for words in (of.dimensions, of.values, of.of)),
-            Text(shown(of.filter or "")),
-            Text(shown("; ".join(filter(None, (of.detail, most))))),
+            *(Text(escaped(", ".join(words))) for words in (of.dimensions, of.values, of.of)),
+            Text(escaped(of.filter or "")),
+            Text(escaped("; ".join(filter(None, (of.detail, most))))),
         )
     return table
 
@@ -170,7 +170,7 @@ def _attributes(of: Attributes) -> Table:
     table = listing("attribute", "kind", "events", "values", "most frequent", right=("events", "values"))
     for one in of.attributes:
         table.add_row(
-            Text(shown(one.path), style="bold"),
+            Text(escaped(one.path), style="bold"),
             Text(", ".join(one.kinds)),
             f"{one.events:,}",
             f"{one.distinct:,}{'+' if one.is_more else ''}",

@@ -1,4 +1,4 @@
-"""Commands to start with: init, types, version."""
+"""Commands that need no data yet: init makes a project, types lists event-time types, version."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def init(
     steps = [*into, *STEPS]
     session.emit(
         lambda: {"project": str(folder), "files": list(contents), "next": [step for step, _ in steps]},
-        lambda: views.start.made(folder, samples, steps, quiet=session.settings.quiet),
+        lambda: views.project.made(folder, samples, steps, quiet=session.settings.quiet),
     )
     return OK
 
@@ -92,5 +92,5 @@ def version(session: Session) -> int:
 
     versions = {"tidemill": __version__, "python": python_version()}
     versions |= {name: metadata.version(name) for name in LIBRARIES}
-    session.emit(lambda: versions, lambda: views.start.versions(versions))
+    session.emit(lambda: versions, lambda: views.project.versions(versions))
     return OK

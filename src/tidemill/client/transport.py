@@ -1,16 +1,16 @@
-"""Between the pure parts and httpx, for both clients: requests as it wants them, and what comes of a try.
+"""What both clients share of httpx: how requests are built, and what follows from each attempt.
 
-Nothing here waits for anything.
+Nothing here waits.
 """
 
 from __future__ import annotations
 
 import httpx
 
-from tidemill.client import answers, asking
-from tidemill.client.answers import ClientError
-from tidemill.client.asking import Request, Rules
-from tidemill.client.retrying import asked_pause
+from tidemill.client import requests, responses
+from tidemill.client.requests import Request, Rules
+from tidemill.client.responses import ClientError
+from tidemill.client.retries import asked_pause
 from tidemill.model.errors import InputError
 
 Seen = httpx.Response | httpx.TransportError  # what came of a try
@@ -23,13 +23,13 @@ def address(url: str) -> httpx.URL:
         found = httpx.URL()
     if found.scheme not in ("http", "https") or not found.host:
         raise InputError(
-            f"{url!r} is no address of a server", hint="use an address such as http://127.0.0.1:8470"
+            f"{url!r} is not the address of a server", hint="use an address such as http://127.0.0.1:8470"
         )
     return found
 
 
 def is_direct(url: str) -> bool:
-    return asking.is_here(address(url).host)
+    return requests.is_here(address(url).host)
 
 
 def built(http: httpx.Client | httpx.AsyncClient, request: Request, timeout: float) -> httpx.Request:
@@ -44,31 +44,31 @@ def built(http: httpx.Client | httpx.AsyncClient, request: Request, timeout: flo
 
 
 class Attempts:
-    """The tries of one request, and what follows from each."""
+    """The attempts of one request, and what follows from each."""
 
     def __init__(self, rules: Rules) -> None:
         self._clock = rules.clock
         self._tries = rules.tries()
 
     def after(self, seen: Seen) -> httpx.Response | float:
-        """The answer, or seconds until the next try; ClientError when there is no use in one."""
+        """Return the answer, or seconds until the next attempt; raises ClientError if another is useless."""
         problem = _problem(seen)
         if isinstance(seen, httpx.Response) and problem is None:
             return seen
         return self.lost(seen, None)
 
     def lost(self, seen: Seen, asked: float | None) -> float:
-        """Seconds until the next try of what must not end; `asked` is what the server wanted before."""
+        """Return seconds until a lost connection is tried again; `asked` is the pause that the server set."""
         problem = _problem(seen)
         if isinstance(seen, httpx.Response):
             value = asked_pause(seen.headers)
             asked = value if value is not None else asked
         if problem is None:
-            return self._pause(answers.unreachable(str(seen.request.url), EOFError("it ended")), asked)
+            return self._pause(responses.unreachable(str(seen.request.url), EOFError("it ended")), asked)
         return self._pause(problem, asked)
 
     def _pause(self, problem: ClientError, asked: float | None) -> float:
-        pause = self._tries.pause(self._clock(), asked) if answers.is_worth_another_try(problem) else None
+        pause = self._tries.pause(self._clock(), asked) if responses.is_worth_another_try(problem) else None
         if pause is None:
             raise problem
         return pause
@@ -76,7 +76,7 @@ class Attempts:
 
 def _problem(seen: Seen) -> ClientError | None:
     if isinstance(seen, httpx.Response):
-        return answers.problem_of(
+        return responses.problem_of(
             seen.status_code, seen.reason_phrase, seen.content if seen.status_code >= 300 else b""
         )
-    return answers.unreachable(str(seen.request.url), seen)
+    return responses.unreachable(str(seen.request.url), seen)
