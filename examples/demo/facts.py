@@ -14,9 +14,8 @@ from examples.demo.datasets import Datasets
 from examples.demo.project import STREAM
 
 from tidemill import Mill
-from tidemill.model.levels import LEVELS
+from tidemill.model.levels import LEVELS, TileKey, TileState
 from tidemill.model.slices import Counts, SliceEntry
-from tidemill.model.tiles import TileKey, TileState
 from tidemill.model.time import DAY, HOUR, MINUTE, Interval, align, format_instant, from_datetime
 from tidemill.pipeline.reports import TickReport
 from tidemill.testing.feed import Manifest, SliceTruth

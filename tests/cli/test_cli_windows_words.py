@@ -273,9 +273,9 @@ def tick(windows=None, builds=(), **more):
 
 def test_a_round_tells_of_windows_queued_built_and_failed():
     report = tick(Coordinated(assigned=1, evaluated=3, queued=2), [BUILT, FAILED])
-    line = views.feed.tick(report, details=False)
+    line = views.ingest.tick(report, details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 2 windows queued, 1 built, 1 failed; 1s250ms"
-    listed = [line.plain for line in views.feed.tick(report, details=True)]
+    listed = [line.plain for line in views.ingest.tick(report, details=True)]
     assert any("revision 2, 120 rows of 2 slices: cutoff" in line for line in listed[1:])
 
 
@@ -295,14 +295,14 @@ def test_a_round_in_json_counts_windows_and_lists_builds_when_asked():
 def test_a_round_that_only_built_is_told():
     (stream,) = plain_ticks.tick(tick(Coordinated(), [BUILT]), details=False)["streams"]
     assert (stream["batch"], stream["windows"]["built"]) == (None, 1)
-    line = views.feed.tick(tick(Coordinated(), [BUILT]), details=False)
+    line = views.ingest.tick(tick(Coordinated(), [BUILT]), details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 1 window built; 1s250ms"
 
 
 def test_a_round_that_only_found_windows_that_wait_says_so():
     found = Coordinated(assigned=2)
     found.waiting.update({"cutoff": 2})
-    line = views.feed.tick(tick(found), details=False)
+    line = views.ingest.tick(tick(found), details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 2 windows waiting; 1s250ms"
 
 
@@ -334,11 +334,11 @@ def test_a_retraction_prints_its_steps_in_order():
     told = plain_ticks.retraction(plan, None)
     assert [step["step"] for step in told["steps"]] == ["retract", "undo_batch", "judge_again"]
     assert (told["reason"], told["why"], told["retracted"]) == ("sent twice", "only its batch", None)
-    lines = [line.plain for line in views.feed.retraction(plan, None)]
+    lines = [line.plain for line in views.ingest.retraction(plan, None)]
     assert lines[0] == f"weather {'1' * 12}: only its batch"
     assert len(lines) == 4
     assert "a\\x1b.ndjson" in lines[1]
-    *_, done, note = views.feed.retraction(plan, entry)
+    *_, done, note = views.ingest.retraction(plan, entry)
     assert done.plain.startswith("retracted 111111111111")
     assert isinstance(note, Note)
 

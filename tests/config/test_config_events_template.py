@@ -9,7 +9,7 @@ from tests.support.otlp_requests import SPAN, START, TRACE, logs_request, read, 
 
 from tidemill.config import Counter, Histogram, Project, parse_project
 from tidemill.config.gateway import GatewaySettings
-from tidemill.config.template import read_template
+from tidemill.config.loading import read_template
 from tidemill.eventtime import registered
 from tidemill.formats.decide import DecidedRecord, decide
 from tidemill.formats.plan import plan_for

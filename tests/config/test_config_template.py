@@ -25,9 +25,8 @@ from tidemill.config import (
 )
 from tidemill.config.events import FileSink
 from tidemill.config.gateway import AdaptiveWindow, GatewaySettings, StreamGateway
-from tidemill.config.packing import Pack
 from tidemill.config.project import BuilderSettings, EngineSettings, Limits, Settings
-from tidemill.config.querying import QueryDefaults
+from tidemill.config.sections import Pack, QueryDefaults
 from tidemill.config.stream import Csv
 from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.eventtime import registered

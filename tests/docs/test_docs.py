@@ -33,11 +33,7 @@ from tidemill.cli.app import EXIT_CODES
 from tidemill.cli.main import every_command, main
 from tidemill.config import gateway, parse_project, read_template
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
-from tidemill.config.late import LateRows, LateSlices
-from tidemill.config.manifests import Manifests
-from tidemill.config.messages import Messages
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, StateMetric, Term, Transition
-from tidemill.config.packing import Pack
 from tidemill.config.project import (
     BuilderSettings,
     EngineSettings,
@@ -46,8 +42,8 @@ from tidemill.config.project import (
     Settings,
     StateStore,
 )
-from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import Field
+from tidemill.config.sections import LateRows, LateSlices, Manifests, Messages, Pack, QueryDefaults
 from tidemill.config.stream import (
     Csv,
     EventTime,

@@ -23,7 +23,7 @@ from tests.support.strategies.feeds import FIRST_ARRIVAL, put
 
 from tidemill import eventtime
 from tidemill.config import Limits, Stream
-from tidemill.config.messages import MessageTime
+from tidemill.config.sections import MessageTime
 from tidemill.formats import messages as bulk
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.decide import DecidedRecord, decide

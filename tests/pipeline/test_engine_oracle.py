@@ -24,10 +24,9 @@ from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, Or
 from tests.support.strategies.feeds import FIRST_ARRIVAL, feeds
 
 from tidemill.mill import Mill
-from tidemill.model.levels import BASE, LEVELS, below
+from tidemill.model.levels import BASE, LEVELS, TileKey, below
 from tidemill.model.names import column_name, measure_column
 from tidemill.model.slices import RecordOutcome, SliceStatus, set_hash
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, SECOND
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock

@@ -218,8 +218,8 @@ class AsyncClient:
     async def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
         """What became of the event with an id, in one stream or in all: `streams` has its arrivals, its row,
         and the tiles, datasets and results that it is in."""
-        request = asking.trace(event_id, stream, tenant)
-        return answers.document((await self._ask(request)).content)
+        request = requests.trace(event_id, stream, tenant)
+        return responses.document((await self._ask(request)).content)
 
     async def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None

@@ -214,8 +214,8 @@ class Client:
     def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
         """What became of the event with an id, in one stream or in all: `streams` has its arrivals, its row,
         and the tiles, datasets and results that it is in."""
-        request = asking.trace(event_id, stream, tenant)
-        return answers.document(self._ask(request).content)
+        request = requests.trace(event_id, stream, tenant)
+        return responses.document(self._ask(request).content)
 
     def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None

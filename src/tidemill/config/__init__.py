@@ -1,8 +1,7 @@
 """The configuration: `tidemill.yaml` as frozen models, read and checked in one place."""
 
 from tidemill.config.events import Events, FileSink, RedisSink, Sink, WebhookSink
-from tidemill.config.late import LateRows, LateSlices
-from tidemill.config.loading import Plugins, load_project, parse_project
+from tidemill.config.loading import Plugins, load_project, parse_project, read_template
 from tidemill.config.metrics import (
     Counter,
     Gauge,
@@ -15,10 +14,10 @@ from tidemill.config.metrics import (
     Transition,
 )
 from tidemill.config.project import FILE_NAME, BuilderSettings, EngineSettings, Limits, Project, StateStore
-from tidemill.config.quantities import parse_size
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
+from tidemill.config.sections import LateRows, LateSlices
 from tidemill.config.stream import EventTime, EventType, RetentionSettings, Skew, Stream, Tenant
-from tidemill.config.template import read_template
+from tidemill.config.values import parse_size
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 
 __all__ = [

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from tidemill.config.checks_columns import DeclaredColumns, listed, one_of, repeats
 from tidemill.config.checks_metrics import check_metrics
 from tidemill.config.checks_retention import check_indexed, check_retention, unused_retention
 from tidemill.config.checks_vectors import check_vectors, unused_vectors
 from tidemill.config.checks_windowing import check_windows
-from tidemill.config.columns import DeclaredColumns, listed, one_of, repeats
 from tidemill.config.problems import Path
 from tidemill.config.project import EngineSettings, Limits
 from tidemill.config.schema import Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import ConfigFinding
-from tidemill.model.choices import choices
 from tidemill.model.names import DATASET_COLUMNS
+from tidemill.model.suggestions import choices
 from tidemill.model.time import SECOND, format_duration
 
 IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")

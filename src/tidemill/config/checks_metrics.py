@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from tidemill.config.checks_conditions import check_condition
-from tidemill.config.columns import DeclaredColumns, listed, one_of, repeats
+from tidemill.config.checks_columns import DeclaredColumns, check_condition, listed, one_of, repeats
 from tidemill.config.metrics import Counter, Gauge, Histogram, Kept, Ratio, StateMetric, Term
 from tidemill.config.problems import Path
 from tidemill.config.schema import KEY_TYPES, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import ConfigFinding
-from tidemill.model.choices import choices
 from tidemill.model.metrics import CHANGE, MOST, NONE_STATE
 from tidemill.model.names import (
     END_COLUMNS,
@@ -28,6 +26,7 @@ from tidemill.model.names import (
     column_name,
     measure_column,
 )
+from tidemill.model.suggestions import choices
 
 MEASURE_TYPES: Final[tuple[FieldType, ...]] = ("integer", "decimal")
 OBJECT_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 
-from tidemill.config.columns import listed, repeats
+from tidemill.config.checks_columns import listed, repeats
 from tidemill.config.problems import Path
 from tidemill.config.stream import Stream
 from tidemill.config.validation import ConfigFinding

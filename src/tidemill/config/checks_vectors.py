@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from tidemill.config.columns import DeclaredColumns, one_of
+from tidemill.config.checks_columns import DeclaredColumns, one_of
 from tidemill.config.problems import Path
 from tidemill.config.schema import FieldType
 from tidemill.config.stream import Stream

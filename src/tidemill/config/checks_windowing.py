@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from tidemill.config.checks_conditions import NUMBERS, check_condition
-from tidemill.config.columns import DeclaredColumns, listed, one_of, repeats
+from tidemill.config.checks_columns import NUMBERS, DeclaredColumns, check_condition, listed, one_of, repeats
 from tidemill.config.problems import Path
 from tidemill.config.schema import FIELD_TYPES, KEY_TYPES, Field, FieldType
 from tidemill.config.stream import Stream

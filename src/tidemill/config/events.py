@@ -13,9 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 import pydantic
 from pydantic import AfterValidator, StrictInt, model_validator
 
-from tidemill.config.names import SafeName
-from tidemill.config.quantities import PositiveDuration, wrong
 from tidemill.config.schema import SECTION
+from tidemill.config.values import PositiveDuration, SafeName, wrong
 from tidemill.model.time import MINUTE, SECOND
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

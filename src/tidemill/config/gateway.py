@@ -12,9 +12,8 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
 
-from tidemill.config.names import SafeName
-from tidemill.config.quantities import ByteSize, PositiveDuration, wrong
 from tidemill.config.schema import ABSENT, SECTION
+from tidemill.config.values import ByteSize, PositiveDuration, SafeName, wrong
 from tidemill.model.time import DAY, MILLISECOND, SECOND
 
 KIB: Final = 1 << 10

@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Final
+from typing import Final, Literal
 
 from tidemill.config.checks import check_sizes, check_stream, unused
 from tidemill.config.checks_vectors import check_dimension, large_dimension
 from tidemill.config.document import parse_document
 from tidemill.config.gateway import GatewaySettings
-from tidemill.config.messages import MessageTime
 from tidemill.config.overrides import apply_overrides
 from tidemill.config.problems import Document, Path, config_error
 from tidemill.config.project import FILE_NAME, Project, Settings
+from tidemill.config.sections import MessageTime
 from tidemill.config.stream import Stream
 from tidemill.config.validation import ConfigFinding, validate
 from tidemill.model.errors import ConfigError
@@ -224,3 +224,17 @@ def _remove(data: dict[str, object], finding: ConfigFinding) -> Path | None:
         return None
     del section[str(last)]
     return path[:depth]
+
+
+TemplateName = Literal["requests", "events"]
+
+
+def read_template(name: TemplateName) -> str:
+    """Return a `tidemill.yaml` that a command writes where there is none, from the package data.
+
+    `requests` is what `tidemill init` writes: a commented stream of web requests. `events` is what `tidemill
+    up` writes: events, logs and traces over HTTP.
+    """
+    from importlib.resources import files  # here: it would slow down every command, and two need it
+
+    return (files("tidemill.config") / "templates" / f"{name}.yaml").read_text(encoding="utf-8")

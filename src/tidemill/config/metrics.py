@@ -13,10 +13,8 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Discriminator, StrictInt, Tag, model_validator
 
-from tidemill.config.conditions import Condition
-from tidemill.config.names import SafeName
-from tidemill.config.quantities import wrong
 from tidemill.config.schema import SECTION
+from tidemill.config.values import Condition, SafeName, wrong
 from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.metrics import CHANGE, Bins, TransitionRule, bounded, log_scaled
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from tidemill.config.document import parse_value
 from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, variable_position
-from tidemill.model.choices import choices
+from tidemill.model.suggestions import choices
 
 WAREHOUSE: Final = "TIDEMILL_WAREHOUSE"
 PREFIX: Final = "TIDEMILL__"

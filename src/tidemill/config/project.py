@@ -15,11 +15,11 @@ from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.events import Events
 from tidemill.config.gateway import GatewaySettings
-from tidemill.config.quantities import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.config.schema import ABSENT, SECTION
 from tidemill.config.stream import Stream
-from tidemill.model.choices import choices
+from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.model.errors import NotFoundError
+from tidemill.model.suggestions import choices
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
 FILE_NAME: Final = "tidemill.yaml"

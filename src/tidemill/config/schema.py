@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictInt, model_validator
 
-from tidemill.config.quantities import wrong
+from tidemill.config.values import wrong
 
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
 FIELD_TYPES: Final[tuple[FieldType, ...]] = get_args(FieldType)

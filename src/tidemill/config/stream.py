@@ -12,15 +12,10 @@ import pydantic
 from pydantic import AfterValidator, StrictBool, model_validator
 
 from tidemill.config.gateway import StreamGateway
-from tidemill.config.late import LateSlices
-from tidemill.config.manifests import Manifests
-from tidemill.config.messages import Messages
 from tidemill.config.metrics import Kept, Metric, Ratio, StateMetric, filter_of
-from tidemill.config.names import SafeName
-from tidemill.config.packing import Pack
-from tidemill.config.quantities import ByteSize, Duration, PositiveDuration, TimeZone, wrong
-from tidemill.config.querying import QueryDefaults
 from tidemill.config.schema import ABSENT, KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
+from tidemill.config.sections import LateSlices, Manifests, Messages, Pack, QueryDefaults
+from tidemill.config.values import ByteSize, Duration, PositiveDuration, SafeName, TimeZone, wrong
 from tidemill.config.vectors import CompactionSettings, Vector, with_implied
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.levels import NAMES as LEVEL_NAMES

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tidemill.config.problems import Path
-from tidemill.model.choices import choices
+from tidemill.model.suggestions import choices
 
 _SECTION: Final = "should be a section of keys and values"
 _WORDS: Final = {

@@ -11,8 +11,8 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import StrictBool, StrictInt, model_validator
 
-from tidemill.config.quantities import ByteSize, PositiveDuration, wrong
 from tidemill.config.schema import SECTION, ColumnName, is_column
+from tidemill.config.values import ByteSize, PositiveDuration, wrong
 from tidemill.model.time import HOUR, MINUTE
 
 MIB: Final = 1 << 20

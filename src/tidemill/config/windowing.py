@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import pydantic
 from pydantic import AfterValidator, StrictBool, StrictInt, model_validator
 
-from tidemill.config.conditions import Condition
-from tidemill.config.late import LateRows
-from tidemill.config.quantities import PositiveDuration, Step, wrong
 from tidemill.config.schema import ABSENT, SECTION, ColumnList
-from tidemill.model.choices import choices
+from tidemill.config.sections import LateRows
+from tidemill.config.values import Condition, PositiveDuration, Step, wrong
 from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.errors import InputError
 from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
+from tidemill.model.suggestions import choices
 from tidemill.model.time import format_duration
 
 if TYPE_CHECKING:

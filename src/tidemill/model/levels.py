@@ -1,4 +1,5 @@
-"""The five rollup levels, the spans of their tiles, and which level answers an interval."""
+"""The five rollup levels, their tiles (the pieces that are rewritten as a whole), and which level answers
+an interval."""
 
 from __future__ import annotations
 
@@ -54,3 +55,31 @@ def level_for(interval: int) -> Level:
         f"no rollup level divides an interval of {format_duration(interval)}",
         hint=f"use a multiple of one of the levels {', '.join(NAMES)}",
     )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TileKey:
+    """One tile of one level of a stream."""
+
+    level: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileState:
+    """What a tile was last made of. `hash` is None before it was first built."""
+
+    key: TileKey
+    hash: str | None
+    revision: int
+    part: str | None  # path of the part that holds it, relative to the rollups table
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTile:
+    """A tile of the 5s level with the slices it should be made of and was made of."""
+
+    state: TileState
+    desired: frozenset[str]
+    observed: frozenset[str]

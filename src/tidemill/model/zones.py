@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from datetime import timedelta, tzinfo
 from typing import Final
 
-from tidemill.model.choices import closest
 from tidemill.model.errors import InputError
+from tidemill.model.suggestions import closest
 from tidemill.model.time import DAY, EPOCH, MAX_INSTANT, MIN_INSTANT, SECOND, Interval
 
 UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC"})

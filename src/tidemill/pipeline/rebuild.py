@@ -21,7 +21,7 @@ from tidemill.storage.locks import exclusive
 from tidemill.storage.state.faults import Unguarded
 
 if TYPE_CHECKING:
-    from tidemill.model.tiles import TileState
+    from tidemill.model.levels import TileState
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.workers import Workers

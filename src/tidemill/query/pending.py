@@ -14,7 +14,7 @@ from tidemill.model.time import Interval, format_instant
 from tidemill.raw.tenant_clock import OwnRows, last_arrival
 
 if TYPE_CHECKING:
-    from tidemill.model.tiles import BaseTile
+    from tidemill.model.levels import BaseTile
     from tidemill.storage.state.protocol import Ledger, Retraction, State
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from tidemill.model.choices import closest
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.levels import LEVELS
+from tidemill.model.suggestions import closest
 from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.stats import STRING_LIMIT
 

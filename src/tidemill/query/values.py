@@ -11,11 +11,11 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from tidemill.model.choices import choices as hint_of
-from tidemill.model.choices import closest
 from tidemill.model.conditions.ast import Literally, Path
 from tidemill.model.errors import QueryError
 from tidemill.model.metrics import CHANGE, Bins
+from tidemill.model.suggestions import choices as hint_of
+from tidemill.model.suggestions import closest
 from tidemill.query.declared import DeclaredMeasure, Rows, measures_of
 from tidemill.query.language.ast import Expression, Value
 from tidemill.query.language.written import expression_text

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.routing import compile_path
 
-from tidemill.model.choices import choices
 from tidemill.model.errors import InputError
+from tidemill.model.suggestions import choices
 from tidemill.model.time import SECOND
 
 if TYPE_CHECKING:

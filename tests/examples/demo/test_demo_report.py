@@ -12,8 +12,8 @@ from examples.demo.datasets import Datasets, Edition, Shelf
 from examples.demo.facts import Cell, Facts, Judged, Proof, TileChange, View
 from examples.demo.report import render
 
+from tidemill.model.levels import TileKey, TileState
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus
-from tidemill.model.tiles import TileKey, TileState
 from tidemill.model.time import DAY, HOUR, MINUTE, Interval, parse_instant
 from tidemill.testing.feed import Manifest, SliceTruth
 

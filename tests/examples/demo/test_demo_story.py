@@ -17,8 +17,7 @@ import pytest
 
 from examples.demo import DemoResult
 from tidemill.mill import Mill
-from tidemill.model.levels import BASE, LEVELS
-from tidemill.model.tiles import TileKey
+from tidemill.model.levels import BASE, LEVELS, TileKey
 from tidemill.model.time import DAY, HOUR, MILLISECOND, SECOND, align, format_instant
 from tidemill.testing.feed import Manifest
 

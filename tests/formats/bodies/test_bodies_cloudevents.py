@@ -312,8 +312,7 @@ def test_an_event_without_a_tenant_or_a_declared_type_is_whole_in_the_project_fo
     from pathlib import Path
 
     from tidemill.config.gateway import Requests
-    from tidemill.config.loading import parse_project
-    from tidemill.config.template import read_template
+    from tidemill.config.loading import parse_project, read_template
     from tidemill.eventtime import registered
     from tidemill.formats.bodies import read_body
 

@@ -23,8 +23,7 @@ from tests.support.oracles.stream import OracleStream
 from tests.support.strategies.metrics import SENSORS, START, metered_streams, sensor_feeds
 
 from tidemill.model.failpoints import observed
-from tidemill.model.levels import LEVELS, Level
-from tidemill.model.tiles import TileKey
+from tidemill.model.levels import LEVELS, Level, TileKey
 from tidemill.model.time import MINUTE, Interval, align
 
 if TYPE_CHECKING:

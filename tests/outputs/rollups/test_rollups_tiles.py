@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from tidemill.config import Limits, Stream
 from tidemill.formats.plan import plan_for
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, below
 from tidemill.model.metrics import OTHER
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, format_instant
 from tidemill.outputs.rollups.cell_files import read_cells, write_partial
 from tidemill.outputs.rollups.cells import Cells, accumulate, cell_schema, merge

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.config.packing import Pack
+from tidemill.config.sections import Pack
 from tidemill.model.time import DAY, HOUR, Interval, parse_instant
 from tidemill.raw.compaction.choosing import Group, UnpackedSlice, groups
 

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from tests.pipeline.test_recover import dump, without
 from tests.support.pipeline import NOON, NewPlant, Plant, all_on_spark, ndjson, request, slice_of
 
-from tidemill.config.packing import Pack
+from tidemill.config.sections import Pack
 from tidemill.mill import Mill
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import POINTS, observed

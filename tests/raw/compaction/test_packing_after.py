@@ -19,7 +19,7 @@ from tests.raw.test_retract import Feeding, take_back
 from tests.support.hypothesis_settings import examples
 from tests.support.pipeline import NOON, NewPlant, Plant, ndjson, request, slice_of
 
-from tidemill.config.packing import Pack
+from tidemill.config.sections import Pack
 from tidemill.mill import recover
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus

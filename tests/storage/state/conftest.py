@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.model.levels import TileKey
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, set_hash
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import HOUR, MINUTE, Interval
 from tidemill.model.windows import Build, Dataset, Evaluation, Member, OutboxEvent, Window, WindowKey
 from tidemill.storage.state.protocol import BatchRecord, ClockState, SliceResult, State, TileBuild

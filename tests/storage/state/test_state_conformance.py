@@ -21,8 +21,8 @@ from tests.storage.state.conftest import (
 )
 
 from tidemill.model.errors import InputError, StorageError
+from tidemill.model.levels import TileKey
 from tidemill.model.slices import NewSlice, SliceEntry, SliceStatus, set_hash
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval
 from tidemill.storage.state.protocol import ClockState, SliceResult, State, TileBuild
 

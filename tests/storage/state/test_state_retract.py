@@ -27,8 +27,8 @@ from tests.storage.state.conftest import (
 )
 
 from tidemill.model.errors import StorageError
+from tidemill.model.levels import TileKey
 from tidemill.model.slices import Counts, SliceStatus, contribution_name, set_hash
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import MINUTE
 from tidemill.model.windows import Phase
 from tidemill.storage.state.protocol import ClockState, Retraction, State, TileBuild

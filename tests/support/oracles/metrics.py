@@ -26,10 +26,9 @@ from tests.support.oracles.stream import OracleStream
 from tests.support.oracles.strictjson import Number
 
 from tidemill.model.conditions.declared import parse_condition
-from tidemill.model.levels import LEVELS, level_named
+from tidemill.model.levels import LEVELS, TileKey, level_named
 from tidemill.model.metrics import NONE_STATE, OTHER, Bins, TransitionRule, percentile
 from tidemill.model.names import column_name
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval, align
 from tidemill.testing.conditions import condition_is
 

@@ -25,9 +25,8 @@ from tests.support.oracles.strictjson import (
 )
 
 from tidemill.model.errors import InputError
-from tidemill.model.levels import BASE, LEVELS, below, level_named
+from tidemill.model.levels import BASE, LEVELS, TileKey, below, level_named
 from tidemill.model.slices import Counts, RecordOutcome, Reject
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, has_offset, parse_instant
 
 ID_BYTES: Final = 1024

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tidemill.cli.shown import shown
+from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import ID_LETTERS, Note, View, cell, line, listing, number, pairs_table
 from tidemill.model.time import format_instant
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def trace(found: Sequence[EventTrace]) -> View:
     for of in found:
-        tenant = f", tenant {shown(of.tenant)}" if of.tenant is not None else ""
+        tenant = f", tenant {escaped(of.tenant)}" if of.tenant is not None else ""
         yield line((f"{of.stream}{tenant}", "bold"))
         yield _arrivals(of.arrivals)
         if of.row is not None:
-            yield pairs_table("row", [(name, Text(shown(cell(value)))) for name, value in of.row.items()])
+            yield pairs_table("row", [(name, Text(escaped(cell(value)))) for name, value in of.row.items()])
         if of.tiles:
             yield _tiles(of.tiles)
         if of.windows:
@@ -51,10 +51,10 @@ def _arrivals(arrivals: Sequence[Arrival]) -> Table:
             Text(format_instant(new.arrival)),
             Text(new.id[:ID_LETTERS]),
             number(of.line),
-            Text(shown(new.source)),
+            Text(escaped(new.source)),
             Text(of.outcome),
-            Text(shown(why)),
-            Text(shown(new.name)),
+            Text(escaped(why)),
+            Text(escaped(new.name)),
         )
     return table
 
@@ -109,7 +109,7 @@ def _results(results: Sequence[TracedResult]) -> Table:
 
 
 def _pairs(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={shown(cell(value))}" for name, value in values.items())
+    return ", ".join(f"{name}={escaped(cell(value))}" for name, value in values.items())
 
 
 def _said(includes: bool | None) -> Text:

@@ -12,9 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from tidemill.config.gateway import Triggers
-from tidemill.model.choices import choices
 from tidemill.model.errors import ConfigError
 from tidemill.model.gateway import CUSTOM, CloseTrigger
+from tidemill.model.suggestions import choices
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from tidemill.model.choices import closest
 from tidemill.model.errors import InputError, QueryError
+from tidemill.model.suggestions import closest
 
 MAX_WORD: Final = 64  # characters of one instant, duration or number
 RESERVED: Final = frozenset({"not", "true", "false"})  # as names these need backticks

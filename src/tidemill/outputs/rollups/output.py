@@ -12,10 +12,9 @@ from tidemill.config import Stream
 from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
-from tidemill.model.levels import BASE, BY_NAME, LEVELS
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, TileKey
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import SliceEntry
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Stage, Verified
 from tidemill.outputs.rollups.compaction import QuietVersions, crowded_parts

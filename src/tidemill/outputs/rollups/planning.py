@@ -19,10 +19,9 @@ from typing import Final
 from tidemill.engine.jobs import spread
 from tidemill.formats.plan import ReadPlan
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, LEVELS, Level, below
+from tidemill.model.levels import BASE, LEVELS, BaseTile, Level, TileKey, TileState, below
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, hash_of, set_hash
-from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import Interval, format_instant
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tidemill.formats.arrays import Ints
-from tidemill.model.levels import BASE
-from tidemill.model.tiles import BaseTile
+from tidemill.model.levels import BASE, BaseTile
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.storage.tables.snapshot import Snapshot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.model.tiles import TileKey
+from tidemill.model.levels import TileKey
 from tidemill.outputs.rollups.tile_parts import TilesFooter
 from tidemill.storage.state.protocol import TileBuild
 from tidemill.storage.tables.parts import read_footer

@@ -18,9 +18,8 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.plan import plan_for
 from tidemill.model.failpoints import failpoint
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, below
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, BaseTile, TileKey, TileState, below
 from tidemill.model.slices import hash_of, set_hash
-from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.model.time import MIN_INSTANT, Interval, align
 from tidemill.outputs.rollups.compaction import crowded_parts
 from tidemill.outputs.rollups.events import metric_plan

@@ -19,9 +19,8 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.plan import ReadPlan
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, below
 from tidemill.model.slices import set_hash
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval, format_instant
 from tidemill.outputs.rollups.cell_files import read_cells, read_partial, write_cells
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from tidemill.engine import Engine
 from tidemill.engine.session import default_cores
-from tidemill.model.choices import closest
 from tidemill.model.completeness import Arrivals, Completeness, Missing, completeness
 from tidemill.model.conditions.ast import paths_in
 from tidemill.model.conditions.types import check_types
 from tidemill.model.errors import QueryError
+from tidemill.model.suggestions import closest
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.index.entries import index_source, metadata_of
 from tidemill.outputs.index.table import index_path

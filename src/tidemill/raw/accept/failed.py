@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
-from tidemill.config.packing import Pack
+from tidemill.config.sections import Pack
 from tidemill.model.slices import NewSlice, id_of
 
 OTHER_BYTES: Final = "its bytes are not those that landed"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidemill.config.packing import Pack
+from tidemill.config.sections import Pack
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import DAY, Interval, format_instant
 from tidemill.raw.footers import BatchFooter, LargeRows, PackedFooter, packed_footer, raw_footer

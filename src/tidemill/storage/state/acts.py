@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, BY_NAME
+from tidemill.model.levels import BASE, BY_NAME, BaseTile, TileKey, TileState
 from tidemill.model.slices import (
     NewSlice,
     SliceEntry,
@@ -20,7 +20,6 @@ from tidemill.model.slices import (
     contribution_of,
     hash_of,
 )
-from tidemill.model.tiles import BaseTile, TileKey, TileState
 from tidemill.storage.state import fates, progress_acts
 from tidemill.storage.state.protocol import BatchRecord, SliceResult, TileBuild
 from tidemill.storage.state.rows import (

@@ -19,7 +19,7 @@ from tidemill.model.errors import InputError, StorageError
 from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE
 from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceStatus
-from tidemill.model.tiles import BaseTile, TileState
+from tidemill.model.levels import BaseTile, TileState
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
     Build,

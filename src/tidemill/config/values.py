@@ -1,6 +1,6 @@
-"""Durations, sizes, heap sizes and time zones as they are written in `tidemill.yaml`.
+"""Values as they are written in `tidemill.yaml`: durations, sizes, time zones, names and conditions.
 
-Nothing here is approximate: what has no exact value in microseconds or bytes is refused.
+A value that is not exact in microseconds or bytes is refused.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from tidemill.model.errors import InputError
+from tidemill.model.conditions.declared import parse_condition
+from tidemill.model.errors import InputError, QueryError
+from tidemill.model.names import NAME_HINT, is_safe_name
 from tidemill.model.time import DURATION_HINT, MAX_INSTANT, MIN_INSTANT, parse_duration
 from tidemill.model.zones import zone_hint, zone_named
 
@@ -139,3 +141,23 @@ Cores = Annotated[int | Literal["auto"], PlainValidator(_cores)]
 
 TimeZone = Annotated[str, PlainValidator(_time_zone)]
 """A name of the IANA database."""
+
+
+def _name(name: str) -> str:
+    if not is_safe_name(name):
+        raise wrong(f"name {name!r} is not allowed", NAME_HINT)
+    return name
+
+
+SafeName = Annotated[str, AfterValidator(_name)]
+
+
+def _condition(text: str) -> str:
+    try:
+        parse_condition(text)
+    except QueryError as error:
+        raise wrong(f"{error.message} at character {(error.position or 0) + 1}", error.hint) from None
+    return text
+
+
+Condition = Annotated[str, AfterValidator(_condition)]

@@ -1,4 +1,4 @@
-"""Hints for a word that is not one of the valid ones: the closest of them first."""
+"""Hints for a word that is not a valid choice: the closest choices first."""
 
 from __future__ import annotations
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Final
 
 from tidemill.config.problems import Path
-from tidemill.config.schema import Field, FieldType
+from tidemill.config.schema import FIELD_TYPES, Field, FieldType
 from tidemill.config.stream import Stream
 from tidemill.config.validation import ConfigFinding
-from tidemill.model.choices import choices
+from tidemill.model.conditions.ast import IsNull, tests_in
+from tidemill.model.conditions.declared import parse_condition
+from tidemill.model.conditions.types import wrong_types
+from tidemill.model.suggestions import choices
 
 
 class DeclaredColumns:
@@ -60,3 +64,30 @@ def repeats(path: Path, names: Iterable[str]) -> Iterator[ConfigFinding]:
 
 def one_of(types: Sequence[str]) -> str:
     return f"{', '.join(types[:-1])} or {types[-1]}" if len(types) > 1 else types[0]
+
+
+NUMBERS: Final[tuple[FieldType, ...]] = ("integer", "decimal", "float")
+
+
+def check_condition(
+    path: Path,
+    text: str,
+    columns: DeclaredColumns,
+    types: Sequence[FieldType],
+    hint: str,
+    tested: Sequence[FieldType] = FIELD_TYPES,
+) -> Iterator[ConfigFinding]:
+    """Yield every problem of the columns a condition names. Columns of `types` can be compared, those of
+    `tested` can be tested with IS NULL."""
+    for test in tests_in(parse_condition(text).condition):
+        column = test.operand.text
+        usable = tested if isinstance(test, IsNull) else types
+        at = f" at character {test.operand.position + 1}"
+        findings = tuple(columns.check(path, column, usable, hint, at))
+        yield from findings
+        field = columns.field(column)
+        if findings or field is None:
+            continue
+        for wrong in wrong_types(test, {column: field.type}):
+            message = wrong.message(f" at character {wrong.literal.position + 1}")
+            yield ConfigFinding(path, message, wrong.hint)
