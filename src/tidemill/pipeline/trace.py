@@ -12,9 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.errors import InputError, NotFoundError
-from tidemill.model.levels import LEVELS, Level
+from tidemill.model.levels import LEVELS, Level, TileKey
 from tidemill.model.slices import RecordOutcome
-from tidemill.model.tiles import TileKey
 from tidemill.model.time import Interval, align, from_datetime
 from tidemill.model.windows import Dataset, WindowKey, WindowStatus
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.gateway import Receipt
-from tidemill.model.slices import CountedAs, Counts, NewSlice, Reject, Repeat, SliceEntry, SliceStatus
 from tidemill.model.levels import BaseTile, TileKey, TileState
+from tidemill.model.slices import CountedAs, Counts, NewSlice, Reject, Repeat, SliceEntry, SliceStatus
 from tidemill.model.time import Interval
 from tidemill.model.windows import (
     Build,

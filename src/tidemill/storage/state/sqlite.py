@@ -17,9 +17,8 @@ from typing import Final
 from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.gateway import Receipt
-from tidemill.model.levels import BASE
+from tidemill.model.levels import BASE, BaseTile, TileState
 from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceStatus
-from tidemill.model.levels import BaseTile, TileState
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
     Build,
